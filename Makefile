@@ -102,8 +102,8 @@ fuzz: $(STAMP)  ## make fuzz [EXAMPLES=N] [SEED=N] [ONLY=part of a path]: random
 
 fuzz-login: $(STAMP)  ## make fuzz-login [ROUNDS=N] [SEED=first]: random first words at every port
 	MAGNETAR_LOGIN_SEEDS=$(or $(ROUNDS),50) MAGNETAR_LOGIN_SEED=$(or $(SEED),$$(date +%s)) \
-		$(BIN)/python -m pytest tests/integration/test_broker_strangers.py \
-		tests/integration/test_broker_strangers_tls.py tests/integration/test_bookkeeper_strangers.py -v
+		$(BIN)/python -m pytest tests/integration/test_broker_unauthenticated.py \
+		tests/integration/test_broker_unauthenticated_tls.py tests/integration/test_bookkeeper_unauthenticated.py -v
 
 interop-clients: $(STAMP)  ## the official Go and Java clients (ONLY=go, ONLY=java); needs Go, Java 17, Maven
 	ONLY=$(ONLY) scripts/interop_clients

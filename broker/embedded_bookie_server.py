@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
     from bookkeeper.bookie.bookie import Bookie
-    from bookkeeper.bookie.read_only_client import Judge
+    from bookkeeper.bookie.read_only_client import ReaderCheck
     from bookkeeper.transport_grpc.read_only_server import ReadOnlyServer
     from broker.config import BrokerConfig
     from metadata.store import MetadataStore
@@ -181,7 +181,7 @@ class ReaderTokens:
         )
         return BookieAuthenticator(settings, clock_s=self._clock_s)
 
-    def reader_check_of(self, role: str) -> Judge:
+    def reader_check_of(self, role: str) -> ReaderCheck:
         """Decides which ledgers the bearer of a token may read."""
 
         async def may_read(ledger_id: int) -> int:

@@ -1,7 +1,7 @@
 """The web port while its broker isn't there yet: probes are answered, all else is 503.
 
 A start may take long: the metadata store isn't there yet, a journal is replayed. The listening
-socket outlives the door, so that nobody who connects meanwhile is refused.
+socket outlives this server, so that nobody who connects meanwhile is refused.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class OwnershipService:
         ] = {}  # of bundles that are being given to a broker
         self._expected: dict[str, asyncio.Task[None]] = {}  # bundles that come from a broker
         self._splitting = Counter[str]()  # parts of splits under way, not stored yet
-        self._doubtful: set[str] = set()  # namespaces whose boundaries were changed
+        self._changed_namespaces: set[str] = set()  # namespaces whose boundaries were changed
         self._reconciling: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._session_lost = self._closed = False
@@ -479,7 +479,7 @@ class OwnershipService:
 
     def _reconcile_soon(self, namespace: str) -> None:
         """Compare what is owned with the stored boundaries: somebody has changed them."""
-        self._doubtful.add(namespace)
+        self._changed_namespaces.add(namespace)
         if self._reconciling is None and not self._closed:
             self._reconciling = asyncio.get_running_loop().create_task(self._reconcile())
 
@@ -488,20 +488,20 @@ class OwnershipService:
             await asyncio.shield(self._reconciling)
 
     async def _reconcile(self) -> None:
-        doubtful: set[str] = set()
+        changed: set[str] = set()
         try:
-            while self._doubtful and not self._session_lost:
-                doubtful, self._doubtful = self._doubtful, set()
-                doubtful &= {bundle.rpartition("/")[0] for bundle in self._owned}
-                while doubtful:
-                    await self._drop_vanished(min(doubtful))
-                    doubtful.remove(min(doubtful))
+            while self._changed_namespaces and not self._session_lost:
+                changed, self._changed_namespaces = self._changed_namespaces, set()
+                changed &= {bundle.rpartition("/")[0] for bundle in self._owned}
+                while changed:
+                    await self._drop_vanished(min(changed))
+                    changed.remove(min(changed))
         except (SessionLostError, StoreClosedError) as error:
             _log.info("bundles are compared again with the next session: %s", error)
         except Exception:
             _log.exception("bundles can't be compared with the stored boundaries")
         finally:
-            self._doubtful |= doubtful  # what an error left undone
+            self._changed_namespaces |= changed  # what an error left undone
             self._reconciling = None
 
     async def _drop_vanished(self, namespace: str) -> None:
@@ -618,7 +618,7 @@ class OwnershipService:
         try:
             bundles = await self._factory.stored(namespace)
         except (SessionLostError, StoreClosedError):
-            self._doubtful.add(namespace)  # compared with the next session
+            self._changed_namespaces.add(namespace)  # compared with the next session
             raise
         if bundles is not None and bundle not in bundles.names:
             await self._drop(bundle, owned)

@@ -88,7 +88,7 @@ class BrokerSelector:
         chosen = self._strategy(candidates, now_s)
         overloaded = self._config.load_balancer_broker_overloaded_threshold_percentage / 100
         if chosen.usage > overloaded and len(candidates) < len(allowed):
-            # The wishes cost too much, if others have room. Anti-affinity is part of them: best
+            # The preferences cost too much, if others have room. Anti-affinity is one of them: best
             # effort. (Pulsar drops them here also when nobody has room, which helps nobody.)
             roomy = [each for each in allowed if each.usage <= overloaded]
             chosen = self._strategy(roomy, now_s) if roomy else chosen

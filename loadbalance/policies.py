@@ -1,7 +1,7 @@
 """Which brokers may serve a namespace: isolation, failure domains, anti-affinity, owners by name.
 
-Isolation is a rule: no broker outside of it, even if that leaves none. Anti-affinity is a wish:
-it chooses among what is allowed. All of it is immutable; a change makes a new
+Isolation is a rule: no broker outside of it, even if that leaves none. Anti-affinity is a
+preference: it chooses among what is allowed. All of it is immutable; a change makes a new
 ``PlacementPolicies``.
 """
 

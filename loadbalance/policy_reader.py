@@ -116,7 +116,7 @@ class PolicyReader:
             return None
         try:
             group = parse(path, node.value).get(_GROUP)
-        except InvalidDocumentError as error:  # a wish: lookups of that namespace tell
+        except InvalidDocumentError as error:  # a preference: lookups of that namespace tell
             logger.warning("%s", error)
             return None
         return group if isinstance(group, str) and group else None

@@ -98,7 +98,7 @@ async def delete_leaked_chunks(store: MetadataStore, path: str) -> list[str]:
 class LedgerInfoChunks:
     """The chunks of one log, for one who reads or owns it."""
 
-    __slots__ = ("_count", "_doubtful", "_known", "_path", "_store", "_token")
+    __slots__ = ("_count", "_known", "_path", "_store", "_token", "_uncertain")
 
     def __init__(self, store: MetadataStore, path: str, token: str = "") -> None:
         """Args:
@@ -108,7 +108,7 @@ class LedgerInfoChunks:
         self._path = path
         self._token = token
         self._known: dict[str, PackedRows] = {}
-        self._doubtful: frozenset[str] = NOTHING
+        self._uncertain: frozenset[str] = NOTHING
         self._count = 0
 
     def path_of(self, name: str) -> str:
@@ -184,14 +184,14 @@ class LedgerInfoChunks:
 
     async def _put(self, segment: PackedRows, version: int) -> PackedRows:
         segment = PackedRows.of(list(segment)) if segment.trimmed else segment
-        for name in self._doubtful:
+        for name in self._uncertain:
             earlier = self._known.get(name)
             if earlier is not None and _version_of(name) == version + 1 and earlier == segment:
                 return earlier  # the compare-and-set after it failed
         value = segment.encode()
         self._count += 1
         name = f"{version + 1:010d}-{self._token}-{self._count}"
-        self._doubtful |= {name}
+        self._uncertain |= {name}
         await self._store.put(self.path_of(name), value, CREATE_ONLY)
         self._known[name] = segment.stored_as(name, crc32(value))
         return self._known[name]
@@ -204,7 +204,7 @@ class LedgerInfoChunks:
         """
         named = {x.name for x in info.ledgers.segments}
         names = await self.stored_names()
-        self._doubtful |= {x for x in names if x not in named and _version_of(x) <= version}
+        self._uncertain |= {x for x in names if x not in named and _version_of(x) <= version}
 
     async def settle(self, info: ManagedLedgerInfo, version: int) -> None:
         """Deletes what the node, in this version, doesn't name; what can't be is kept in mind."""
@@ -223,7 +223,7 @@ class LedgerInfoChunks:
                 else:
                     left.discard(name)
         finally:  # also if this is cancelled
-            self._doubtful = frozenset(left) if left else NOTHING
+            self._uncertain = frozenset(left) if left else NOTHING
 
     async def stored_names(self) -> list[str]:
         """All that are stored, of whoever."""
@@ -237,10 +237,10 @@ class LedgerInfoChunks:
             await _delete(self._store, chunks_path(self._path))
 
     def _unnamed(self, info: ManagedLedgerInfo) -> list[str]:
-        if not self._doubtful and not self._known:
+        if not self._uncertain and not self._known:
             return []
         named = {x.name for x in info.ledgers.segments}
-        return [x for x in {**self._known, **dict.fromkeys(self._doubtful)} if x not in named]
+        return [x for x in {**self._known, **dict.fromkeys(self._uncertain)} if x not in named]
 
 
 async def _delete(store: MetadataStore, path: str) -> None:

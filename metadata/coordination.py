@@ -113,7 +113,7 @@ class _NodeClaim(ABC):
         self._is_own = is_own
         self._mutex = asyncio.Lock()  # one check or release at a time
         self._stopped = False  # set before a release waits: no check re-creates the node after it
-        self._doubts = 0  # session events and deletes; a claim they overtook proves nothing
+        self._invalidations = 0  # session events and deletes; a claim they overtook proves nothing
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._retry_s = _RETRY_MIN_S
@@ -129,21 +129,21 @@ class _NodeClaim(ABC):
     async def _claim(self) -> bool:
         """``claim``, repeated when something overtook it; False if that never ended."""
         for _ in range(_ROUNDS_MAX):
-            doubts = self._doubts
+            invalidations = self._invalidations
             await claim(self._store, self.path, self.value, self._is_own)
-            if doubts == self._doubts:
+            if invalidations == self._invalidations:
                 return True
         return False
 
     def _on_event(self, event: MetadataEvent) -> None:
         if event.type is EventType.DELETED and event.path == self.path:
-            self._doubts += 1
+            self._invalidations += 1
             self._check_soon()
         elif event.type is EventType.MODIFIED and event.path == self.path:
             self._check_soon()  # by a successor, or by ourselves
 
     def _on_session_event(self, event: SessionEvent) -> None:
-        self._doubts += 1
+        self._invalidations += 1
         if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
             self._check_soon()
 

@@ -12,7 +12,7 @@ import psutil
 import pulsar
 
 from tests.cluster_process import ClusterProcess
-from tests.cluster_traffic import JudgedTraffic, Traffic
+from tests.cluster_traffic import CheckedTraffic, Traffic
 from tests.integration.failure_tools import wait_until
 
 SESSION_MS = 4_000
@@ -92,7 +92,7 @@ def all_go_on(traffic: Sequence[Traffic], what: str) -> None:
     wait_until(done, f"messages go on after {what}", WAIT_S)
 
 
-def stop_and_check(url: str, traffic: Sequence[JudgedTraffic]) -> int:
+def stop_and_check(url: str, traffic: Sequence[CheckedTraffic]) -> int:
     """No acknowledged message is lost, none is out of order, for consumer and reader.
 
     Returns:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pulsar
 
-from tests.history_judge import check_numbers
+from tests.history_checker import check_numbers
 
 _QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 _STALL_S = 0.3
@@ -25,7 +25,7 @@ class Traffic(Protocol):
     failure: Exception | None
 
 
-class JudgedTraffic(Traffic, Protocol):
+class CheckedTraffic(Traffic, Protocol):
     """What a feature joins the chaos with: ``start_features`` in ``test_cluster_chaos`` starts it.
 
     A subclass of ``TopicTraffic`` changes only what is its own: ``consumer_type``,

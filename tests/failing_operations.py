@@ -448,7 +448,7 @@ def way_of(calls: list[Call]) -> tuple[Call | None, str]:
     return None, next((x for x in reasons if LACKING.search(x)), "; ".join(reasons))
 
 
-class Judge:
+class FaultChecker:
     """Of one operation: knows what was, and what was asked for."""
 
     def __init__(self, call: Call) -> None:
@@ -460,7 +460,7 @@ class Judge:
         """How many calls of that kind the operation needs."""
         return run(self.call, no_fault(where), looks=False).calls
 
-    def judge(self, fault: Fault) -> list[str]:
+    def check(self, fault: Fault) -> list[str]:
         """What is wrong after the operation met a fault."""
         if self._was is None or self._asked is None:
             self._was = run(self.call.before, no_fault())

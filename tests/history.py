@@ -1,7 +1,7 @@
 """Who produced and consumed what, and what a topic's history is: material for the judge.
 
 Independent of the broker's code: a producer knows the numbers it sent and the receipts it got, a
-consumer the acknowledgements that it asked for and those that were confirmed; ``history_judge``
+consumer the acknowledgements that it asked for and those that were confirmed; ``history_checker``
 compares both with what a fresh reader reads.
 """
 
@@ -12,7 +12,7 @@ import time
 
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import parse_entry_body
-from tests.history_judge import Session
+from tests.history_checker import Session
 from tests.raw_client import ConnectionClosedError, Position, RawClient
 
 TOPIC = "persistent://public/default/history"

@@ -117,8 +117,8 @@ def _end_active_log(storage: LedgerStorage, live_ratio: float) -> None:
     logs = storage.logs
     if logs.active_id is not None:
         state = logs.logs[logs.active_id]
-        dead = state.end - DATA_OFFSET - state.live
-        if dead > logs.config.entry_log_bytes // 8 and state.live < live_ratio * state.end:
+        garbage = state.end - DATA_OFFSET - state.live
+        if garbage > logs.config.entry_log_bytes // 8 and state.live < live_ratio * state.end:
             logs.active_id = None
 
 

@@ -127,13 +127,13 @@ def remove_runs(
 
 def remove_unreferenced_logs(storage: LedgerStorage) -> Generator[None, None, tuple[int, int]]:
     """Unlink logs without any live bytes; how many, and their bytes."""
-    dead = [
+    removable = [
         log_id
         for log_id, state in storage.logs.logs.items()
         if state.live == 0 and state.end > DATA_OFFSET
     ]
     removed = freed = 0
-    for log_id in dead:
+    for log_id in removable:
         state = storage.logs.logs.get(log_id)
         if state is None or state.live > 0:
             continue  # a flush at the yield appended to it

@@ -238,9 +238,9 @@ class IntegrityCheck:
         if metadata is None:
             storage.clear_limbo(ledger_id, fenced=True)  # deleted: no answer matters any more
             return ""
-        doubtful = self._is_uncertain(ledger_id)
+        uncertain = self._is_uncertain(ledger_id)
         at_work = bookie_id in metadata.last_segment.bookies
-        if doubtful and (
+        if uncertain and (
             metadata.state is LedgerState.IN_RECOVERY
             or (metadata.state is LedgerState.OPEN and at_work)
         ):
@@ -249,17 +249,17 @@ class IntegrityCheck:
                 return ""
             metadata = await self._replica_source.recover(metadata)
         if lives_on(metadata, bookie_id):
-            why = await self._fill(metadata, doubtful=doubtful)
+            why = await self._fill(metadata, uncertain=uncertain)
             if why:
                 return why
-        if doubtful and self._repairs and ledger_id in self._repairs:
+        if uncertain and self._repairs and ledger_id in self._repairs:
             return "a repair of it began before the loss, and may count on what is lost"
         # Open still, and read after the loss: no recovery had begun, so nobody had fenced it here,
         # and its last entries are elsewhere.
         storage.clear_limbo(ledger_id, fenced=metadata.state is LedgerState.CLOSED)
         return ""
 
-    async def _fill(self, metadata: LedgerMetadata, *, doubtful: bool) -> str:
+    async def _fill(self, metadata: LedgerMetadata, *, uncertain: bool) -> str:
         """Copy what is missing of closed segments; why something is missing still."""
         bookie_id, ledger_id = self._bookie.bookie_id, metadata.ledger_id
         creator = metadata.creator_token
@@ -272,7 +272,7 @@ class IntegrityCheck:
                 continue
             slot = fragment.bookies.index(bookie_id)
             for first, end in subtract_runs(fragment.runs_of(slot), held):
-                if doubtful or metadata.state is LedgerState.CLOSED:
+                if uncertain or metadata.state is LedgerState.CLOSED:
                     self._bookie.storage.set_limbo(
                         ledger_id, master_key(metadata.password), creator
                     )

@@ -1,7 +1,7 @@
 """The shell of one journal: a thread that writes its groups, one at a time. Loop only.
 
-A bookie has one lane per journal directory. A ledger's records all go to the same journal, by its
-id, so journal threads know nothing of each other.
+A bookie has one journal thread per journal directory. A ledger's records all go to the same
+journal, by its id, so the threads know nothing of each other.
 """
 
 from __future__ import annotations

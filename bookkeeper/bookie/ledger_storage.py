@@ -306,8 +306,10 @@ class LedgerStorage:
         has lost data: then it may have held that ledger before.
         """
         state = self.ledgers.get(ledger_id)
-        doubtful = state is None or state.limbo or state.fence_unknown or self.is_unknown(ledger_id)
-        return codes.UNKNOWN_LEDGER_STATE if doubtful else codes.OTHER_CREATOR
+        uncertain = (
+            state is None or state.limbo or state.fence_unknown or self.is_unknown(ledger_id)
+        )
+        return codes.UNKNOWN_LEDGER_STATE if uncertain else codes.OTHER_CREATOR
 
     def note_dispute(self, ledger_id: int, waiting: object = None) -> bool:
         """Remember that two ledgers share the id.

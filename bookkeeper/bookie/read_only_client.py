@@ -24,7 +24,7 @@ from bookkeeper.transport import (
     Stripe,
 )
 
-Judge: TypeAlias = "Callable[[int], Awaitable[int]]"
+ReaderCheck: TypeAlias = "Callable[[int], Awaitable[int]]"
 """Ledger id -> OK, or the code that a caller who may not know the ledger is told."""
 
 
@@ -34,15 +34,15 @@ class ReadOnlyBookieClient(PrefixesFromEntries):
     READ_ONLY is the answer to what would write, UNAUTHORIZED to what isn't about one ledger.
 
     Args:
-        judge: asked about each ledger; None: all may be read.
+        reader_check: asked about each ledger; None: all may be read.
     """
 
     is_backlogged = False
     pending_requests = 0
 
-    def __init__(self, bookie: BookieClient, judge: Judge | None = None) -> None:
+    def __init__(self, bookie: BookieClient, reader_check: ReaderCheck | None = None) -> None:
         self._bookie = bookie
-        self._judge = judge
+        self._reader_check = reader_check
 
     @property
     def bookie_id(self) -> str:
@@ -116,7 +116,7 @@ class ReadOnlyBookieClient(PrefixesFromEntries):
     async def _refusal(self, ledger_id: int, *, fence: bool = False) -> int:
         if fence:
             return codes.READ_ONLY
-        return codes.OK if self._judge is None else await self._judge(ledger_id)
+        return codes.OK if self._reader_check is None else await self._reader_check(ledger_id)
 
 
 def _not_here(what: str) -> LedgerError:

@@ -1,7 +1,7 @@
 """Where a bookie gets what it lost: the other bookies of a ledger, and the metadata.
 
-A narrow door, so that a bookie needs no ledger client: whoever runs it hands one over, or none
-(standalone: there is no other copy).
+A narrow interface, so that a bookie needs no ledger client: the process that runs it passes one,
+or none (standalone: there is no other copy).
 """
 
 from __future__ import annotations

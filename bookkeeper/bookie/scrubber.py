@@ -65,7 +65,7 @@ class Scrubber:
         self._slice: ScrubStep | None = None  # of the pass that runs
         self._began_s = 0
         self._task: asyncio.Task[None] | None = None
-        self._doubtful: set[int] = set()
+        self._suspect_logs: set[int] = set()
         self._checking: asyncio.Task[None] | None = None
 
     def start(self, *, by_itself: bool = True) -> None:
@@ -86,14 +86,14 @@ class Scrubber:
 
     def check_logs(self, log_ids: Iterable[int]) -> None:
         """Look at these logs soon: somebody met damage in them."""
-        self._doubtful.update(log_ids)
-        if self._doubtful and (self._checking is None or self._checking.done()):
+        self._suspect_logs.update(log_ids)
+        if self._suspect_logs and (self._checking is None or self._checking.done()):
             self._checking = asyncio.get_running_loop().create_task(self._check_uncertain())
 
     async def _check_uncertain(self) -> None:
         try:
-            while self._doubtful:
-                log_id = self._doubtful.pop()
+            while self._suspect_logs:
+                log_id = self._suspect_logs.pop()
                 found = ScrubStep(log_id, b"", log_id)
                 while found.log_id <= found.last_log:
                     await self._check_slice(found)

@@ -292,7 +292,7 @@ class BookieSettings(AuthSettingsBase):
             token=self.client_token(),
             connections_max=self.max_connections or _half_of_files(),
             add_connections=self.bookie_add_port >= 0,
-            lane_port=max(0, self.bookie_add_port),
+            add_port=max(0, self.bookie_add_port),
         )
 
     def client_token(self) -> str:

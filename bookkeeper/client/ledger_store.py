@@ -1,6 +1,6 @@
 """Ledger metadata in the metadata store: create, read, compare-and-set loop, delete, list.
 
-The only door to the ``/ledgers`` tree. An operation whose answer was lost is settled by reading
+The only access to the ``/ledgers`` tree. An operation whose answer was lost is settled by reading
 back: if the store holds just what was written, it succeeded (storage.md 1.3).
 """
 

@@ -39,7 +39,7 @@ class AutoRecoveryPages:
         }
 
     def status_by_path(self) -> dict[str, Page]:
-        """Those that a bookie's door has no names for."""
+        """Those for which a bookie's HTTP server has no paths."""
         return {
             f"{_ROOT}/is_ready": self._is_ready,
             f"{_ROOT}/status": self._status,

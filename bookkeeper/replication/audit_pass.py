@@ -115,11 +115,11 @@ class AuditPass:
     when its metadata is at hand.
     """
 
-    def __init__(self, ledgers: LedgerStore, judge: MarkPredicate, each: ItemPass) -> None:
+    def __init__(self, ledgers: LedgerStore, predicate: MarkPredicate, each: ItemPass) -> None:
         self.walk = LedgerWalk(each)
         self.marked = 0
-        self._ledgers, self._judge = ledgers, judge
-        self._strangers: set[str] = set()  # unknown, and asked for in this pass
+        self._ledgers, self._predicate = ledgers, predicate
+        self._asked_for: set[str] = set()  # unknown, and asked for in this pass
 
     async def run(self) -> bool:
         """The whole walk; False: it was given up, as nothing may be marked any more, or the store
@@ -128,29 +128,29 @@ class AuditPass:
         Raises:
             MetadataError: the store failed for too many; what was marked stays so.
         """
-        judge = self._judge
+        predicate = self._predicate
         async for batch in walk_ledgers(self._ledgers, self.walk):
             marks = []
             for metadata in batch:
                 members = members_of(metadata)
                 with self.walk.item(f"ledger {metadata.ledger_id}"):
                     await self._meet(members)
-                    lost = sorted(bookie for bookie in members if judge.may_mark(bookie))
+                    lost = sorted(bookie for bookie in members if predicate.may_mark(bookie))
                     if lost:
                         marks.append(self._mark(metadata.ledger_id, lost))
             await asyncio.gather(*marks)
-            if not judge.is_enabled:
+            if not predicate.is_enabled:
                 return False
         return not self.walk.unanswered
 
     async def _mark(self, ledger_id: int, lost: list[str]) -> None:
         with self.walk.item(f"ledger {ledger_id}"):
-            await self._judge.mark(ledger_id, lost)
+            await self._predicate.mark(ledger_id, lost)
             self.marked += 1
 
     async def _meet(self, members: set[str]) -> None:
         """One nobody knows may just have come: look again before it is called lost."""
-        unknown = {each for each in members if not self._judge.is_known(each)} - self._strangers
+        unknown = {each for each in members if not self._predicate.is_known(each)} - self._asked_for
         if unknown:
-            await self._judge.refresh()
-            self._strangers |= unknown
+            await self._predicate.refresh()
+            self._asked_for |= unknown

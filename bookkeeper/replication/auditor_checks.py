@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S: Final = 60.0
 _RUNS_A_TURN: Final = 500  # steps of counting between two turns of the loop
 _CHECKS: Final = 4  # ledgers at a time whose copies are read
-_DOUBTS: Final = (ReplicaProblem.ABSENT, ReplicaProblem.CORRUPT, ReplicaProblem.UNKNOWN)
+_SUSPECT: Final = (ReplicaProblem.ABSENT, ReplicaProblem.CORRUPT, ReplicaProblem.UNKNOWN)
 _SILENT_MAX: Final = 100_000  # ledgers that are looked at again
 _NAMED_MAX: Final = 100  # ledgers whose ids one check logs
 
@@ -208,7 +208,7 @@ class PeriodicChecks:
         ]
         bad = [f for f in found if was_silent or f.problem is not ReplicaProblem.SILENT]
         if bad:
-            doubted = {each.bookie for each in bad if each.problem in _DOUBTS}
+            doubted = {each.bookie for each in bad if each.problem in _SUSPECT}
             await auditor.mark(metadata.ledger_id, {each.bookie for each in bad}, suspects=doubted)
             return True
         return None if found else False

@@ -1,4 +1,4 @@
-"""The in-memory twin of the LMDB store: same commits, and a crash loses what was not synced."""
+"""The LMDB store's interface in memory: same commits, and a crash loses what was not synced."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ class OrderedStore(Protocol):
         """Apply all changes, or none after a crash; durable on return.
 
         Without ``sync_point`` the caller doesn't rely on that: a crash may undo the commit, and
-        those after it, up to the next one with a sync point. (LMDB syncs either way; the twin in
-        memory doesn't, and so proves that nobody relies on it.)
+        those after it, up to the next one with a sync point. (LMDB syncs either way; the store
+        in memory doesn't, and so proves that nobody relies on it.)
 
         Raises:
             OSError: nothing can be said about what was applied; the caller must stop using it.

@@ -1,12 +1,12 @@
-"""Lanes: add streams that go on over a plain connection. What both ends share; no I/O.
+"""Add connections: add streams that go on over a plain connection. What both ends share; no I/O.
 
 A message over gRPC costs some five threads' turns and a quarter of a millisecond of processor at
 each end, as much as everything else that a single entry costs. So a bookie offers each add stream
 a connection of its own, over which the same frames and answers travel as they are. The stream
 stays: it says who the two are, notices when one is gone, and ends with a reason.
 
-On the add connection the client sends the ticket, the number of the first frame that comes here,
-then frames; the bookie sends the countersign, then answers. Nobody else knows either secret.
+On the add connection the client sends its token, the number of the first frame that comes here,
+then frames; the bookie sends its token, then answers. Nobody else knows either token.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Final
 from bookkeeper.transport_grpc.add_frames import ANSWER_RUN, FRAME_HEADER, MANY_BYTES_MAX
 from bookkeeper.transport_grpc.errors import FrameError
 
-LANE_HEADER: Final = "add-lane"
+ADD_CONNECTION_HEADER: Final = "add-lane"
 """Metadata of an add stream whose client takes offers."""
 FIRST_FRAME: Final = Struct(">Q")
-TICKET_BYTES: Final = 16
-_OFFER: Final = Struct(f">H{TICKET_BYTES}s{TICKET_BYTES}s")
+TOKEN_BYTES: Final = 16
+_OFFER: Final = Struct(f">H{TOKEN_BYTES}s{TOKEN_BYTES}s")
 _SIZE_AND_COUNT: Final = Struct(">II")
 
 # So an offer is never taken for answers, nor answers for an offer.
@@ -40,7 +40,7 @@ class AddConnectionOffer:
 
     @classmethod
     def make(cls, port: int) -> AddConnectionOffer:
-        return cls(port, secrets.token_bytes(TICKET_BYTES), secrets.token_bytes(TICKET_BYTES))
+        return cls(port, secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(TOKEN_BYTES))
 
     def encode(self) -> bytes:
         return _OFFER.pack(self.port, self.client_token, self.server_token)

@@ -115,7 +115,7 @@ class ClientAddConnection(asyncio.Protocol):
             self._owner.on_add_connection_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        error = exc or ConnectionError("the bookie closed the lane")
+        error = exc or ConnectionError("the bookie closed the add connection")
         if not self._is_known.done():
             self._is_known.set_exception(error)
         elif not self._is_over:

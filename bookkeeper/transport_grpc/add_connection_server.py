@@ -8,14 +8,14 @@ from typing import Final, Protocol, cast
 
 from bookkeeper.transport_grpc.add_connection import (
     FIRST_FRAME,
-    TICKET_BYTES,
+    TOKEN_BYTES,
     AddConnectionOffer,
     FrameSplitter,
 )
 from bookkeeper.transport_grpc.add_connection_client import stay_noticed
 from bookkeeper.transport_grpc.errors import FrameError
 
-_TICKET_S: Final = 5.0  # for an unauthenticated client to show a ticket
+_TOKEN_TIMEOUT_S: Final = 5.0  # for an unauthenticated client to show a token
 _UNAUTHENTICATED_MAX: Final = 64  # beyond, the oldest has to go
 
 
@@ -80,7 +80,9 @@ class AddConnectionServer:
         if len(self._unauthenticated) >= _UNAUTHENTICATED_MAX:
             next(iter(self._unauthenticated)).close()
         loop = asyncio.get_running_loop()
-        self._unauthenticated[unauthenticated] = loop.call_later(_TICKET_S, unauthenticated.close)
+        self._unauthenticated[unauthenticated] = loop.call_later(
+            _TOKEN_TIMEOUT_S, unauthenticated.close
+        )
 
     def forget(self, unauthenticated: ServerAddConnection) -> None:
         if (timer := self._unauthenticated.pop(unauthenticated, None)) is not None:
@@ -95,22 +97,22 @@ class AddConnectionServer:
 
 
 class ServerAddConnection(asyncio.Protocol):
-    """One connection; an unauthenticated client until it shows its ticket.
+    """One connection; an unauthenticated client until it shows its token.
 
     Attributes:
         is_writable: False while the client doesn't read its answers.
     """
 
-    def __init__(self, door: AddConnectionServer) -> None:
+    def __init__(self, add_server: AddConnectionServer) -> None:
         self.is_writable = True
-        self._door = door
+        self._add_server = add_server
         self._transport: asyncio.Transport
         self._stream: OfferedAddStream | None = None
         self._has_begun = False
         self._is_paused = False
         self._is_over = False
-        self._rest = b""  # of the ticket, or of the first frame's number
-        self._cutter = FrameSplitter(door.frame_bytes_max)
+        self._rest = b""  # of the token, or of the first frame's number
+        self._cutter = FrameSplitter(add_server.frame_bytes_max)
 
     def write(self, answers: bytes) -> None:
         self._transport.write(answers)
@@ -130,7 +132,7 @@ class ServerAddConnection(asyncio.Protocol):
         """When what was written is sent, or at once if that can't be; without news."""
         if not self._is_over:
             self._is_over = True
-            self._door.forget(self)
+            self._add_server.forget(self)
             if self.is_writable:
                 self._transport.close()
             else:
@@ -141,7 +143,7 @@ class ServerAddConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         stay_noticed(self._transport)
-        self._door.welcome(self)
+        self._add_server.welcome(self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
@@ -169,18 +171,18 @@ class ServerAddConnection(asyncio.Protocol):
 
     def _greet(self, data: bytes) -> None:
         if self._stream is None:
-            if len(data) < TICKET_BYTES:
+            if len(data) < TOKEN_BYTES:
                 self._rest = data
                 return
-            found = self._door.redeem(data[:TICKET_BYTES])
+            found = self._add_server.redeem(data[:TOKEN_BYTES])
             if found is None:
                 self.close()
                 return
-            self._door.forget(self)
+            self._add_server.forget(self)
             offer, self._stream = found
             self._transport.write(offer.server_token)
             self._stream.on_add_connection(self)
-            data = data[TICKET_BYTES:]
+            data = data[TOKEN_BYTES:]
         if len(data) < FIRST_FRAME.size:
             self._rest = data
             return
@@ -197,7 +199,7 @@ class ServerAddConnection(asyncio.Protocol):
 
     def _lose(self, error: FrameError | None) -> None:
         stream, self._is_over = self._stream, True
-        self._door.forget(self)
+        self._add_server.forget(self)
         self._transport.abort()
         if stream is not None:
             stream.on_add_connection_lost(error)

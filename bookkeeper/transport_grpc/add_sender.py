@@ -265,7 +265,7 @@ class AddSender:
                 and (offer := AddConnectionOffer.decode(message)) is not None
             ):
                 if self._connecting is not None:
-                    raise FrameError("a second offer of a lane")
+                    raise FrameError("a second offer of an add connection")
                 self._connecting = self._loop.create_task(self._connect(self._take_offer, offer))
             else:
                 self._on_answers(message)
@@ -317,12 +317,14 @@ class AddSender:
         try:
             self._new_connection = await take_offer(offer, self)
         except (OSError, TimeoutError) as error:
-            _log.warning("%s: no lane, adds stay with gRPC: %s", self._name, describe(error))
+            _log.warning(
+                "%s: no add connection, adds stay with gRPC: %s", self._name, describe(error)
+            )
         else:
             self._wake()
 
     def _change_over(self, call: AddCall, connection: ClientAddConnection) -> None:
-        """All that was written is on its way over gRPC; what follows goes over the lane."""
+        """All that was written is on its way over gRPC; the rest over the add connection."""
         self._new_connection, self._wake_sender = None, None
         self._connection, self._call = connection, call
         connection.begin(self._next_number)

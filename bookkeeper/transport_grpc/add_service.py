@@ -174,7 +174,7 @@ class _Stream:
             await asyncio.gather(writer, return_exceptions=True)
 
     async def _read(self) -> None:
-        """What comes over gRPC: all of it, or what comes before the lane."""
+        """What comes over gRPC: all of it, or what comes before the add connection."""
         while (message := await self._context.read()) is not grpc.aio.EOF:
             for frame in decode_message(message):
                 self._accept(frame)
@@ -285,7 +285,7 @@ class _Stream:
     def on_add_connection_lost(self, error: FrameError | None) -> None:
         self._connection = None
         if self._lost is None and self._task is not None:
-            self._lost = grpc.StatusCode.UNAVAILABLE, "the lane is lost"
+            self._lost = grpc.StatusCode.UNAVAILABLE, "the add connection is lost"
             if error is not None:
                 _log.warning("%s sent garbage: %s", self._context.peer(), error)
                 self._lost = grpc.StatusCode.INVALID_ARGUMENT, str(error)
@@ -307,7 +307,7 @@ class _Stream:
     def _take_held(self) -> None:
         """gRPC has brought more; the add connection's frames may be next."""
         if self._next_number > self._connection_first:
-            raise FrameError("frames beside the lane")
+            raise FrameError("frames beside the add connection")
         if self._next_number == self._connection_first:
             held, self._held = self._held, []
             for message in held:

@@ -58,11 +58,11 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC
         """Whose call it is that was let in."""
         return (await self._checked(context, self.authenticator.admit)).role
 
-    async def _checked(self, context: Any, judge: Callable[[str | None, bytes | None], T]) -> T:
+    async def _checked(self, context: Any, admit: Callable[[str | None, bytes | None], T]) -> T:
         token = _token_of(context.invocation_metadata())
         certificate = None if token is not None else certificate_of(context)
         try:
-            return judge(token, certificate)
+            return admit(token, certificate)
         except CredentialsError as error:
             await self._refuse(context, error)
             raise  # abort never returns

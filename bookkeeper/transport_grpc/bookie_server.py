@@ -21,7 +21,7 @@ from bookkeeper.entry_prefixes import PIECE_BYTES_MAX, read_cut
 from bookkeeper.errors import LedgerError
 from bookkeeper.proto import bookie_pb2 as pb
 from bookkeeper.transport import BookieClient, LacReply
-from bookkeeper.transport_grpc.add_connection import LANE_HEADER
+from bookkeeper.transport_grpc.add_connection import ADD_CONNECTION_HEADER
 from bookkeeper.transport_grpc.add_connection_server import AddConnectionServer
 from bookkeeper.transport_grpc.add_service import AddService
 from bookkeeper.transport_grpc.auth_interceptor import AuthInterceptor
@@ -106,7 +106,7 @@ class BookieServer:
         except RuntimeError as error:
             raise OSError(errno.EADDRNOTAVAIL, str(error), address) from error
         if self._add_connections is not None:
-            await self._add_connections.listen(host, self._config.lane_port)
+            await self._add_connections.listen(host, self._config.add_port)
         await self._server.start()
         return int(bound)
 
@@ -180,7 +180,7 @@ class BookieServer:
     async def _add(self, _requests: object, context: Any) -> None:
         watch = None if self._admissions is None else self._admissions.watch(context)
         bookie = await self._called(context)
-        takes_offers = any(key == LANE_HEADER for key, _ in context.invocation_metadata())
+        takes_offers = any(key == ADD_CONNECTION_HEADER for key, _ in context.invocation_metadata())
         await self._adds.run(
             bookie, context, watch, self._add_connections if takes_offers else None
         )

@@ -42,7 +42,7 @@ class TransportConfig:
         add_connections: add streams without TLS go on over plain connections
         (``add_connection.py``): a bookie offers
             it, a client takes the offer.
-        lane_port: of a bookie; 0: any free port.
+        add_port: of a bookie; 0: any free port.
     """
 
     add_timeout_s: float = 30.0
@@ -60,7 +60,7 @@ class TransportConfig:
     token: str = field(default="", repr=False)
     connections_max: int = 0
     add_connections: bool = True
-    lane_port: int = 0
+    add_port: int = 0
 
     @property
     def message_bytes_max(self) -> int:

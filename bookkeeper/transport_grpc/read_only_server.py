@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 import grpc
 
 from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from bookkeeper.bookie.read_only_client import Judge, ReadOnlyBookieClient
+from bookkeeper.bookie.read_only_client import ReaderCheck, ReadOnlyBookieClient
 from bookkeeper.transport import BookieClient
 from bookkeeper.transport_grpc.bookie_server import BookieServer
 from bookkeeper.transport_grpc.config import TransportConfig
 
-JudgeOfRole: TypeAlias = "Callable[[str], Judge]"
+ReaderCheckOfRole: TypeAlias = "Callable[[str], ReaderCheck]"
 
 
 class ReadOnlyServer(BookieServer):
@@ -30,14 +30,16 @@ class ReadOnlyServer(BookieServer):
         config: TransportConfig,
         credentials: grpc.ServerCredentials | None = None,
         authenticator: BookieAuthenticator | None = None,
-        reader_check_of: JudgeOfRole | None = None,
+        reader_check_of: ReaderCheckOfRole | None = None,
     ) -> None:
         assert (authenticator is None) is (reader_check_of is None)
         super().__init__(bookie_id, config, credentials, authenticator)
-        self._judge_of = reader_check_of
+        self._reader_check_of = reader_check_of
 
     async def _called(self, context: Any) -> BookieClient:
         bookie = await super()._called(context)
-        if self._judge_of is None or self._admissions is None:
+        if self._reader_check_of is None or self._admissions is None:
             return ReadOnlyBookieClient(bookie)
-        return ReadOnlyBookieClient(bookie, self._judge_of(await self._admissions.role(context)))
+        return ReadOnlyBookieClient(
+            bookie, self._reader_check_of(await self._admissions.role(context))
+        )

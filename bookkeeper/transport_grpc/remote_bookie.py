@@ -31,7 +31,7 @@ from bookkeeper.transport import (
     ReadReply,
     Stripe,
 )
-from bookkeeper.transport_grpc.add_connection import LANE_HEADER, AddConnectionOffer
+from bookkeeper.transport_grpc.add_connection import ADD_CONNECTION_HEADER, AddConnectionOffer
 from bookkeeper.transport_grpc.add_connection_client import (
     AddConnectionListener,
     ClientAddConnection,
@@ -510,7 +510,7 @@ class RemoteBookieClient:
         link = await self._get_link()
         metadata = link.metadata
         if self._config.add_connections:
-            metadata = (*metadata, (LANE_HEADER, "1"))
+            metadata = (*metadata, (ADD_CONNECTION_HEADER, "1"))
         call: AddCall = link.add(metadata=metadata)
         self._adds.creators = link.address.creators
         if self._token is not None:

@@ -107,7 +107,7 @@ class PasswordChecks:
         self._queue = PasswordQueue()
         self._workers: list[_Worker] = []
         self._free: list[_Worker] = []  # of them
-        self._resting: dict[_Worker, asyncio.TimerHandle] = {}  # others of them
+        self._throttled: dict[_Worker, asyncio.TimerHandle] = {}  # others of them
         self._crowded_until_s = 0.0  # loop time
         self._is_idle = True  # the next process is
         self._failures = 0
@@ -124,7 +124,7 @@ class PasswordChecks:
     @property
     def pending(self) -> int:
         """Checks that wait or are made."""
-        return len(self._queue) + len(self._workers) - len(self._free) - len(self._resting)
+        return len(self._queue) + len(self._workers) - len(self._free) - len(self._throttled)
 
     def has_room(self, address: str, name: str, *, is_trusted: bool) -> bool:
         """Whether ``check`` would begin now, not refuse at once."""
@@ -152,8 +152,8 @@ class PasswordChecks:
         if lost is not None:
             self._crowded_until_s = loop.time() + _CROWDED_S
             _fail(lost, TooManyChecksError("too many checks at once"))
-        if is_trusted and self._resting:
-            self._wake(next(iter(self._resting)))
+        if is_trusted and self._throttled:
+            self._wake(next(iter(self._throttled)))
         self._go_on()
         return await check.answer
 
@@ -232,7 +232,7 @@ class PasswordChecks:
         now_s = self._loop.time()
         if now_s < self._crowded_until_s:
             rest_s = min(_REST * (now_s - worker.began_s), _REST_S_MAX)
-            self._resting[worker] = self._loop.call_later(rest_s, self._on_rested, worker)
+            self._throttled[worker] = self._loop.call_later(rest_s, self._on_rested, worker)
         else:
             self._free.append(worker)
         self._go_on()
@@ -242,7 +242,7 @@ class PasswordChecks:
         self._go_on()
 
     def _wake(self, worker: _Worker) -> None:
-        self._resting.pop(worker).cancel()
+        self._throttled.pop(worker).cancel()
         self._free.append(worker)
 
     def _set_free(self, worker: _Worker) -> None:
@@ -310,7 +310,7 @@ class PasswordChecks:
         self._workers.remove(worker)
         if worker in self._free:
             self._free.remove(worker)
-        if (rest := self._resting.pop(worker, None)) is not None:
+        if (rest := self._throttled.pop(worker, None)) is not None:
             rest.cancel()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.remove_reader(worker.link)

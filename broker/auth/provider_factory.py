@@ -131,7 +131,7 @@ def _token_rules(config: BrokerConfig) -> TokenRules:
         raise ConfigError("tokenAudienceClaim is set, but tokenAudience is not")
     return TokenRules(
         role_claim=config.token_auth_claim or "sub",
-        # An audience alone is a wish to have it checked; Pulsar would ignore it.
+        # An audience alone is checked, too; Pulsar would ignore it.
         audience_claim=claim or ("aud" if audiences else ""),
         audiences=audiences,
         clock_skew_s=config.token_allowed_clock_skew_seconds,

@@ -14,7 +14,7 @@ _STEPS_PER_TICK = 8
 _RUN_ENTRIES = 1024
 _RUN_BYTES = 400  # measured: the objects of a run without their items
 _ENTRY_BYTES = 21  # 20 in three columns, and what arrays that grow keep free
-_DEAD_SHARE = 8
+_REMOVED_SHARE = 8
 """Dead entries are searched for when they may be one in so many: each costs so many looks."""
 _TIME_MAX_MS = 2**63
 """Later times wait until then: dispatch looks at the time of an entry once more."""
@@ -70,8 +70,8 @@ class DelayedIndex:
         self._firsts = array("Q")
         self._of_ledger: dict[int, int] = {}  # entries by ledger
         self._floor = _NOTHING  # this and lower positions are dead
-        self._dead = PositionSet()  # higher ones that are
-        self._dead_count = 0
+        self._removed = PositionSet()  # higher ones that are
+        self._removed_count = 0
         self._sweep_at: int | None = None  # index of the next run to sweep
         self._swept, self._swept_floor = PositionSet(), _NOTHING  # what this sweep removes
 
@@ -136,9 +136,9 @@ class DelayedIndex:
             self._lower(ledger_id, len(entries))
             due.add(ledger_id, entries)
         due.remove_below((self._floor[0], self._floor[1] + 1))
-        for dead in (self._dead.ledgers, self._swept.ledgers):
-            for ledger_id in dead.keys() & groups.keys():
-                due.take(ledger_id, dead[ledger_id])
+        for removed in (self._removed.ledgers, self._swept.ledgers):
+            for ledger_id in removed.keys() & groups.keys():
+                due.take(ledger_id, removed[ledger_id])
         return due
 
     def _remove_run(self, at: int) -> None:
@@ -157,8 +157,8 @@ class DelayedIndex:
     def forget(self, ledger_id: int, entries: BitMap) -> None:
         """These are acknowledged: those that are here never become due."""
         if ledger_id in self._of_ledger:
-            self._dead.add_bits(ledger_id, entries)
-            self._dead_count += len(entries)
+            self._removed.add_bits(ledger_id, entries)
+            self._removed_count += len(entries)
             self._begin_sweep()
 
     def forget_below(self, position: Position) -> None:
@@ -173,15 +173,15 @@ class DelayedIndex:
 
     def _begin_sweep(self) -> None:
         if self._sweep_at is None and (
-            0 < self.count <= self._dead_count * _DEAD_SHARE
+            0 < self.count <= self._removed_count * _REMOVED_SHARE
             or (
                 self._floor > self._swept_floor
                 and min(self._of_ledger, default=2**64) <= self._floor[0]
             )
         ):
             self._sweep_at = 0
-            self._swept, self._swept_floor = self._dead, self._floor
-            self._dead, self._dead_count = PositionSet(), 0
+            self._swept, self._swept_floor = self._removed, self._floor
+            self._removed, self._removed_count = PositionSet(), 0
 
     def sweep(self, entries_max: int) -> None:
         """Remove dead entries; looks at about so many and goes on there next time."""
@@ -202,10 +202,10 @@ class DelayedIndex:
 
     def _sweep_run(self, run: _Run) -> None:
         kept: list[int] = []
-        dead, floor = self._swept.ledgers, self._swept_floor
+        removed, floor = self._swept.ledgers, self._swept_floor
         for index, position in enumerate(zip(run.ledgers, run.entries, strict=True)):
             ledger_id, entry_id = position
-            if position <= floor or (ledger_id in dead and entry_id in dead[ledger_id]):
+            if position <= floor or (ledger_id in removed and entry_id in removed[ledger_id]):
                 self._lower(ledger_id, 1)
             else:
                 kept.append(index)

@@ -93,9 +93,9 @@ class FastRejector:
             return None
         return self._encode(found) if isinstance(found, BrokerError) else PendingAuth(scope, found)
 
-    async def resolve(self, doubt: PendingAuth) -> bytes | None:
+    async def resolve(self, pending: PendingAuth) -> bytes | None:
         """As ``answer``, once the check is made."""
-        error = await self._layer.refuse_later(doubt.scope, doubt.credentials)
+        error = await self._layer.refuse_later(pending.scope, pending.credentials)
         return None if error is None else self._encode(error)
 
     def _encode(self, error: BrokerError) -> bytes:

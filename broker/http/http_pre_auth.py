@@ -84,18 +84,18 @@ class HttpPreAuth:
         self._speaking.add(pending)
 
     async def _resolve(
-        self, refusals: FastRejector, doubt: PendingAuth, taken: socket.socket, size: int
+        self, refusals: FastRejector, pending_auth: PendingAuth, taken: socket.socket, size: int
     ) -> None:
         self._doubted += 1
         try:
-            answer = await refusals.resolve(doubt)
+            answer = await refusals.resolve(pending_auth)
         finally:
             self._doubted -= 1
         if answer is None:
             await self._loop.connect_accepted_socket(self._factory, taken)
             return
         with taken, contextlib.suppress(OSError):
-            taken.recv(size)  # as Guest.hear
+            taken.recv(size)  # as PendingSocket.read
             taken.send(answer)
 
     def gone(self, pending: PendingSocket) -> None:

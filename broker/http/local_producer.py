@@ -49,16 +49,16 @@ class PublishContext(Protocol):
 
 
 class _PartContext:
-    """The ticket of a part of a call's entries."""
+    """The context of a part of a call's entries."""
 
     def __init__(self, publish_context: PublishContext, first: int) -> None:
-        self._ticket, self._first = publish_context, first
+        self._publish_context, self._first = publish_context, first
 
     def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
-        self._ticket.done(self._first + index, count, ledger_id, first_entry_id)
+        self._publish_context.done(self._first + index, count, ledger_id, first_entry_id)
 
     def failed(self, index: int, count: int, error: Exception) -> None:
-        self._ticket.failed(self._first + index, count, error)
+        self._publish_context.failed(self._first + index, count, error)
 
 
 def _refusal(
@@ -335,17 +335,17 @@ def java_string_hash(key: str) -> int:
 def _long_hash(data: bytes) -> int:
     """The same of many blocks at once: 10 ns a character, not a quarter of a microsecond.
 
-    A block's sum is a lane of 64 bits of one large number; below 2**32 after each step, so that 31
-    times it doesn't reach its neighbour.
+    A block's sum is a column of 64 bits of one large number; below 2**32 after each step, so that
+    31 times it doesn't reach its neighbour.
     """
     data = bytes(-len(data) % (2 * _UNITS_AT_ONCE)) + data  # zeros in front change nothing
     stride = 2 * _UNITS_AT_ONCE
     blocks = len(data) // stride
     mask = int.from_bytes(b"\xff\xff\xff\xff\0\0\0\0" * blocks, "little")
-    sums, lanes = 0, bytearray(8 * blocks)
+    sums, columns = 0, bytearray(8 * blocks)
     for at in range(0, stride, 2):
-        lanes[0::8], lanes[1::8] = data[at + 1 :: stride], data[at::stride]
-        sums = (31 * sums + int.from_bytes(lanes, "little")) & mask
+        columns[0::8], columns[1::8] = data[at + 1 :: stride], data[at::stride]
+        sums = (31 * sums + int.from_bytes(columns, "little")) & mask
     step, value = pow(31, _UNITS_AT_ONCE, 1 << 32), 0
     for (block,) in iter_unpack("<Q", sums.to_bytes(8 * blocks, "little")):
         value = (value * step + block) & 0xFFFFFFFF

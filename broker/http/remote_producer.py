@@ -32,7 +32,7 @@ class RemoteProducer:
         self.last_sequence_id = -1
         self._link, self._name = link, name
         self._id = link.next_id()
-        # Entries under way, in the order of their answers: the ticket, and the index in its call.
+        # Entries under way, in the order of their answers: the context, and the index in its call.
         self._waiting: deque[tuple[PublishContext, int]] = deque()
 
     @property

@@ -1,4 +1,4 @@
-"""``magnetar cluster``: from the wish to the last process's end."""
+"""``magnetar cluster``: from the options to the end of the last process."""
 
 from __future__ import annotations
 

@@ -205,9 +205,9 @@ class BrokerService:
 
         what = "binary protocol"
         listener = listening_socket(host, port, what)
-        door = BinaryPreAuth(self, authenticator)
-        door.acceptor = acceptor = PreAuthAcceptor(
-            door,
+        pre_auth = BinaryPreAuth(self, authenticator)
+        pre_auth.acceptor = acceptor = PreAuthAcceptor(
+            pre_auth,
             self.unauthenticated_limiter,
             what=what,
             deadline_s=lambda: self.keep_alive_ms / 1000,

@@ -61,7 +61,7 @@ class BrokerPeerConnection:
     def __init__(self, link: BrokerConnection) -> None:
         self._link = link
         self._ended = asyncio.Event()
-        link.users["bond", 0] = self
+        link.users["peer", 0] = self
         if link.closed:
             self._ended.set()
 

@@ -34,7 +34,7 @@ _HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 """First words of all pending sockets of one port together; above it the oldest pending sockets are
 cut."""
 _BEHIND: Final = 64
-"""Guests with something to be looked at, above which the next ones wait in the kernel's queue."""
+"""Pending sockets with unread bytes; above it the next ones wait in the kernel's queue."""
 _AFTER_FAILURE_S: Final = 1.0
 _SWEEP_S: Final = 1.0
 _AT_ONCE: Final = socket.MSG_DONTWAIT
@@ -71,7 +71,7 @@ class PendingSocket:
         self.ended = False
         """Nothing can be done any more, or somebody has taken the socket."""
         self.state: Any = None
-        """The door's own."""
+        """The handler's own."""
 
     @property
     def remote(self) -> str:
@@ -120,8 +120,8 @@ class PendingSocket:
             self.end()
 
     def read(self) -> None:
-        """What a door that peeks has seen is read: unread words would make of an answer's end a
-        reset."""
+        """Read what the handler has peeked at: with unread bytes in the socket the end of an answer
+        would be a reset."""
         with contextlib.suppress(OSError):
             self._socket.recv(len(self.received), _AT_ONCE)
 
@@ -170,8 +170,8 @@ class PreAuthAcceptor:
             deadline_s: how long a pending socket may take, at most.
             admits: whether there may be so many now, beside what else holds files; if not, the
                 oldest is cut.
-            peek_bytes: so many bytes of his first words, at most, are shown to the door, once; they
-                stay in the socket. 0: words are read, and no others than these.
+            peek_bytes: the handler sees the first bytes, at most so many, once; they stay in the
+                socket. 0: bytes are read, and no others than these.
         """
         self._flags = _AT_ONCE | (socket.MSG_PEEK if peek_bytes else 0)
         self.loop = asyncio.get_running_loop()
@@ -239,7 +239,7 @@ class PreAuthAcceptor:
     def _decided(self, task: asyncio.Task[None], pending: PendingSocket) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("%s: a guest failed", self._what, exc_info=error)
+            logger.error("%s: a pending socket failed", self._what, exc_info=error)
             pending.end()
 
     def _connected(self, task: asyncio.Task[None], taken: socket.socket) -> None:

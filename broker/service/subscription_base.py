@@ -80,7 +80,7 @@ class Subscription(ABC):
 
     async def set_replicated(self, replicated: bool) -> None:  # noqa: B027
         """Whether other clusters shall have the subscription, too. Only a durable subscription
-        keeps that, and a wish for it only while ``enableReplicatedSubscriptions`` is true.
+        keeps that, and only while ``enableReplicatedSubscriptions`` is true.
 
         Raises:
             PersistenceError: perhaps not stored. SubscriptionFencedError: being deleted or reset.

@@ -326,7 +326,7 @@ class TopicDirectory:
     async def forget(self, name: TopicName) -> None:
         """Forget the policies and the grants of a topic that is gone, and its schema.
 
-        The schema stays while its twin of the other domain uses it.
+        The schema stays while the topic of the same name in the other domain uses it.
         Pulsar drops it all the same: a volatile topic's end would make stored messages unreadable.
         """
         resources = self._service.resources
@@ -337,8 +337,11 @@ class TopicDirectory:
                 name.namespace, lambda before: topic_permissions.without(before, name)
             )
         other = "non-persistent" if name.is_persistent else "persistent"
-        twin = TopicName.parse(f"{other}://{name.namespace}/{name.local}")
-        if await self.exists(twin) or await self._service.resources.partitioned(twin) is not None:
+        counterpart = TopicName.parse(f"{other}://{name.namespace}/{name.local}")
+        if (
+            await self.exists(counterpart)
+            or await self._service.resources.partitioned(counterpart) is not None
+        ):
             return
         await self._service.schemas.drop(name)
 

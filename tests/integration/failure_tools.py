@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from broker.protocol import pulsar_api_pb2 as pb
-from tests.history_judge import check_stored
+from tests.history_checker import check_stored
 from tests.raw_client import Position, RawClient
 
 

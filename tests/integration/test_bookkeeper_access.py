@@ -280,9 +280,9 @@ async def test_a_stream_that_begins_when_its_token_ends_is_ended(
 ) -> None:
     """Judged twice: by its head, and when it begins; the second answer was not heard."""
     shown = f"Bearer {token(exp=time.time() + 3600)}"
-    judge, asked = network.authenticator, 0
-    assert judge is not None
-    admit = judge.admit
+    bookie_authenticator, asked = network.authenticator, 0
+    assert bookie_authenticator is not None
+    admit = bookie_authenticator.admit
 
     def once(given: str | None, certificate: bytes | None) -> gates.AuthResult:
         nonlocal asked
@@ -291,7 +291,7 @@ async def test_a_stream_that_begins_when_its_token_ends_is_ended(
             raise CredentialsError("the token has expired")
         return admit(given, certificate)
 
-    monkeypatch.setattr(judge, "admit", once)  # no clock is so exact
+    monkeypatch.setattr(bookie_authenticator, "admit", once)  # no clock is so exact
     assert await code_of(network.served["b0"].port, "Add", shown) is UNAUTHENTICATED
     assert asked == 2
 

@@ -64,12 +64,12 @@ def shown() -> dict[str, list[str | None]]:
     }
 
 
-def expected(door: str) -> dict[str, dict[str, str]]:
-    """What is asked at a door -> who -> the answer."""
+def expected(listener: str) -> dict[str, dict[str, str]]:
+    """What is asked at a listener -> who -> the answer."""
     found: dict[str, dict[str, str]] = {}
     for line in ANSWERS.read_text().splitlines():
         words = line.split()
-        if line.startswith("#") or words[0] != door:
+        if line.startswith("#") or words[0] != listener:
             continue
         asked, answers = " ".join(words[1 : -len(WHO)]), words[-len(WHO) :]
         assert asked not in found, f"{asked} twice"
@@ -295,10 +295,10 @@ async def http_answer(url: str, asked: str, *authorizations: str) -> tuple[int, 
     return int(head.split(b" ")[1]), b"\r\nWWW-Authenticate: Bearer" in head
 
 
-async def http_answers(base: str, door: str, *, asks: bool) -> list[object]:
+async def http_answers(base: str, listener: str, *, asks: bool) -> list[object]:
     """Answers that aren't the expected ones."""
     wrong: list[object] = []
-    for asked, answers in expected(door).items():
+    for asked, answers in expected(listener).items():
         for who, values in shown().items():
             if not asks and who != "nobody":  # then he is as good as anybody
                 continue
@@ -330,8 +330,8 @@ async def test_every_route_of_auto_recovery_is_answered_as_expected(
 
 
 async def test_what_changes_something_is_open_to_nobody() -> None:
-    for door in ("bookie", "autorecovery"):
-        for asked, answers in expected(door).items():
+    for listener in ("bookie", "autorecovery"):
+        for asked, answers in expected(listener).items():
             if not asked.startswith(("GET ", "HEAD ")):
                 assert (answers["nobody"], answers["wrong"]) == ("401", "401"), asked
                 assert answers["another role"] == "403", asked

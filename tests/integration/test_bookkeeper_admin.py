@@ -1,4 +1,4 @@
-"""A bookie's HTTP door: probes, state, metrics, and what it refuses."""
+"""A bookie's HTTP port: probes, state, metrics, and what it refuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metadata.embedded import EmbeddedMetadataStore
 from tests.integration.bookie_node import Node
 
 
-class Door:
+class AdminEndpoint:
     """A server on a free port, and a client that says exactly what it is told to."""
 
     def __init__(self, pages: AdminPages) -> None:
@@ -55,38 +55,38 @@ async def _metrics(bookie: Bookie) -> bytes:
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[Door]:
-    opened = Door(AdminPages(_metrics))
+async def endpoint() -> AsyncIterator[AdminEndpoint]:
+    opened = AdminEndpoint(AdminPages(_metrics))
     opened.port = await opened.server.listen("127.0.0.1", 0)
     yield opened
     await opened.server.close()
 
 
-async def test_probes_tell_how_far_the_start_is(tmp_path: Path, door: Door) -> None:
-    assert await door.get("/heartbeat") == (200, b"OK\n")
-    assert (await door.get("/api/v1/bookie/is_ready"))[0] == 503
-    assert (await door.get("/api/v1/bookie/info"))[0] == 503
-    assert (await door.get("/metrics"))[0] == 503
-    assert json.loads((await door.get("/api/v1/bookie/state"))[1])["running"] is False
+async def test_probes_tell_how_far_the_start_is(tmp_path: Path, endpoint: AdminEndpoint) -> None:
+    assert await endpoint.get("/heartbeat") == (200, b"OK\n")
+    assert (await endpoint.get("/api/v1/bookie/is_ready"))[0] == 503
+    assert (await endpoint.get("/api/v1/bookie/info"))[0] == 503
+    assert (await endpoint.get("/metrics"))[0] == 503
+    assert json.loads((await endpoint.get("/api/v1/bookie/state"))[1])["running"] is False
     store = EmbeddedMetadataStore.open(None)
     bookie = await Node(tmp_path, store).start()
-    door.pages.bookie = bookie
-    assert await door.get("/api/v1/bookie/is_ready") == (200, b"")
-    assert json.loads((await door.get("/api/v1/bookie/state"))[1]) == {
+    endpoint.pages.bookie = bookie
+    assert await endpoint.get("/api/v1/bookie/is_ready") == (200, b"")
+    assert json.loads((await endpoint.get("/api/v1/bookie/state"))[1]) == {
         "running": True,
         "readOnly": False,
         "shuttingDown": False,
         "availableForHighPriorityWrites": True,
     }
-    info = json.loads((await door.get("/api/v1/bookie/info?x=1"))[1])
+    info = json.loads((await endpoint.get("/api/v1/bookie/info?x=1"))[1])
     assert 0 < info["freeSpace"] < info["totalSpace"]
-    assert await door.get("/metrics") == (200, b"entries 0\n")
+    assert await endpoint.get("/metrics") == (200, b"entries 0\n")
     bookie.read_only = True
-    assert json.loads((await door.get("/api/v1/bookie/state"))[1])["readOnly"] is True
+    assert json.loads((await endpoint.get("/api/v1/bookie/state"))[1])["readOnly"] is True
     bookie.read_only = False
     await bookie.close()
-    assert (await door.get("/api/v1/bookie/is_ready"))[0] == 503
-    state = json.loads((await door.get("/api/v1/bookie/state"))[1])
+    assert (await endpoint.get("/api/v1/bookie/is_ready"))[0] == 503
+    state = json.loads((await endpoint.get("/api/v1/bookie/state"))[1])
     assert (state["running"], state["shuttingDown"]) == (False, True)
     await store.close()
 
@@ -103,12 +103,14 @@ async def test_probes_tell_how_far_the_start_is(tmp_path: Path, door: Door) -> N
         (b"HEAD /heartbeat HTTP/1.1\r\n\r\n", 200),
     ],
 )
-async def test_what_it_answers_to_others(door: Door, request_bytes: bytes, status: int) -> None:
-    found, body = await door.ask(request_bytes)
+async def test_what_it_answers_to_others(
+    endpoint: AdminEndpoint, request_bytes: bytes, status: int
+) -> None:
+    found, body = await endpoint.ask(request_bytes)
     assert found in (status, 0 if status == 431 else status)  # it doesn't read on after 8 KiB
     if request_bytes.startswith(b"HEAD"):
         assert body == b""
-    assert await door.get("/heartbeat") == (200, b"OK\n")
+    assert await endpoint.get("/heartbeat") == (200, b"OK\n")
 
 
 async def _end(writer: asyncio.StreamWriter) -> None:
@@ -119,12 +121,12 @@ async def _end(writer: asyncio.StreamWriter) -> None:
 
 
 async def test_a_crowd_is_turned_away_and_a_silent_one_cut(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    endpoint: AdminEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bookkeeper.bookie.admin_server._HEAD_S_MAX", 0.2)
-    silent = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(64)]
+    silent = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(64)]
     deadline = asyncio.get_running_loop().time() + 30
-    while await door.get("/heartbeat") != (200, b"OK\n"):  # once those are cut
+    while await endpoint.get("/heartbeat") != (200, b"OK\n"):  # once those are cut
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.01)
     for reader, writer in silent:
@@ -134,27 +136,28 @@ async def test_a_crowd_is_turned_away_and_a_silent_one_cut(
 
 
 async def test_a_crowd_of_one_address_leaves_room_for_others(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    endpoint: AdminEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bookkeeper.bookie.admin_server._HEAD_S_MAX", 600)
     here = ("127.0.0.2", 0)
     crowd = [
-        await asyncio.open_connection("127.0.0.1", door.port, local_addr=here) for _ in range(70)
+        await asyncio.open_connection("127.0.0.1", endpoint.port, local_addr=here)
+        for _ in range(70)
     ]
     for reader, _ in crowd[32:]:
         with contextlib.suppress(ConnectionError):  # a reset is an end, too
             assert await asyncio.wait_for(reader.read(), 60) == b""
-    assert await door.get("/heartbeat") == (200, b"OK\n")
+    assert await endpoint.get("/heartbeat") == (200, b"OK\n")
     for _, writer in crowd:
         await _end(writer)
     async with asyncio.timeout(60):
-        while door.server._by_address:  # noqa: ASYNC110  # of ends nobody tells us
+        while endpoint.server._by_address:  # noqa: ASYNC110  # of ends nobody tells us
             await asyncio.sleep(0.01)
 
 
-async def test_nothing_is_kept_of_what_is_said_behind_a_request(door: Door) -> None:
+async def test_nothing_is_kept_of_what_is_said_behind_a_request(endpoint: AdminEndpoint) -> None:
     """It was all kept in memory until the other side had closed, or for a minute."""
-    _, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    _, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
     block, sent = bytes(1 << 20), 0
     writer.write(b"PUT /heartbeat HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n")
     async with asyncio.timeout(30):
@@ -165,13 +168,13 @@ async def test_nothing_is_kept_of_what_is_said_behind_a_request(door: Door) -> N
                 sent += 1
     assert sent < 256, "it listened to all of it"
     await _end(writer)
-    assert await door.get("/heartbeat") == (200, b"OK\n")
+    assert await endpoint.get("/heartbeat") == (200, b"OK\n")
 
 
-async def test_pages_of_other_sites_and_names_are_refused(door: Door) -> None:
+async def test_pages_of_other_sites_and_names_are_refused(endpoint: AdminEndpoint) -> None:
     sites = pages_check("", bind_address="127.0.0.1", own=("me",), is_authenticated=False)
-    server = AdminServer(door.pages.by_path(), sites=sites)
-    port, door.port = door.port, await server.listen("127.0.0.1", 0)
+    server = AdminServer(endpoint.pages.by_path(), sites=sites)
+    port, endpoint.port = endpoint.port, await server.listen("127.0.0.1", 0)
     try:
         for headers, status in {
             "Host: localhost": 200,
@@ -184,11 +187,13 @@ async def test_pages_of_other_sites_and_names_are_refused(door: Door) -> None:
             "Host: me\r\nSec-Fetch-Site: same-origin": 200,
             "X: y": 200,
         }.items():
-            found, text = await door.ask(f"GET /heartbeat HTTP/1.1\r\n{headers}\r\n\r\n".encode())
+            found, text = await endpoint.ask(
+                f"GET /heartbeat HTTP/1.1\r\n{headers}\r\n\r\n".encode()
+            )
             assert found == status, (headers, text)
             assert status != 421 or text == b"Unknown host (httpServerAllowedHosts)\n"
         put = b"PUT /gc HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\n\r\n"
-        assert (await door.ask(put))[0] == 403
+        assert (await endpoint.ask(put))[0] == 403
     finally:
-        door.port = port
+        endpoint.port = port
         await server.close()

@@ -49,10 +49,10 @@ def fill(size: int, entry_id: int) -> bytes:
     return b"%d" % (entry_id % 10) * size
 
 
-async def write_two(bookie: Bookie, dead_size: int, live_size: int, entries: int = 300) -> None:
+async def write_two(bookie: Bookie, deleted_size: int, live_size: int, entries: int = 300) -> None:
     """Ledgers 1 and 2 mixed over several entry logs, then a log at work with other things."""
     for first in range(0, entries, 10):
-        for ledger_id, size in ((1, dead_size), (2, live_size)):
+        for ledger_id, size in ((1, deleted_size), (2, live_size)):
             assert await add(bookie, ledger_id, range(first, first + 10), partial(fill, size)) == 0
     await bookie.flush()
     assert await add(bookie, 3, range(45), partial(fill, 100_000)) == 0

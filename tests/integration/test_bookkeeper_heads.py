@@ -214,12 +214,12 @@ async def test_a_port_for_readers_gives_heads_of_their_ledgers_only(network: Net
     ledgers = [await write(network.client, LedgerConfig(1, 1, 1), bodies(5)) for _ in range(2)]
     own, foreign = (ledger.ledger_id for ledger in ledgers)
 
-    async def judge(ledger_id: int) -> int:
+    async def reader_check(ledger_id: int) -> int:
         return codes.OK if ledger_id == own else codes.UNAUTHORIZED
 
     (bookie_id,) = ledgers[0].metadata.segment_of(0).bookies
     served = network.served[bookie_id]
-    readers = ReadOnlyBookieClient(served.bookie, judge)
+    readers = ReadOnlyBookieClient(served.bookie, reader_check)
     served.server.serve(readers, await read_instance_id(network.store))
     for client in (network.remote(bookie_id), readers):
         reply = await client.read_heads(own, 0, 5, HEAD_BYTES)

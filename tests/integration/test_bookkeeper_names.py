@@ -58,13 +58,13 @@ async def test_another_directory_waits_until_the_name_is_free(
 ) -> None:
     bookie = await Node(tmp_path / "b1", store).start()
     await store.put(ledger_path(7), b"metadata")
-    twin = Node(tmp_path / "twin", store.new_session(), accept_data_loss=True)
+    duplicate = Node(tmp_path / "twin", store.new_session(), accept_data_loss=True)
     monkeypatch.setattr(registration, "_FREE_S_MAX", 0.0)
     with pytest.raises(CookieMismatchError, match="is running with another data directory"):
-        await twin.start()
+        await duplicate.start()
     assert await add(bookie, 7, range(3)) == codes.OK
     monkeypatch.setattr(registration, "_FREE_S_MAX", 30.0)
-    starting = asyncio.create_task(twin.start())
+    starting = asyncio.create_task(duplicate.start())
     await store.put(ledger_path(8), b"metadata")
     assert await add(bookie, 8, range(3)) == codes.OK  # while the other waits
     await bookie.close()

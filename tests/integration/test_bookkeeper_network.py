@@ -235,7 +235,7 @@ async def _check_unavailable(client: RemoteBookieClient) -> None:
 async def test_a_bookie_that_is_starting_or_has_ended_is_unavailable(network: Network) -> None:
     client = network.remote("b2")
     assert await add(client, 1, 0) == codes.OK
-    await network.served["b2"].bookie.close()  # its door is still open
+    await network.served["b2"].bookie.close()  # its port is still open
     assert await add(client, 1, 1) == codes.UNAVAILABLE
     assert (await client.read_entries(1, 0, 1, 100)).code == codes.UNAVAILABLE
     with pytest.raises(BookieUnavailableError):
@@ -377,16 +377,16 @@ async def test_ledgers_over_mutual_tls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flaw", ["no certificate", "stranger", "other host", "distrust"])
 async def test_tls_refuses_whom_it_should(tmp_path: Path, flaw: str) -> None:
-    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    authority, other_authority = Authority(tmp_path), Authority(tmp_path, "stranger")
     hosts = ("elsewhere.example",) if flaw == "other host" else ("127.0.0.1",)
     pair = authority.sign("bookie", hosts=hosts)
-    own = (stranger if flaw == "stranger" else authority).sign("broker")
+    own = (other_authority if flaw == "stranger" else authority).sign("broker")
     trust = str(authority.certificate)
     client_tls = TlsFiles(str(own.certificate), str(own.key), trust)
     if flaw == "no certificate":
         client_tls = TlsFiles(trust=trust)
     if flaw == "distrust":
-        client_tls = replace(client_tls, trust=str(stranger.certificate))
+        client_tls = replace(client_tls, trust=str(other_authority.certificate))
     network = Network(
         tmp_path,
         server_tls=TlsFiles(str(pair.certificate), str(pair.key), trust, True),

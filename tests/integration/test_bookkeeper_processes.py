@@ -31,7 +31,7 @@ from tests.history import (
     read_all,
     wait_for_receipts,
 )
-from tests.history_judge import Session, check_sessions, check_stored
+from tests.history_checker import Session, check_sessions, check_stored
 from tests.raw_client import Position
 from tests.zookeeper_process import ZooKeeperProcess
 
@@ -132,8 +132,8 @@ def test_history_survives_what_happens_to_processes(
     url: str, zookeeper: ZooKeeperProcess, bookies: list[BookieProcess], broker: BrokerProcess
 ) -> None:
     """All are killed, bookies paused, too: no receipt is lost, nothing changes place."""
-    with client_of(broker.service_url) as keeper:  # holds back trimming, never acknowledges
-        keeper.subscribe(TOPIC, "keeper")
+    with client_of(broker.service_url) as reader:  # holds back trimming, never acknowledges
+        reader.subscribe(TOPIC, "keeper")
     story = _Story(broker)
     story.begin()
     for bookie in (bookies[0], bookies[1]):
@@ -289,12 +289,12 @@ def test_a_bookie_refuses_what_is_not_its_own(
     tmp_path: Path, zookeeper: ZooKeeperProcess, url: str
 ) -> None:
     with BookieProcess(tmp_path / "bookie", url) as bookie:
-        twin = BookieProcess(tmp_path / "bookie", url)
-        assert "another process uses it" in twin.refuse_to_start()
-        stranger = BookieProcess(
+        duplicate = BookieProcess(tmp_path / "bookie", url)
+        assert "another process uses it" in duplicate.refuse_to_start()
+        other_bookie = BookieProcess(
             tmp_path / "stranger", url, "--id", "x", "--port", str(bookie.port)
         )
-        assert f"127.0.0.1:{bookie.port}" in stranger.refuse_to_start()
+        assert f"127.0.0.1:{bookie.port}" in other_bookie.refuse_to_start()
     port = ("--port", str(bookie.port))  # the id follows from it
     foreign = BookieProcess(tmp_path / "bookie", zookeeper.url("/another-cluster"), *port)
     assert "belongs to cluster" in foreign.refuse_to_start()

@@ -172,16 +172,16 @@ def test_over_tls_only_whom_our_authority_signed_is_shown_credentials(
 ) -> None:
     ours, theirs = Authority(tmp_path), Authority(tmp_path, "theirs")
     first, second = serve(ours.sign("a")), serve(ours.sign("b"))
-    stranger = serve(theirs.sign("c"))
+    other_server = serve(theirs.sign("c"))
     tls = ClientAuth(trusted=str(ours.certificate)).tls()
     with AdminClient(first.url, headers=CREDENTIALS, tls=tls) as client:
         first.location = second.url + PATH
         assert client.json("GET", PATH) == second.answer
-        first.location = stranger.url + PATH
+        first.location = other_server.url + PATH
         with pytest.raises(CliError, match="certificate verify failed"):
             client.call("GET", PATH)
     assert second.seen[0][3] == CREDENTIALS["Authorization"]
-    assert stranger.seen == []
+    assert other_server.seen == []
 
 
 def test_the_pipeline_shows_its_token_to_owners_only(

@@ -459,7 +459,7 @@ async def test_whose_password_is_checked_has_no_connection(tmp_path: Path) -> No
     await broker.close()
 
 
-async def test_whose_password_is_checked_is_cut_like_any_guest(
+async def test_whose_password_is_checked_is_closed_like_any_unauthenticated_client(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker, url = await a_broker_with_gate(tmp_path, 2)
@@ -481,7 +481,7 @@ async def test_whose_password_is_checked_is_cut_like_any_guest(
     await broker.close()
 
 
-def test_a_known_user_logs_in_while_strangers_guess(tmp_path: Path) -> None:
+def test_a_known_user_logs_in_while_others_guess(tmp_path: Path) -> None:
     digest = bcrypt.hashpw(b"right", bcrypt.gensalt(8)).decode()
     (tmp_path / "passwords").write_text(f"joe:{digest}\nann:{digest}\n")
     settings = {

@@ -384,13 +384,13 @@ def test_non_persistent_receipts_carry_id_zero(service_url: str) -> None:
 
 def test_a_half_open_client_loses_its_producer_to_a_new_one(service_url: str) -> None:
     topic = new_topic()
-    dead, alive = RawClient(service_url), RawClient(service_url, timeout_s=30)
-    with dead, alive:
-        first = dead.create_producer(topic, producer_name="same")
+    silent, alive = RawClient(service_url), RawClient(service_url, timeout_s=30)
+    with silent, alive:
+        first = silent.create_producer(topic, producer_name="same")
         assert isinstance(first, pb.CommandProducerSuccess)
         started = time.monotonic()
         second = alive.create_producer(topic, producer_name="same")  # dead never answers PING
         assert isinstance(second, pb.CommandProducerSuccess)
         assert 4 < time.monotonic() - started < 25
-        dead.answers_pings = False
-        assert [command.type for command in dead.expect_closed()] == [pb.BaseCommand.PING]
+        silent.answers_pings = False
+        assert [command.type for command in silent.expect_closed()] == [pb.BaseCommand.PING]

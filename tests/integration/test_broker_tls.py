@@ -134,10 +134,10 @@ def test_the_common_name_is_the_role_and_nothing_less_gets_in(
         for who in (None, foreign):
             with pytest.raises((HTTPError, URLError, ssl.SSLError, ConnectionError)):
                 _get(url, authority, who)
-            stranger = _client(broker, authority, who, operation_timeout_seconds=3)
+            unknown_client = _client(broker, authority, who, operation_timeout_seconds=3)
             with pytest.raises(pulsar.PulsarException):
-                stranger.create_producer(TOPIC)
-            stranger.close()
+                unknown_client.create_producer(TOPIC)
+            unknown_client.close()
         with pytest.raises(HTTPError, match="401"):  # no certificate can come this way
             urllib.request.urlopen(f"{broker.web_url}/admin/v2/clusters", timeout=30)
 

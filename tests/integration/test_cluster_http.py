@@ -425,21 +425,21 @@ def test_bundles_are_split_and_unloaded_by_their_owner(cluster: Cluster, topic: 
     for number, owner in enumerate(cluster.owners(topic)):
         full = f"persistent/public/default/{topic}-partition-{number}"
         bundle = cluster.done("GET", f"/lookup/v2/topic/{full}/bundle").text
-        stranger = cluster.brokers[(cluster.names.index(owner) + 1) % 3]
+        other_broker = cluster.brokers[(cluster.names.index(owner) + 1) % 3]
         at_owner = f"http://{owner}{NAMESPACE}/{bundle}/split"
-        redirect = stranger.put(f"{NAMESPACE}/{bundle}/split", follow_redirects=False)
+        redirect = other_broker.put(f"{NAMESPACE}/{bundle}/split", follow_redirects=False)
         assert (redirect.status_code, redirect.headers["location"]) == (307, at_owner)
         count = cluster.done("GET", f"{NAMESPACE}/bundles").json()["numBundles"]
-        assert stranger.put(f"{NAMESPACE}/{bundle}/split").status_code == 204
+        assert other_broker.put(f"{NAMESPACE}/{bundle}/split").status_code == 204
         assert cluster.done("GET", f"{NAMESPACE}/bundles").json()["numBundles"] == count + 1
         part = cluster.done("GET", f"/lookup/v2/topic/{full}/bundle").text
         assert part != bundle
         unload = f"{NAMESPACE}/{part}/unload?destinationBroker"
-        assert stranger.put(f"{unload}=127.0.0.1:1").status_code == 409
-        heir = next(name for name in cluster.names if name != owner)
-        given = stranger.put(f"{unload}={heir}")
+        assert other_broker.put(f"{unload}=127.0.0.1:1").status_code == 409
+        new_owner = next(name for name in cluster.names if name != owner)
+        given = other_broker.put(f"{unload}={new_owner}")
         assert given.status_code == 204, given.text
-        assert cluster.owners(topic)[number] == heir
+        assert cluster.owners(topic)[number] == new_owner
         if number == 2:
             break
     cluster.done("PUT", f"{NAMESPACE}/LARGEST/split")

@@ -225,11 +225,11 @@ def test_clients_follow_their_topics_over_tls(cluster: Cluster, topic: str, inde
 @pytest.mark.slow
 def test_a_broker_without_trust_in_the_other_says_so(cluster: Cluster, topic: str) -> None:
     """Last in this module: what the brokers trust is replaced, and they are started anew."""
-    stranger = Authority(cluster.authority.certificate.parent, "stranger")
+    other_authority = Authority(cluster.authority.certificate.parent, "stranger")
     cluster.authority.certificate.with_name("kept.pem").write_bytes(
         cluster.authority.certificate.read_bytes()
     )
-    cluster.authority.certificate.write_bytes(stranger.certificate.read_bytes())
+    cluster.authority.certificate.write_bytes(other_authority.certificate.read_bytes())
     for name, process in cluster.process.children().items():
         if name.startswith("broker"):
             process.kill()

@@ -103,10 +103,10 @@ def test_a_peer_that_vanished_without_a_word_is_closed(impatient: StandaloneProc
         gone.create_producer(topic, producer_name="name")
         gone.subscribe(topic, "exclusive")
         wait_until(lambda: "closed: " in impatient.log, "the dead peer is closed")
-        with RawClient(url) as heir:
-            answer = heir.create_producer(topic, producer_name="name")
+        with RawClient(url) as successor:
+            answer = successor.create_producer(topic, producer_name="name")
             assert isinstance(answer, pb.CommandProducerSuccess), answer
-            taken = heir.subscribe(topic, "exclusive")
+            taken = successor.subscribe(topic, "exclusive")
             assert isinstance(taken, pb.CommandSuccess), taken
 
 

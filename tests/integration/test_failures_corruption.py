@@ -138,9 +138,9 @@ def test_a_changed_byte_in_an_entry_log_hurts_the_readers_of_that_entry_only(
         # An operator moves the subscription over the bad entry.
         path = topic.replace("://", "/") + "/subscription/keeper/skip/101"
         assert httpx.post(f"{process.admin_url}/admin/v2/{path}", timeout=30).status_code == 204
-        with RawClient(process.service_url) as keeper:
-            keeper.subscribe(topic, "keeper")
-            assert read_numbers(keeper, 99) == list(range(101, 200))
+        with RawClient(process.service_url) as observer:
+            observer.subscribe(topic, "keeper")
+            assert read_numbers(observer, 99) == list(range(101, 200))
         before = process.cpu_seconds()
         stopped.check(1)
         assert process.cpu_seconds() - before < 2

@@ -17,7 +17,7 @@ from tests.history import (
     read_all,
     wait_for_receipts,
 )
-from tests.history_judge import Session, check_sessions, check_stored
+from tests.history_checker import Session, check_sessions, check_stored
 from tests.nightly import NIGHTLY
 from tests.raw_client import Position, RawClient
 from tests.standalone_process import StandaloneProcess
@@ -32,8 +32,8 @@ def test_history_survives_kills(tmp_path: Path) -> None:
     sessions: list[Session] = []
     next_number = 0
     with StandaloneProcess(tmp_path / "data") as process:
-        with RawClient(process.service_url) as keeper:  # holds back trimming, never acknowledges
-            keeper.subscribe(TOPIC, "keeper")
+        with RawClient(process.service_url) as reader:  # holds back trimming, never acknowledges
+            reader.subscribe(TOPIC, "keeper")
         for _ in range(KILLS):
             producer = Producer(process.service_url, next_number, rng.choice((10, 1000, 50_000)))
             consumer = Consumer(process.service_url)

@@ -339,15 +339,15 @@ class Load:
                 await asyncio.sleep(0.05)
             assert stats["msgInCounter"] == count
 
-    def judge(self) -> None:
+    def verify(self) -> None:
         assert self.results == {"Ok": ORDERS + TYPED}
         assert len(self.sent["orders"]) == ORDERS
         names = ("exclusive", "failover", "shared", "key_shared", "reader", "rest", "socket")
         for name in names:
-            self.judge_facts(name, "orders")
-        self.judge_facts("client", "web")
-        self.judge_facts("typed", "typed")
-        self.judge_facts("flood", "flood")
+            self.verify_facts(name, "orders")
+        self.verify_facts("client", "web")
+        self.verify_facts("typed", "typed")
+        self.verify_facts("flood", "flood")
         for name in ("shared", "key_shared", "rest", "socket"):
             early = [s for s in self.seen[name] if s.at_ms < self.due_ms.get(s.fact, 0)]
             assert early == [], f"{self.name}: {name}: {len(early)} before their time"
@@ -356,16 +356,16 @@ class Load:
             assert wrong == [], f"{self.name}: {name}: {len(wrong)} with another id than receipts"
         assert len(set(self.receipts.values())) >= ORDERS
         for name in ("exclusive", "failover", "key_shared", "reader", "flood"):
-            self.judge_order(name)
+            self.verify_order(name)
 
-    def judge_facts(self, name: str, topic: str) -> None:
+    def verify_facts(self, name: str, topic: str) -> None:
         sent, seen = Counter(self.sent[topic]), Counter(each.fact for each in self.seen[name])
         missing, more = list((sent - seen).elements()), list((seen - sent).elements())
         assert (missing[:3], more[:3]) == ([], []), (
             f"{self.name}: {name}: {len(missing)} missing, {len(more)} too many"
         )
 
-    def judge_order(self, name: str) -> None:
+    def verify_order(self, name: str) -> None:
         """Messages of one key come in the order in which they were sent, to one consumer.
 
         Not delayed ones: what is read after its time doesn't wait for what is in the index, as in
@@ -408,5 +408,5 @@ async def test_each_broker_gives_out_what_it_was_given_and_nothing_else(
                     if load.client is not None:
                         load.client.close()
         for load in loads:
-            load.judge()
+            load.verify()
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []

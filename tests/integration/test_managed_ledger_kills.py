@@ -134,10 +134,10 @@ def test_history_survives_kills_pauses_and_takeovers(
             process.kill()
         for bookie in bookies:
             bookie.start()
-        judge([owner.history() for owner in owners], *asyncio.run(end_of(url)))
+        verify([owner.history() for owner in owners], *asyncio.run(end_of(url)))
 
 
-def judge(
+def verify(
     histories: list[OwnerHistory], stored: dict[Position, int], found: dict[str, CursorAcks]
 ) -> None:
     entries = {*stored, *(each for owner in histories for each in owner.appended)}

@@ -24,30 +24,30 @@ _PATIENCE_S = 60.0  # of a server: far more than a test waits
 
 @contextmanager
 def listening() -> Iterator[Server]:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        yield door.getsockname()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()
 
 
 @contextmanager
 def silent() -> Iterator[Server]:
     """As a machine that is gone: what is sent there is dropped, as its queue is full."""
     with ExitStack() as stack:
-        door = stack.enter_context(socket.socket())
-        door.bind(("127.0.0.1", 0))
-        door.listen(0)
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
         for _ in range(4):
             sock = stack.enter_context(socket.socket())
             sock.setblocking(False)
-            sock.connect_ex(door.getsockname())
-        yield door.getsockname()
+            sock.connect_ex(listener.getsockname())
+        yield listener.getsockname()
 
 
 @contextmanager
 def refusing() -> Iterator[Server]:
     """Bound, so that nobody else listens there."""
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        yield door.getsockname()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield listener.getsockname()
 
 
 async def test_nobody_waits_for_a_silent_server() -> None:

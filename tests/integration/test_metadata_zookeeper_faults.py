@@ -284,7 +284,7 @@ async def test_a_request_that_a_server_would_hang_up_on_is_not_sent(
         assert log.events == []
 
 
-async def test_a_dead_server_of_several_is_passed_by(
+async def test_an_unreachable_server_of_several_is_passed_by(
     zookeeper: ZooKeeperProcess, chroot: str
 ) -> None:
     async with connected(f"zk:127.0.0.1:1,127.0.0.1:{zookeeper.port}{chroot}") as store:

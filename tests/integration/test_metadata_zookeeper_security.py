@@ -22,7 +22,7 @@ class Secured:
     process: ZooKeeperProcess
     authority: Authority
     client: Pair
-    stranger: Pair
+    untrusted: Pair
     strange_authority: Authority
 
 
@@ -125,8 +125,8 @@ async def test_refusals(secured: Secured, tmp_path: Path, fault: str, reason: st
     elif fault == "no certificate":
         del properties["tlsCertificateFilePath"]
     elif fault == "a stranger's certificate":
-        properties["tlsCertificateFilePath"] = secured.stranger.certificate
-        properties["tlsKeyFilePath"] = secured.stranger.key
+        properties["tlsCertificateFilePath"] = secured.untrusted.certificate
+        properties["tlsKeyFilePath"] = secured.untrusted.key
     elif fault == "another host's certificate":
         host = "localhost"
     else:

@@ -182,10 +182,10 @@ def test_a_negative_acknowledgement_brings_it_again(ws_url: str, topic: str) -> 
 def test_dead_letters(ws_url: str, topic: str) -> None:
     """Redelivered maxRedeliverCount times and refused once more, it is buried."""
     query = "subscriptionType=Shared&negativeAckRedeliveryDelay=1000&maxRedeliverCount=1"
-    dead = f"{topic}-s-DLQ"
+    dlq_topic = f"{topic}-s-DLQ"
     with (
         open_socket(f"{ws_url}/consumer/{topic}/s?{query}") as consumer,
-        open_socket(f"{ws_url}/consumer/{dead}/d") as dead_consumer,
+        open_socket(f"{ws_url}/consumer/{dlq_topic}/d") as dlq_consumer,
         open_socket(f"{ws_url}/producer/{topic}") as producer,
     ):
         sent = publish(producer, b"poison", key="k", properties={"a": "b"})
@@ -194,11 +194,11 @@ def test_dead_letters(ws_url: str, topic: str) -> None:
             assert message["redeliveryCount"] == redelivered
             nack = {"type": "negativeAcknowledge", "messageId": message["messageId"]}
             consumer.send(json.dumps(nack))
-        buried = receive(dead_consumer)
-        assert (content(buried), buried["key"]) == (b"poison", "k")
+        dead_letter = receive(dlq_consumer)
+        assert (content(dead_letter), dead_letter["key"]) == (b"poison", "k")
         ledger_id, entry_id, _ = place(sent)
         origin = f"{ledger_id}:{entry_id}:-1"
-        assert buried["properties"] == {
+        assert dead_letter["properties"] == {
             "a": "b",
             "REAL_TOPIC": topic.replace("/", "://", 1),
             "REAL_SUBSCRIPTION": "s",

@@ -47,7 +47,7 @@ from tests.cluster_tools import (
     owner_of,
 )
 from tests.cluster_traffic import reset_gaps
-from tests.history_judge import check_numbers
+from tests.history_checker import check_numbers
 from tests.integration.failure_tools import wait_until
 
 _HERE: Final = Path(__file__).resolve().parent

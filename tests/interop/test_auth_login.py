@@ -122,9 +122,9 @@ def test_lookups_by_http_and_https(secured: Secured, namespace: Namespace) -> No
             with secured.client(login(secured, Path()), tls=tls, url=url) as client:
                 assert len(client.get_topic_partitions(namespace.topic("t"))) == 1
                 client.create_producer(namespace.topic("t")).send(b"x")
-        stranger = secured.token("alice", key=b"y" * 32)
+        forged_token = secured.token("alice", key=b"y" * 32)
         with (
-            secured.client(stranger, tls=tls, url=url, **KEPT_OUT) as client,
+            secured.client(forged_token, tls=tls, url=url, **KEPT_OUT) as client,
             pytest.raises(pulsar.PulsarException),
         ):
             client.create_producer(namespace.topic("t"))

@@ -83,13 +83,13 @@ def test_grants_of_a_topic_are_for_it_alone(clients: _Clients, namespace: Namesp
     _may_produce(clients["admin"], namespace.topic("one"))
     _may_produce(clients["admin"], namespace.topic("two"))
     namespace.grant("guest", "produce", "consume", topic="one")
-    guest = clients["guest"]
-    assert _may_produce(guest, namespace.topic("one"))
-    assert _may_consume(guest, namespace.topic("one"), "s")
-    assert not _may_produce(guest, namespace.topic("two"))
-    assert not _may_consume(guest, namespace.topic("two"), "s")
+    limited = clients["guest"]
+    assert _may_produce(limited, namespace.topic("one"))
+    assert _may_consume(limited, namespace.topic("one"), "s")
+    assert not _may_produce(limited, namespace.topic("two"))
+    assert not _may_consume(limited, namespace.topic("two"), "s")
     namespace.revoke("guest", topic="one")
-    assert not _may_produce(guest, namespace.topic("one"))
+    assert not _may_produce(limited, namespace.topic("one"))
 
 
 def test_another_namespace_is_another_matter(
@@ -244,13 +244,13 @@ def test_partitioned_topics(secured: Secured, clients: _Clients, namespace: Name
     """A grant of the topic is one of its partitions, of later ones too."""
     path = f"/persistent/{namespace.name}/parts"
     secured.admin("PUT", f"{path}/partitions", 2)
-    guest, topic = clients["guest"], namespace.topic("parts")
+    limited, topic = clients["guest"], namespace.topic("parts")
     with pytest.raises(pulsar.AuthorizationError):
-        guest.create_producer(topic)
+        limited.create_producer(topic)
     namespace.grant("guest", "produce", "consume", topic="parts")
     secured.admin("POST", f"{path}/partitions", 4)
-    consumer = guest.subscribe(topic, "s")
-    producer = guest.create_producer(
+    consumer = limited.subscribe(topic, "s")
+    producer = limited.create_producer(
         topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution
     )
     for number in range(8):
@@ -258,8 +258,8 @@ def test_partitioned_topics(secured: Secured, clients: _Clients, namespace: Name
     assert {consumer.receive(RECEIVE_MS).data() for _ in range(8)} == {
         b"%d" % number for number in range(8)
     }
-    assert len(guest.get_topic_partitions(topic)) == 4
-    assert _may_produce(guest, f"{topic}-partition-3")
+    assert len(limited.get_topic_partitions(topic)) == 4
+    assert _may_produce(limited, f"{topic}-partition-3")
     with pytest.raises(pulsar.AuthorizationError):
         clients["nobody"].get_topic_partitions(topic)
 

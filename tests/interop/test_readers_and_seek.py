@@ -186,7 +186,7 @@ def test_several_topics_at_once(client: pulsar.Client, topic: str) -> None:
 
 
 def test_dead_letter_topic(client: pulsar.Client, topic: str) -> None:
-    dead = client.subscribe(f"{topic}-s-DLQ", "dead", initial_position=EARLIEST)
+    dlq = client.subscribe(f"{topic}-s-DLQ", "dead", initial_position=EARLIEST)
     consumer = client.subscribe(
         topic,
         "s",
@@ -197,7 +197,7 @@ def test_dead_letter_topic(client: pulsar.Client, topic: str) -> None:
     client.create_producer(topic).send(b"poison")
     for _ in range(3):
         consumer.negative_acknowledge(consumer.receive(RECEIVE_MS))
-    assert dead.receive(RECEIVE_MS).data() == b"poison"
+    assert dlq.receive(RECEIVE_MS).data() == b"poison"
 
 
 def test_non_persistent_topic(client: pulsar.Client, topic: str) -> None:

@@ -124,7 +124,7 @@ def test_a_reader_keeps_nothing(target: Target) -> None:
     reader.close()
 
 
-def test_a_topic_to_be_made_is_judged_by_its_namespace(target: Target) -> None:
+def test_a_topic_to_be_made_is_checked_by_its_namespace(target: Target) -> None:
     target.post(f"namespaces/{target.namespace}/retention", NOTHING)
     with pytest.raises(OptionsError, match="it doesn't exist yet"):
         target.ask()

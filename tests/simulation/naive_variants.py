@@ -54,7 +54,7 @@ _DEFECTS: Final = f"{_CLIENT}/test_known_defects.py"
 _WRITER: Final = f"{_CLIENT}/test_ledger_writer.py"
 _SHELL: Final = f"{_CLIENT}/test_client.py"
 _BOOKIE: Final = "integration/test_bookkeeper_bookie.py"
-_UPKEEP: Final = "integration/test_bookkeeper_upkeep.py"
+_INTEGRITY: Final = "integration/test_bookkeeper_integrity.py"
 _DISK: Final = "simulation/test_bookie_disk_faults.py"
 _POWER: Final = "simulation/test_bookie_power_loss.py"
 _COMPACTION: Final = "simulation/test_bookie_compaction.py"
@@ -180,7 +180,9 @@ as_planted(
     "no_limbo",
     f"{_BOOKIE}::test_an_empty_disk_accepted_by_the_operator_is_in_limbo",
 )
-as_planted("#1380", "no_limbo", f"{_UPKEEP}::test_an_empty_disk_denies_nothing_and_is_filled_again")
+as_planted(
+    "#1380", "no_limbo", f"{_INTEGRITY}::test_an_empty_disk_denies_nothing_and_is_filled_again"
+)
 
 
 @naive("BOOKKEEPER-500, -815", f"{_POWER}::test_nothing_acknowledged_is_lost")
@@ -200,7 +202,7 @@ def _unknown_is_a_no(plant: Plant) -> None:
 
 
 _EMPTY: Final = f"{_DEFECTS}::test_an_empty_bookie_in_limbo_hides_nothing"
-_LOST: Final = f"{_UPKEEP}::test_a_lost_disk_must_not_help_to_end_a_ledger_early"
+_LOST: Final = f"{_INTEGRITY}::test_a_lost_disk_must_not_help_to_end_a_ledger_early"
 VARIANTS["unknown_is_a_no: #2612"] = Variant("#2612, BP-46", _unknown_is_a_no, (_EMPTY, _LOST))
 VARIANTS["unknown_is_a_no: #1380"] = Variant("#1380", _unknown_is_a_no, (_EMPTY,))
 
@@ -411,7 +413,7 @@ def names_in_other_directories_are_not_synced(plant: Plant) -> None:
 
 
 @naive("PR #4607", f"{_COMPACTION}::test_compaction_keeps_what_lives_and_frees_the_rest")
-def a_live_log_is_taken_for_a_dead_one(plant: Plant) -> None:
+def a_live_log_is_taken_for_garbage(plant: Plant) -> None:
     def remove_unreferenced_logs(storage: Any) -> Any:
         """As with another log's map in the shared buffer."""
         logs = storage.logs.logs

@@ -267,7 +267,7 @@ def isolation(primary: list[str], secondary: list[str], limit: int) -> Placement
 
 
 @pytest.mark.parametrize("strategy", SHEDDERS)
-def test_isolation_through_death_and_return(strategy: str) -> None:
+def test_isolation_through_a_crash_and_a_return(strategy: str) -> None:
     """F28, F29, I25: secondaries serve only while there are too few primaries."""
     run = begin(strategy, empty=0.0)
     world = run.world

@@ -25,7 +25,7 @@ from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest
 from tests.simulation.bookie_machine import CONFIG, KEY
 
-DEAD, LIVE = (1, 2, 3), (4, 5)
+DELETED, LIVE = (1, 2, 3), (4, 5)
 
 
 class Disk:
@@ -113,10 +113,10 @@ def sparse_disk() -> Disk:
     """Several logs, most of whose bytes belong to deleted ledgers."""
     disk = Disk()
     for round_number in range(12):
-        for ledger_id in (*DEAD, *LIVE):
-            disk.add(ledger_id, 4 * round_number, 4, size=300 if ledger_id in DEAD else 60)
+        for ledger_id in (*DELETED, *LIVE):
+            disk.add(ledger_id, 4 * round_number, 4, size=300 if ledger_id in DELETED else 60)
         disk.flush()
-    disk.delete(*DEAD)
+    disk.delete(*DELETED)
     assert len(disk.storage.logs.logs) >= 5
     return disk
 
@@ -237,16 +237,16 @@ def test_a_deletion_that_waits_while_its_ledger_is_moved() -> None:
     assert LIVE[1] in disk.storage.deleted
 
 
-def test_a_dead_log_that_a_flush_goes_on_with_stays() -> None:
+def test_an_empty_log_that_a_flush_goes_on_with_stays() -> None:
     """The log at work may be dead and be written to between two steps of a removal."""
     disk = Disk()
-    for ledger_id in DEAD:
+    for ledger_id in DELETED:
         disk.add(ledger_id, 0, 8, size=900)
         disk.flush()
-    for ledger_id in DEAD:
+    for ledger_id in DELETED:
         disk.storage.forget(ledger_id, 1)
     disk.expected.clear()
-    steps = drop_steps(disk.storage, DEAD, 1, [])
+    steps = drop_steps(disk.storage, DELETED, 1, [])
     next(steps)  # the index has dropped them, their logs are there
     assert len(disk.storage.logs.logs) >= 2
     next(steps)  # the first log is gone
@@ -345,7 +345,7 @@ def test_much_garbage_in_the_log_at_work_is_compacted_too() -> None:
     disk.check()
 
 
-def test_dead_logs_of_a_crash_between_commit_and_removal_go_with_the_next_pass() -> None:
+def test_empty_logs_of_a_crash_between_commit_and_removal_go_with_the_next_pass() -> None:
     disk = Disk()
     disk.add(1, 0, 8, size=900)
     disk.add(4, 0, 1, size=60)

@@ -116,7 +116,7 @@ class Owner:
         world.properties.append(properties)
 
         def done(error: BaseException | None) -> None:
-            is_heard = self is world.current and not self.log.faults.is_dead
+            is_heard = self is world.current and not self.log.faults.is_killed
             if error is None and is_heard and not world.is_resetting and is_taken:
                 world.durable_number = max(world.durable_number, number)
             if on_durable is not None:
@@ -180,7 +180,7 @@ class World:
             self.ever |= owner.memory
 
     def on_durable(self, owner: Owner, acked: Acked) -> None:
-        if owner.log.faults.is_dead:
+        if owner.log.faults.is_killed:
             return  # it answers nobody any more
         if owner is self.current and self.is_resetting:
             return  # superseded: what waited for a write is answered together with the reset
@@ -190,7 +190,7 @@ class World:
         else:
             assert acked <= self.takeover, "a stale owner made something durable"
 
-    def judge(self, found: Acked) -> None:
+    def verify(self, found: Acked) -> None:
         """What a recovery found."""
         as_before = self.durable <= found <= self.ever
         if not (as_before or found in self.maybe_resets):
@@ -202,7 +202,7 @@ class World:
         self.durable |= found
         self.maybe_resets.clear()
 
-    def judge_trimming(self, owner: Owner) -> None:
+    def verify_trimming(self, owner: Owner) -> None:
         """What the owner before might have trimmed, the one that is loaded has behind it."""
         before = self.current
         is_rewound, self.is_rewound = self.is_rewound, False
@@ -212,7 +212,7 @@ class World:
         passed = {(*x, n) for x in before.log.all_positions() if x <= trimmed for n in range(BATCH)}
         assert passed <= owner.memory, f"{trimmed} was durable, {owner.cursor.mark_delete} is found"
 
-    def judge_properties(self, found: dict[str, int], acked: Acked) -> None:
+    def verify_properties(self, found: dict[str, int], acked: Acked) -> None:
         """All of one acknowledgement, which isn't older than the last that was answered."""
         number = max(found.values(), default=0)
         assert found == self.properties[number], f"{found}, not {self.properties[number]}"
@@ -229,7 +229,7 @@ class World:
         task = asyncio.ensure_future(work)
         self.tasks.append(task)  # the loop holds no reference to what a dead owner waits for
         for tick in range(20_000):
-            if task.done() or log.faults.is_dead:
+            if task.done() or log.faults.is_killed:
                 break
             if tick == cancel_after:
                 task.cancel()
@@ -254,9 +254,9 @@ class World:
         if not await self.finished(load(), log):
             return None
         owner = Owner(self, log, loaded[0])
-        self.judge_trimming(owner)
-        self.judge_properties(loaded[0].properties, owner.memory)
-        self.judge(owner.memory)
+        self.verify_trimming(owner)
+        self.verify_properties(loaded[0].properties, owner.memory)
+        self.verify(owner.memory)
         self.current, self.takeover = owner, owner.memory
         return owner
 
@@ -267,7 +267,7 @@ class World:
         self.sessions += 1
         log = self.log.rival(f"s{self.sessions}", self.faults())
         await self.finished(load_or_create_cursor(log, "sub", (0, -1), {}), log)
-        log.faults.is_dead = True
+        log.faults.is_killed = True
 
     async def reset(self, owner: Owner, target: Position) -> None:
         image = frozenset(
@@ -309,12 +309,12 @@ class World:
             await asyncio.sleep(0)
         await self.finished(owner.cursor.flush(), owner.log)
         if self.rng.random() < 0.3:
-            owner.log.faults.is_dead = True
+            owner.log.faults.is_killed = True
 
     def lose_the_ledger(self) -> None:
         """Its metadata are gone for good: somebody deleted it, with no owner alive."""
         assert self.current is not None
-        self.current.log.faults.is_dead = True
+        self.current.log.faults.is_killed = True
         self.nodes.apply_late(self.rng)
         for value, _ in self.nodes.nodes.values():
             node, _ = decode_node(value, "node")
@@ -336,20 +336,20 @@ class World:
             early = await self.load(Faults(random.Random(self.rng.random())))
             self.storage.is_unavailable = False
             if early is not None:
-                early.log.faults.is_dead = True
+                early.log.faults.is_killed = True
         owner = await self.load(self.faults())
         if owner is None:
             return
         for _ in range(self.rng.randint(1, 60)):
-            if owner.log.faults.is_dead or owner.cursor.is_closed:
+            if owner.log.faults.is_killed or owner.cursor.is_closed:
                 break
             if self.rng.random() < 0.05:
                 await self.rival()
             await self.act(owner)
-            if stale is not None and not stale.log.faults.is_dead and not stale.cursor.is_closed:
+            if stale is not None and not stale.log.faults.is_killed and not stale.cursor.is_closed:
                 await self.act(stale)
         assert not owner.log.fenced, "fenced by one who hasn't the list"
-        if not owner.log.faults.is_dead and self.rng.random() < 0.3:
+        if not owner.log.faults.is_killed and self.rng.random() < 0.3:
             if not owner.cursor.is_closed:
                 owner.ack(self.rng)  # the close must store it, asked for a receipt or not
             memory = acked_by(owner.cursor, owner.log)
@@ -359,7 +359,7 @@ class World:
             ):
                 self.durable |= memory
         if self.rng.random() < 0.7:
-            owner.log.faults.is_dead = True  # killed; else it lives on as a stale owner
+            owner.log.faults.is_killed = True  # killed; else it lives on as a stale owner
         if self.rng.random() < 0.7:
             self.nodes.apply_late(self.rng)
 
@@ -368,7 +368,7 @@ class World:
             await self.generation()
             self.check_node()
         if self.current is not None:
-            self.current.log.faults.is_dead = True
+            self.current.log.faults.is_killed = True
         self.nodes.apply_late(self.rng)
         owner = await self.load(Faults())  # healed: everything works, and is found again
         assert owner is not None
@@ -439,7 +439,7 @@ async def scripted(world: World, faults: Faults) -> None:
             world.on_acked(owner)
             if await world.finished(owner.cursor.flush(), owner.log):
                 world.on_durable(owner, owner.memory)
-        if owner.log.faults.is_dead:
+        if owner.log.faults.is_killed:
             return
     if await world.finished(owner.cursor.close(), owner.log):
         world.durable |= owner.memory
@@ -455,8 +455,8 @@ def test_a_crash_at_each_step(append_failure_rate: float, limits: None) -> None:
         world.log.config = ManagedLedgerConfig(cursor_ledger_entries_max=3)
         faults = Faults(random.Random(n), n, append_failure_rate=append_failure_rate)
         await scripted(world, faults)
-        is_crashed = faults.is_dead
-        faults.is_dead = True
+        is_crashed = faults.is_killed
+        faults.is_killed = True
         for _ in range(2):
             owner = await world.load(Faults())
             assert owner is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.failing_operations import (
     LACKING,
     Call,
-    Judge,
+    FaultChecker,
     calls_of,
     document,
     way_of,
@@ -53,12 +53,12 @@ def _ways(operations: dict[str, list[Call]]) -> tuple[dict[str, Call], list[str]
     return found, unknown
 
 
-def _faults(call: Call, rng: random.Random | None) -> list[tuple[Judge, Fault]]:
+def _faults(call: Call, rng: random.Random | None) -> list[tuple[FaultChecker, Fault]]:
     """All that can happen to an operation, or one of these."""
-    judge = Judge(call)
-    calls = {where: judge.calls(where) for where in {where for where, *_ in FAULTS}}
+    checker = FaultChecker(call)
+    calls = {where: checker.calls(where) for where in {where for where, *_ in FAULTS}}
     found = [
-        (judge, Fault(where, is_lost=is_lost, lasts=lasts, at=at))
+        (checker, Fault(where, is_lost=is_lost, lasts=lasts, at=at))
         for where, is_lost, lasts in FAULTS
         for at in range(calls[where])
     ]
@@ -75,9 +75,9 @@ def test_what_was_or_what_was_asked_for() -> None:
     assert not unknown, "no way is known to ask for:\n" + "\n".join(unknown)
     wrong, ran = [], 0
     for name, call in calls.items():
-        for judge, fault in _faults(call, rng):
+        for checker, fault in _faults(call, rng):
             ran += 1
-            wrong += [f"{name} ({call.path}), {fault}: {each}" for each in judge.judge(fault)]
+            wrong += [f"{name} ({call.path}), {fault}: {each}" for each in checker.check(fault)]
     print(f"{ran} faults of {len(calls)} operations, seed {_seed()}")
     assert not wrong, "\n".join(wrong)
     assert ran >= len(calls) // 3

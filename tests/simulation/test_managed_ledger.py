@@ -68,7 +68,7 @@ class Scenario:
             simulator.start(self._broker())
         simulator.start(self._trouble_bookies())
         await simulator.sleep_ms(CHAOS_MS)
-        await self._heal_and_judge()
+        await self._heal_and_verify()
 
     async def _broker(self) -> None:
         rng, simulator = self.rng, self.simulator
@@ -105,7 +105,7 @@ class Scenario:
                 bookie.refuse_adds = rng.choice([codes.OK, codes.OK, codes.IO_ERROR])
             await self.simulator.sleep_ms(rng.uniform(50, 1500))
 
-    async def _heal_and_judge(self) -> None:
+    async def _heal_and_verify(self) -> None:
         self.chaos = False
         self.simulator.network.faults = FaultRates()
         for bookie in self.world.bookies.values():
@@ -121,7 +121,7 @@ class Scenario:
         for broker in alive:
             if broker.is_owner:
                 await self._end_cleanly(broker)
-        await judge(self.world, self.brokers)
+        await verify(self.world, self.brokers)
 
     async def _end_cleanly(self, broker: Broker) -> None:
         """Acknowledgements that nobody waits for are stored in time, and by a close at once."""
@@ -140,7 +140,7 @@ class Scenario:
         broker.expect_stored()
 
 
-async def judge(world: LogWorld, brokers: list[Broker]) -> None:
+async def verify(world: LogWorld, brokers: list[Broker]) -> None:
     """A fresh owner reads the log, and can write it; nothing fails any more."""
     world.simulator.network.faults = FaultRates()
     config = ManagedLedgerConfig(head_bytes=len(HEAD), retention_ms=-1, retention_bytes=-1)
@@ -193,7 +193,7 @@ async def crash_while_rotating(simulator: Simulator, steps: int, entries_max: in
     await simulator.sleep_ms(200)
     has_crashed = not first.node.alive
     simulator.check(has_crashed or writing.done(), "the writer hangs")
-    await judge(world, [first])
+    await verify(world, [first])
     return has_crashed
 
 
@@ -240,7 +240,7 @@ async def race(simulator: Simulator) -> None:
         sum(x.is_fenced for x in brokers) == len(brokers) - 1, "not exactly one is left"
     )
     world.check_list()  # a new owner forgets what it lists and doesn't find
-    await judge(world, brokers)
+    await verify(world, brokers)
 
 
 @pytest.mark.parametrize("seed", seeds(100))

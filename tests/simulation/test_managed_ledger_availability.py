@@ -15,7 +15,7 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.position import EARLIEST
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import Simulator, run_simulation
-from tests.simulation.test_managed_ledger import judge
+from tests.simulation.test_managed_ledger import verify
 
 WITHIN_MS = 10_000.0
 BOOKIES = [None, "b0", "b1", "b2", "b3"]
@@ -143,7 +143,7 @@ async def available(
     for each in site.world.bookies.values():
         each.up = True
     await simulator.sleep_ms(30_000)
-    await judge(site.world, site.brokers)
+    await verify(site.world, site.brokers)
     return took_ms
 
 
@@ -178,7 +178,7 @@ def test_the_open_that_waits_for_a_bookie() -> None:
         await simulator.sleep_ms(WITHIN_MS)
         simulator.check(opening.done(), "it isn't opened though two of three answer")
         site.world.bookies[members[1]].up = True
-        await judge(site.world, site.brokers)
+        await verify(site.world, site.brokers)
 
     for seed in range(10):
         run_simulation(seed, scenario)

@@ -42,7 +42,7 @@ T = TypeVar("T")
 OFFLOAD = OffloadConfig("sim", (), threshold_bytes=0, deletion_lag_ms=0, block_bytes=200)
 
 
-class Shelf:
+class ObjectStore:
     """The object store: one for all nodes, durable, and down at times."""
 
     def __init__(self) -> None:
@@ -73,12 +73,16 @@ class SimulatedObjects:
 
     async def call(self, handle: Callable[[], T], *, may_fail: bool = True) -> T:
         def answer() -> tuple[T | OSError]:
-            if may_fail and self.world.shelf.failing and self.world.simulator.rng.random() < 0.5:
+            if (
+                may_fail
+                and self.world.object_store.failing
+                and self.world.simulator.rng.random() < 0.5
+            ):
                 return (OSError("the store is down"),)
             return (handle(),)
 
         reply = await self.world.simulator.network.call(
-            self.node, self.world.shelf, answer, 600_000.0, lossless=True
+            self.node, self.world.object_store, answer, 600_000.0, lossless=True
         )
         assert reply is not None
         if isinstance(reply[0], OSError):
@@ -90,19 +94,19 @@ class SimulatedObjects:
         return SimulatedUpload(self, name)
 
     async def size(self, name: str) -> int | None:
-        objects = self.world.shelf.objects
+        objects = self.world.object_store.objects
         found = await self.call(lambda: len(objects[name]) if name in objects else -1)
         return None if found < 0 else int(found)
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
-        found = await self.call(lambda: self.world.shelf.objects.get(name))
+        found = await self.call(lambda: self.world.object_store.objects.get(name))
         if found is None:
             raise FileNotFoundError(name)
         return bytes(found[offset : offset + size])
 
     async def delete(self, name: str) -> None:
         # A fenced owner that can't delete in a few attempts leaks: docs/offload.md says so.
-        await self.call(lambda: self.world.shelf.remove(name), may_fail=False)
+        await self.call(lambda: self.world.object_store.remove(name), may_fail=False)
 
 
 class SimulatedUpload:
@@ -129,8 +133,12 @@ class SimulatedUpload:
         return bytes(self._data[offset : offset + size])
 
     async def complete(self) -> None:
-        data, shelf, node = bytes(self._data), self._objects.world.shelf, self._objects.node
-        call = self._objects.call(lambda: shelf.add(self._name, data, node))
+        data, object_store, node = (
+            bytes(self._data),
+            self._objects.world.object_store,
+            self._objects.node,
+        )
+        call = self._objects.call(lambda: object_store.add(self._name, data, node))
         self._completing = asyncio.ensure_future(call)
         await asyncio.shield(self._completing)
 
@@ -144,7 +152,7 @@ class OffloadWorld(LogWorld):
 
     def __init__(self, simulator: Simulator, bookie_count: int) -> None:
         super().__init__(simulator, bookie_count)
-        self.shelf = Shelf()
+        self.object_store = ObjectStore()
         self.slow_ms_max = 0.0
         self.completed = 0
         self.released = 0
@@ -176,7 +184,7 @@ class OffloadWorld(LogWorld):
         )
 
     def _check_copy(self, ledger_id: int, name: str) -> None:
-        objects = self.shelf.objects
+        objects = self.object_store.objects
         if f"{name}.index" not in objects or f"{name}.data" not in objects:
             self._check(False, f"40: complete is {name}, there are {sorted(objects)}")
             return
@@ -200,7 +208,7 @@ class OffloadWorld(LogWorld):
         super().check_list()
         self.stored = original  # type: ignore[method-assign]
 
-    def check_shelf(self) -> None:
+    def check_object_store(self) -> None:
         """The copies that the list names, and nothing else."""
         info = self.stored()
         assert info is not None
@@ -208,8 +216,8 @@ class OffloadWorld(LogWorld):
         doomed = {x.name for x in info.doomed_copies}
         # A copy that came when another owner had deleted it stays if who brought it died just then
         # (docs/offload.md): nobody else knows of it.
-        orphans = {name for name, node in self.shelf.late.items() if not node.alive}
-        there = {x.rpartition(".")[0] for x in self.shelf.objects.keys() - orphans}
+        orphans = {name for name, node in self.object_store.late.items() if not node.alive}
+        there = {x.rpartition(".")[0] for x in self.object_store.objects.keys() - orphans}
         self._check(there <= named | doomed, f"leaked copies: {sorted(there - named - doomed)}")
         only = [x for x in info.ledgers if x.offload is not None and x.offload.is_complete]
         for ledger in only:
@@ -270,7 +278,7 @@ def config_of(simulator: Simulator, *, with_trimming: bool = False) -> ManagedLe
     )
 
 
-async def judge(world: OffloadWorld, brokers: list[Broker]) -> None:
+async def verify(world: OffloadWorld, brokers: list[Broker]) -> None:
     """A fresh owner reads everything; what nobody needs is gone in the end."""
     config = replace(brokers[0].config, ledger_entries_max=100)
     # Nothing is trimmed while it is read for the first time: that would leave gaps.
@@ -296,7 +304,7 @@ async def judge(world: OffloadWorld, brokers: list[Broker]) -> None:
     world.check_log(found, [*brokers, last], consumed)
     await log.close()
     world.check_list()
-    world.check_shelf()
+    world.check_object_store()
 
 
 async def crash_while_offloading(simulator: Simulator, steps: int, entries_max: int) -> bool:
@@ -317,7 +325,7 @@ async def crash_while_offloading(simulator: Simulator, steps: int, entries_max: 
     has_crashed = not first.node.alive
     simulator.check(has_crashed or writing.done(), "the writer hangs")
     simulator.check(has_crashed or world.released > 0, "nothing was offloaded")
-    await judge(world, [first])
+    await verify(world, [first])
     return has_crashed
 
 
@@ -366,7 +374,7 @@ async def come_and_go(simulator: Simulator) -> None:
             if rng.random() < 0.03:
                 broker.node.paused_until = simulator.loop.now + rng.uniform(0, 2)
             if rng.random() < 0.05:
-                world.shelf.failing = not world.shelf.failing
+                world.object_store.failing = not world.object_store.failing
             if broker.is_fenced:
                 break
             await simulator.sleep_ms(rng.choice([0.0, 5.0, 50.0, 1500.0]))
@@ -376,11 +384,11 @@ async def come_and_go(simulator: Simulator) -> None:
         simulator.start(serve())
     await simulator.sleep_ms(30_000)
     simulator.network.faults = FaultRates()
-    world.shelf.failing, world.slow_ms_max = False, 0.0
+    world.object_store.failing, world.slow_ms_max = False, 0.0
     for bookie in world.bookies.values():
         bookie.refuse_adds = codes.OK
     await simulator.sleep_ms(60_000)
-    await judge(world, brokers)
+    await verify(world, brokers)
 
 
 @pytest.mark.parametrize("seed", seeds(30))
@@ -405,22 +413,22 @@ async def come_late(simulator: Simulator, *, closes: bool = False) -> None:
     nodes[0].is_held = True  # it is answered that the copy is listed, and begins it later
     opening = simulator.start(new.open())
     deletions = simulator.rng.choice([1, 2])  # of the index; and of the data
-    while len(world.shelf.deleted) < deletions:
+    while len(world.object_store.deleted) < deletions:
         await simulator.sleep_ms(0.05)  # no answer takes less than 0.1
     nodes[1].is_held = True
     nodes[0].go_on()
     if closes:
-        while not world.shelf.late:
+        while not world.object_store.late:
             await simulator.sleep_ms(0.05)
         await simulator.sleep_ms(simulator.rng.uniform(0, 15))
         await log.close()
     while log.offloads._is_passing:
         await simulator.sleep_ms(1)
-    simulator.check(bool(world.shelf.late), "no copy came late")
+    simulator.check(bool(world.object_store.late), "no copy came late")
     nodes[1].go_on()
     await opening
     await simulator.sleep_ms(2000)
-    await judge(world, [old, new])
+    await verify(world, [old, new])
 
 
 @pytest.mark.parametrize("seed", seeds(10))
@@ -440,7 +448,7 @@ def test_a_lost_only_copy_is_an_error_for_ever() -> None:
         broker.append(10)
         await simulator.sleep_ms(3000)
         simulator.check(world.released > 0, "nothing was offloaded")
-        world.shelf.objects.clear()
+        world.object_store.objects.clear()
         taker = OffloadBroker(world, config)
         log = await taker.open()
         for _ in range(5):

@@ -16,7 +16,7 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import FaultRates, Simulator, run_simulation, seeds
-from tests.simulation.test_managed_ledger import judge
+from tests.simulation.test_managed_ledger import verify
 
 
 class Openers:
@@ -64,7 +64,7 @@ class Openers:
             assert broker.log is not None
             simulator.check(await broker.log.owns_list(), "32: it isn't the one of the list")
         simulator.recorder.count(f"{len(self.told)} of {len(self.brokers)} yielded at their open")
-        await judge(self.world, [self.old, *self.brokers])
+        await verify(self.world, [self.old, *self.brokers])
 
     @property
     def _opened(self) -> list[Broker]:

@@ -23,7 +23,7 @@ import pytest
 from managed_ledger.config import ManagedLedgerConfig
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import FaultRates, Node, Simulator, run_simulation, seeds
-from tests.simulation.test_managed_ledger import judge
+from tests.simulation.test_managed_ledger import verify
 
 OLD_STEPS = 110
 """Steps of an old owner that is let alone: from its open over some five rotations."""
@@ -164,7 +164,7 @@ class Takeover:
         is_left = fenced < len(owners) or len(owners) < len(self.nodes)
         simulator.check(is_left, "L10: the owners have put an end to each other")
         simulator.recorder.count(f"{len(owners) - fenced} left")
-        await judge(self.world, self.brokers)
+        await verify(self.world, self.brokers)
 
 
 def takeover_of(simulator: Simulator) -> Takeover:

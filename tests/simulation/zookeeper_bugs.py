@@ -34,17 +34,17 @@ _OLD: dict[str, Any] = {
 }
 
 
-def _judge_by(rule: Callable[..., WriteOutcome | None]) -> None:
-    def judged(
+def _resolve_by(rule: Callable[..., WriteOutcome | None]) -> None:
+    def resolved(
         change: UnansweredChange, zxid: int, own: int, node: Any, *rest: Any
     ) -> WriteOutcome:
         return rule(change, node) or resolve_outcome(change, zxid, own, node, *rest)
 
-    vars(writes)["resolve_outcome"] = judged
+    vars(writes)["resolve_outcome"] = resolved
 
 
 def always_sent_again() -> None:
-    _judge_by(lambda change, node: WriteOutcome.NOT_APPLIED)
+    _resolve_by(lambda change, node: WriteOutcome.NOT_APPLIED)
 
 
 def an_equal_value_proves() -> None:
@@ -52,14 +52,14 @@ def an_equal_value_proves() -> None:
         is_equal = node is not None and node.value == change.value
         return WriteOutcome.APPLIED if is_equal and change.action is not ChangeKind.DELETE else None
 
-    _judge_by(rule)
+    _resolve_by(rule)
 
 
 def missing_means_not_applied() -> None:
-    _judge_by(lambda change, node: WriteOutcome.NOT_APPLIED if node is None else None)
+    _resolve_by(lambda change, node: WriteOutcome.NOT_APPLIED if node is None else None)
 
 
-def judged_by_a_later_zxid() -> None:
+def resolved_by_a_later_zxid() -> None:
     vars(writes)["resolve_outcome"] = lambda change, zxid, *rest: resolve_outcome(
         change, zxid + 3, *rest
     )
@@ -87,7 +87,7 @@ def contact_by_receipt() -> None:
     SessionCore._on_frame = on_frame  # type: ignore[method-assign]
 
 
-def no_burial() -> None:
+def no_end_of_the_session() -> None:
     def lose(self: Any) -> None:
         _OLD["_lose"](self)
         self._resume_id, self._password = 0, bytes(16)
@@ -135,7 +135,13 @@ def none() -> None:
 BUGS = {
     plant.__name__: plant
     for plant in (
-        *(none, always_sent_again, judged_by_a_later_zxid, no_burial, missing_means_not_applied),
+        *(
+            none,
+            always_sent_again,
+            resolved_by_a_later_zxid,
+            no_end_of_the_session,
+            missing_means_not_applied,
+        ),
         *(no_sync, watch_not_restored, lost_too_late, reconnect_not_announced, contact_by_receipt),
         *(an_equal_value_proves, under_way_means_no_effect, no_last_zxid),
     )

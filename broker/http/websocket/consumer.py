@@ -376,10 +376,10 @@ class ConsumerSession(_Session):
         if redeliver_max:
             # As Pulsar's Java client: redelivered that often, refused once more, then sent to the
             # dead letter topic.
-            dead = [d for d in deliveries if d.redelivery_count > redeliver_max]
-            if dead:
+            dead_letters = [d for d in deliveries if d.redelivery_count > redeliver_max]
+            if dead_letters:
                 deliveries = [d for d in deliveries if d.redelivery_count <= redeliver_max]
-                self._send_to_dead_letter_topic(dead)
+                self._send_to_dead_letter_topic(dead_letters)
         if self._parameters.ack_timeout_ms and deliveries:
             timeout_s = self._parameters.ack_timeout_ms / 1000
             deadline_s = asyncio.get_running_loop().time() + timeout_s
@@ -412,14 +412,14 @@ class ConsumerSession(_Session):
 
     # --- dead letters
 
-    def _send_to_dead_letter_topic(self, dead: list[ConsumedMessage]) -> None:
-        task = asyncio.create_task(self._publish_dead_letter(dead))
+    def _send_to_dead_letter_topic(self, dead_letters: list[ConsumedMessage]) -> None:
+        task = asyncio.create_task(self._publish_dead_letter(dead_letters))
         self._dead_letter_tasks.add(task)
         task.add_done_callback(self._dead_letter_tasks.discard)
 
-    async def _publish_dead_letter(self, dead: list[ConsumedMessage]) -> None:
+    async def _publish_dead_letter(self, dead_letters: list[ConsumedMessage]) -> None:
         """Copy to the dead letter topic, then acknowledge: a crash may give two, never none."""
-        for delivery in dead:
+        for delivery in dead_letters:
             topic = self._named(delivery) if self._shows_topic else str(self._names[0])
             name = self._dead_letter_topic(topic)
             try:
@@ -475,7 +475,7 @@ class ConsumerSession(_Session):
 
 
 class _DeadLetter:
-    """Ticket of one dead letter."""
+    """The context of one dead letter's publish."""
 
     __slots__ = ("_delivery", "_session")
 

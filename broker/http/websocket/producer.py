@@ -53,7 +53,7 @@ class _RefusedError(Exception):
 
 
 class _BatchContext:
-    """Ticket of one publish call: the contexts of its messages, entry by entry."""
+    """The context of one publish call: those of its messages, entry by entry."""
 
     __slots__ = ("_contexts", "_partition", "_session", "deadline_s", "waiting")
 

@@ -78,7 +78,7 @@ class Container(threading.Thread):
         self._health = health
         self._on_change()
         while process.exit_code is None and not self._ending.wait(_TICK_S):
-            if health.is_dead:
+            if health.has_failed:
                 grace_s = sandbox.pod["spec"]["terminationGracePeriodSeconds"]
                 self._bring_down(process, time.monotonic() + grace_s)
         if process.exit_code is None:

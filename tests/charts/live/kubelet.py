@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.charts.live.api import ApiError, ApiServer
-from tests.charts.live.door import ApiDoor
+from tests.charts.live.api_forwarder import ApiForwarder
 from tests.charts.live.mirror import Mirror
 from tests.charts.live.names import NameServer
 from tests.charts.live.network import BRIDGE_ADDRESS, PodNetwork
@@ -43,7 +43,7 @@ class Kubelet:
             api, PodNetwork(), folder / "image", folder / "pods", self.logs, BRIDGE_ADDRESS
         )
         self._names = NameServer()
-        self._door = ApiDoor(api.host, api.port)
+        self._forwarder = ApiForwarder(api.host, api.port)
         self._provisioner = Provisioner(api, folder / "volumes")
         self._pods: dict[str, Pod] = {}
         self._lost: set[str] = set()  # nodes
@@ -88,7 +88,7 @@ class Kubelet:
         for thread in (*self._mirrors(), *self._chores):
             thread.join()
         self._names.close()
-        self._door.close()
+        self._forwarder.close()
         self._around.network.close()
 
     def _mirrors(self) -> list[Mirror]:

@@ -10,7 +10,7 @@ import pulsar
 
 from tests.charts.control_plane import until
 from tests.cluster_traffic import TopicTraffic, start_traffic
-from tests.history_judge import check_numbers
+from tests.history_checker import check_numbers
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 _TOPICS = 4
@@ -64,9 +64,9 @@ class Load:
         for each in self._traffic:
             each.stop()
         if error is None:
-            self._judge()
+            self._check()
 
-    def _judge(self) -> None:
+    def _check(self) -> None:
         again = 0
         for each in self._traffic:
             again += check_numbers(each.received, each.acknowledged, None)

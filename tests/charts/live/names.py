@@ -74,8 +74,8 @@ class _Handler(socketserver.BaseRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        request, door = self.request
-        door.sendto(answer(request, self.server.table), self.client_address)
+        request, server_socket = self.request
+        server_socket.sendto(answer(request, self.server.table), self.client_address)
 
 
 class _Server(socketserver.UDPServer):

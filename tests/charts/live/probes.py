@@ -74,7 +74,7 @@ class Health:
         probes = {kind: container.get(f"{kind}Probe") for kind in _KINDS}
         self.is_started = probes["startup"] is None
         self.is_ready = self.is_started and probes["readiness"] is None
-        self.is_dead = False
+        self.has_failed = False
         self._has_readiness = probes["readiness"] is not None
         self._container, self._process = container, process
         self._network, self._address = network, address
@@ -113,13 +113,13 @@ class Health:
                 self._set(kind, False)
 
     def _set(self, kind: str, is_well: bool) -> None:
-        before = (self.is_started, self.is_ready, self.is_dead)
+        before = (self.is_started, self.is_ready, self.has_failed)
         if kind == "readiness":
             self.is_ready = is_well
         elif not is_well:
-            self.is_dead = True
+            self.has_failed = True
         elif kind == "startup":
             self.is_started = True
             self.is_ready = self.is_ready or not self._has_readiness
-        if before != (self.is_started, self.is_ready, self.is_dead):
+        if before != (self.is_started, self.is_ready, self.has_failed):
             self._on_change()

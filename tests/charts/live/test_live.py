@@ -33,8 +33,8 @@ pytestmark = NEEDS_LIVE
 NAMESPACE = "live"
 RELEASE = "m"
 VALUES = str(Path(__file__).with_name("values.yaml"))
-DOOR = f"{RELEASE}-magnetar-broker.{NAMESPACE}.svc.cluster.local"
-SERVICE, WEB = f"pulsar://{DOOR}:6650", f"http://{DOOR}:8080"
+SERVICE_HOST = f"{RELEASE}-magnetar-broker.{NAMESPACE}.svc.cluster.local"
+SERVICE, WEB = f"pulsar://{SERVICE_HOST}:6650", f"http://{SERVICE_HOST}:8080"
 REPLICAS = {"zookeeper": 3, "bookie": 3, "broker": 2, "recovery": 1}
 _SAMPLE_S = 0.1
 

@@ -110,20 +110,20 @@ def test_nothing_else_is_asked_until_it_is_started() -> None:
             pages.statuses["/startz"] = 200
             seen.until("started and ready", lambda health: health.is_started and health.is_ready)
             pages.until_asked("/livez", 1)
-            assert not seen.health.is_dead
+            assert not seen.health.has_failed
             asked = pages.asked.count("/startz")
             pages.until_asked("/readyz", pages.asked.count("/readyz") + 5)
             assert pages.asked.count("/startz") == asked
 
 
 def test_a_tcp_port_that_opens_makes_it_started_and_without_other_probes_ready() -> None:
-    with socket.socket() as door:
-        door.bind((_ADDRESS, 0))
-        port = door.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind((_ADDRESS, 0))
+        port = listener.getsockname()[1]
         startup = {"tcpSocket": {"port": port}, "failureThreshold": 100_000}
         with _seen({}, startup=startup) as seen:
             assert not seen.health.is_ready
-            door.listen()
+            listener.listen()
             seen.until("ready", lambda health: health.is_started and health.is_ready)
     with _seen({}) as seen:
         assert seen.health.is_started
@@ -131,10 +131,10 @@ def test_a_tcp_port_that_opens_makes_it_started_and_without_other_probes_ready()
 
 
 def test_a_start_that_takes_too_long_is_to_be_ended() -> None:
-    with socket.socket() as door:
-        door.bind((_ADDRESS, 0))
-        with _seen({}, startup={"tcpSocket": {"port": door.getsockname()[1]}}) as seen:
-            seen.until("dead", lambda health: health.is_dead)
+    with socket.socket() as listener:
+        listener.bind((_ADDRESS, 0))
+        with _seen({}, startup={"tcpSocket": {"port": listener.getsockname()[1]}}) as seen:
+            seen.until("dead", lambda health: health.has_failed)
             assert not seen.health.is_started
 
 
@@ -147,7 +147,7 @@ def test_readiness_comes_and_goes_and_liveness_alone_ends_it() -> None:
             seen.until("not ready", lambda health: not health.is_ready)
             pages.statuses["/readyz"] = 200
             seen.until("ready again", lambda health: health.is_ready)
-            assert not seen.health.is_dead
+            assert not seen.health.has_failed
             pages.statuses["/livez"] = 500
-            seen.until("dead", lambda health: health.is_dead)
+            seen.until("dead", lambda health: health.has_failed)
             assert seen.health.is_ready

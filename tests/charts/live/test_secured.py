@@ -37,8 +37,8 @@ pytestmark = NEEDS_LIVE
 FOLDER = Path(__file__).parent
 VALUES = (FOLDER / "values.yaml", FOLDER / "secured.yaml")
 REPLICAS = {"zookeeper": 3, "bookie": 3, "broker": 2, "recovery": 1, "toolset": 1}
-DOOR = f"{RELEASE}-magnetar-broker.{NAMESPACE}.svc.cluster.local"
-SERVICE_URL, WEB = f"pulsar+ssl://{DOOR}:6651", f"https://{DOOR}:8443"
+SERVICE_HOST = f"{RELEASE}-magnetar-broker.{NAMESPACE}.svc.cluster.local"
+SERVICE_URL, WEB = f"pulsar+ssl://{SERVICE_HOST}:6651", f"https://{SERVICE_HOST}:8443"
 _ANSWER_S = 30.0
 
 
@@ -111,7 +111,9 @@ def forged(tmp_path_factory: pytest.TempPathFactory, plane: ControlPlane) -> str
     return other.token("admin")
 
 
-def test_strangers_are_refused(release: Release, secrets: Secrets, forged: str) -> None:
+def test_unauthenticated_clients_are_refused(
+    release: Release, secrets: Secrets, forged: str
+) -> None:
     """The official client tries to log in until its time is over."""
     topic = "persistent://public/default/first"
     wrong = pulsar.AuthenticationToken(forged)

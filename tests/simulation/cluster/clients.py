@@ -19,7 +19,7 @@ from bookkeeper.transport import (
     ReadReply,
     Stripe,
 )
-from tests.simulation.cluster.judge import Judge
+from tests.simulation.cluster.checker import Checker
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.nodes import ClusterLoop, Links, Process
 
@@ -32,7 +32,7 @@ class Net(Protocol):
 
     loop: ClusterLoop
     links: Links
-    judge: Judge
+    checker: Checker
 
     def late_copy_s(self) -> float:
         """How much later the same message of a side state comes once more; 0: it doesn't."""
@@ -103,15 +103,15 @@ class LinkedBookie(PrefixesFromEntries):
 
     def __init__(self, net: Net, process: Process, machine: BookieMachine) -> None:
         self._net, self._process, self._machine = net, process, machine
-        self._judge = net.judge
+        self._checker = net.checker
 
     @property
     def bookie_id(self) -> str:
         return self._machine.host
 
     def add_entries(self, request: AddRequest) -> None:
-        judge, machine = self._judge, self._machine
-        judge.on_sent(self._process, request)
+        checker, machine = self._checker, self._machine
+        checker.on_sent(self._process, request)
 
         def serve(bookie: Bookie, reply: Callable[[int], None]) -> None:
             # A copy: a real transport decodes one, and the client re-sends its own.
@@ -140,7 +140,7 @@ class LinkedBookie(PrefixesFromEntries):
         stripe: Stripe = ALL_ENTRIES,
         creator: int = 0,
     ) -> ReadReply:
-        judge, machine, process = self._judge, self._machine, self._process
+        checker, machine, process = self._checker, self._machine, self._process
 
         async def read(bookie: Bookie) -> ReadReply:
             held = machine.promises.holds(ledger_id, first)
@@ -152,28 +152,28 @@ class LinkedBookie(PrefixesFromEntries):
                 creator=creator,
             )
             if fence and (reply.code == codes.OK or codes.is_explicit_negative(reply.code)):
-                judge.on_fenced(machine, ledger_id)
-            judge.on_read(machine, ledger_id, reply, held)
+                checker.on_fenced(machine, ledger_id)
+            checker.on_read(machine, ledger_id, reply, held)
             return reply
 
         reply = await self._call(read)
         if reply is None:
             return ReadReply(codes.UNAVAILABLE, first, [])
         if fence and codes.is_explicit_negative(reply.code):
-            judge.on_denied(process, machine, ledger_id, first)
+            checker.on_denied(process, machine, ledger_id, first)
         return reply
 
     async def read_lac(
         self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
     ) -> LacReply:
-        judge, machine = self._judge, self._machine
+        checker, machine = self._checker, self._machine
 
         async def read(bookie: Bookie) -> LacReply:
             reply = await bookie.read_lac(
                 ledger_id, fence=fence, master_key=master_key, creator=creator
             )
             if fence and (reply.code == codes.OK or codes.is_explicit_negative(reply.code)):
-                judge.on_fenced(machine, ledger_id)
+                checker.on_fenced(machine, ledger_id)
             return reply
 
         reply = await self._call(read)

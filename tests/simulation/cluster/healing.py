@@ -11,7 +11,7 @@ from bookkeeper.errors import NoSuchLedgerError
 from bookkeeper.ledger_metadata import LedgerState
 from bookkeeper.packet import PACKET_HEADER_BYTES
 from bookkeeper.replication.under_replication import UnderReplicationStore
-from tests.simulation.cluster.judge import LedgerHistory, owners
+from tests.simulation.cluster.checker import LedgerHistory, owners
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.nodes import Process
 from tests.simulation.cluster.owners import FAILURES, Owner
@@ -130,18 +130,18 @@ class Healed:
 
     async def _check_tail(self, member: Member) -> None:
         """L6, L8: a new owner's entries are seen as they come; waiting for none ends in time."""
-        loop, judge = self.cluster.loop, self.cluster.judge
+        loop, checker = self.cluster.loop, self.cluster.checker
         writer = await member.client.create_ledger(LedgerConfig(*self.scenario.triple()))
-        if self.scenario.dead is not None:
+        if self.scenario.lost_machine is not None:
             return  # it may be asked first, and for long; and its ledgers are closed for repair
-        history = judge.history(writer.ledger_id)
+        history = checker.history(writer.ledger_id)
         history.writer = writer
         confirmed_s = 0.0
 
         def on_confirmed(upto: int) -> None:
             nonlocal confirmed_s
             confirmed_s = loop.now
-            judge.on_confirmed(history, upto)
+            checker.on_confirmed(history, upto)
 
         writer.on_confirmed = on_confirmed
         reader = await member.client.open_ledger(writer.ledger_id, recover=False)
@@ -180,7 +180,7 @@ class Healed:
     async def _check_space(self) -> None:
         """L5: no bookie keeps a ledger that was deleted."""
         deleted = {history.ledger_id for history in self.scenario.histories if history.deleted}
-        deleted -= {i for i in deleted if self.cluster.judge.ledgers[i].metadata is not None}
+        deleted -= {i for i in deleted if self.cluster.checker.ledgers[i].metadata is not None}
         if not deleted:
             return
         kept: list[str] = []
@@ -202,7 +202,7 @@ class Healed:
 
         It takes somebody who knows (storage.md 7.7): as long as nobody says so nothing is copied.
         """
-        if self.scenario.dead is None or not self.scenario.has_auto_recovery:
+        if self.scenario.lost_machine is None or not self.scenario.has_auto_recovery:
             return
         await asyncio.sleep(4 * SETTLE_MS / 1000)
         store = UnderReplicationStore(self.cluster.member(process).store, lambda: 0)
@@ -244,7 +244,7 @@ class Healed:
     def _is_wrong(self, machine: BookieMachine, history: LedgerHistory, entry_id: int) -> bool:
         """Without auto-recovery nobody copies what a bookie never had; what it lost, it does."""
         if not self.scenario.has_auto_recovery:
-            if machine is self.scenario.dead:
+            if machine is self.scenario.lost_machine:
                 return False
             if not machine.promises.is_spoilt(history.ledger_id, entry_id):
                 return False

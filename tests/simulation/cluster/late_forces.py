@@ -56,9 +56,9 @@ class LateForceScenario:
         await member.pool.start()
         config = LedgerConfig(3, 3, 2, deferred_sync=True)
         writer = await member.client.create_ledger(config)
-        history = self.cluster.judge.history(writer.ledger_id)
+        history = self.cluster.checker.history(writer.ledger_id)
         history.writer = writer
-        writer.on_confirmed = lambda upto: self.cluster.judge.on_confirmed(history, upto)
+        writer.on_confirmed = lambda upto: self.cluster.checker.on_confirmed(history, upto)
         assert history.metadata is not None
         self._bookies += history.metadata.last_segment.bookies
         await self._append(writer, history.payloads)
@@ -71,7 +71,7 @@ class LateForceScenario:
         await asyncio.sleep(ACKED_S)  # slot 0 has answered
         self._late.set()
         durable = await asyncio.wait_for(second, BOUND_S)
-        self.cluster.judge.check(durable == 2 * ENTRIES - 1, f"force: up to {durable}")
+        self.cluster.checker.check(durable == 2 * ENTRIES - 1, f"force: up to {durable}")
 
     async def _append(self, writer: AsyncLedgerWriter, payloads: list[bytes]) -> None:
         for number in range(len(payloads), len(payloads) + ENTRIES):

@@ -56,7 +56,7 @@ SESSION_TIMEOUT_MS = 3000.0
 DISK_BYTES = 256 << 10
 
 
-class MachineJudge(Protocol):
+class MachineChecker(Protocol):
     """Who is told what a machine's bookie does to its data."""
 
     def check(self, holds: bool, what: str) -> None: ...
@@ -119,7 +119,7 @@ class BookieMachine:
         self,
         server: MetadataServer,
         recorder: Recorder,
-        judge: MachineJudge,
+        checker: MachineChecker,
         host: str,
         location: str,
     ) -> None:
@@ -144,7 +144,7 @@ class BookieMachine:
         self._loop: ClusterLoop = server.loop
         self._rng: random.Random = server.rng
         self._recorder = recorder
-        self._judge = judge
+        self._checker = checker
         self._task: asyncio.Task[None] | None = None
         self.fs = MemoryFileSystem(Faults(space_bytes=DISK_BYTES))
         self.index = MemoryStore(self.fs)
@@ -312,7 +312,7 @@ class BookieMachine:
         self._recorder.count(f"state: start refused, {kind}")
         if isinstance(error, StorageError):
             self.refusal = error
-            self._judge.check(
+            self._checker.check(
                 self.is_damaged, f"21: {self.host}, which lost nothing, refuses to start: {error!r}"
             )
         self.stop(power=False)
@@ -320,7 +320,7 @@ class BookieMachine:
     async def _serve(self, bookie: Bookie) -> None:
         """The storage is open: whatever was promised must be there."""
         bookie.on_fatal = self._on_fatal
-        _DataWatch(self, bookie, self._judge)
+        _DataWatch(self, bookie, self._checker)
         self.bookie = bookie
         self.check_promises()
 
@@ -379,7 +379,7 @@ class BookieMachine:
                 if found != packet and self.is_damaged:
                     promises.spoilt[ledger_id].add(entry_id)
                     continue
-                self._judge.check(
+                self._checker.check(
                     found == packet,
                     f"21: {self.host} acknowledged entry {entry_id} of ledger {ledger_id}, "
                     f"after a restart it has {found!r}",
@@ -392,13 +392,13 @@ class BookieMachine:
                 if state is None
                 else state.fenced or state.limbo or state.fence_unknown
             )
-            self._judge.check(
+            self._checker.check(
                 is_fenced or ledger_id in storage.deleted or self._is_gone(ledger_id),
                 f"15, 21: {self.host} forgot the fence of ledger {ledger_id}",
             )
         for ledger_id, lac in promises.lacs.items():
             state = storage.ledgers.get(ledger_id)
-            self._judge.check(
+            self._checker.check(
                 (state is not None and (state.explicit_lac >= lac or state.limbo))
                 or ledger_id in storage.deleted
                 or self._is_gone(ledger_id),
@@ -421,9 +421,9 @@ class BookieMachine:
 class _DataWatch:
     """Stands before what adds to a bookie's data and deletes from it, whoever does so."""
 
-    def __init__(self, machine: BookieMachine, bookie: Bookie, judge: MachineJudge) -> None:
+    def __init__(self, machine: BookieMachine, bookie: Bookie, checker: MachineChecker) -> None:
         storage = bookie.storage
-        self._machine, self._bookie, self._judge = machine, bookie, judge
+        self._machine, self._bookie, self._checker = machine, bookie, checker
         self._drops: Counter[int] = Counter()  # ledger -> how often it was forgotten or emptied
         self._add, self._force = bookie.add_entries, bookie.force
         self._write_lac, self._read_lac = bookie.write_lac, bookie.read_lac
@@ -444,12 +444,12 @@ class _DataWatch:
             if machine.bookie is not self._bookie:
                 return  # it died
             if drops == self._drops[ledger_id]:  # else its ledger was deleted meanwhile
-                self._judge.on_added(machine, answered, code, was_fenced)
+                self._checker.on_added(machine, answered, code, was_fenced)
             tell(answered, code)
 
         request.done = done
-        if machine.busy_until > machine.now_s and self._judge.is_repair(request):
-            self._judge.count("fault: busy target")
+        if machine.busy_until > machine.now_s and self._checker.is_repair(request):
+            self._checker.count("fault: busy target")
             done(request, codes.TOO_MANY_REQUESTS)
             return
         self._add(request)
@@ -460,7 +460,7 @@ class _DataWatch:
         vouched = {entry_id: packet for entry_id, packet in early.items() if entry_id >= first}
         code = await self._force(ledger_id, first, master_key=master_key)
         if machine.bookie is self._bookie and drops == self._drops[ledger_id]:
-            self._judge.on_forced(machine, ledger_id, vouched, code)
+            self._checker.on_forced(machine, ledger_id, vouched, code)
         return code
 
     async def write_lac(
@@ -479,7 +479,7 @@ class _DataWatch:
         drops, said = self._drops[ledger_id], self._machine.promises.lacs.get(ledger_id, -1)
         reply = await self._read_lac(ledger_id, fence=fence, master_key=master_key, creator=creator)
         if reply.code == codes.OK and self._is_as_before(ledger_id, drops):
-            self._judge.check(
+            self._checker.check(
                 reply.explicit_lac >= said,
                 f"9: {self._machine.host} said LAC {said} of ledger {ledger_id}, then "
                 f"{reply.explicit_lac}",
@@ -491,7 +491,7 @@ class _DataWatch:
         return self._machine.bookie is self._bookie and drops == self._drops[ledger_id]
 
     def forget(self, ledger_id: int, deleted_at_s: int) -> None:
-        self._judge.on_forgotten(self._machine, ledger_id)
+        self._checker.on_forgotten(self._machine, ledger_id)
         self._drops[ledger_id] += 1
         promises = self._machine.promises
         promises.entries.pop(ledger_id, None)
@@ -504,7 +504,7 @@ class _DataWatch:
         """Its key and fence stay."""
         if not self._empty(ledger_id):
             return False
-        self._judge.on_forgotten(self._machine, ledger_id)
+        self._checker.on_forgotten(self._machine, ledger_id)
         self._drops[ledger_id] += 1
         self._machine.promises.entries.pop(ledger_id, None)
         self._machine.promises.early.pop(ledger_id, None)

@@ -9,7 +9,7 @@ from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.errors import LedgerError
 from metadata.errors import MetadataError
-from tests.simulation.cluster.judge import LedgerHistory
+from tests.simulation.cluster.checker import LedgerHistory
 from tests.simulation.cluster.nodes import Process
 from tests.simulation.cluster.world import Member, patiently
 
@@ -68,12 +68,12 @@ class Owner:
         deferred = scenario.defers and scenario.deferred_rng.random() < 0.6
         config = LedgerConfig(*scenario.triple(), password=password, deferred_sync=deferred)
         writer = await member.client.create_ledger(config)
-        history = self.cluster.judge.history(writer.ledger_id)
+        history = self.cluster.checker.history(writer.ledger_id)
         history.password = password
         history.writer, self.writer = writer, writer
         scenario.histories.append(history)
         self.left.append(history)
-        writer.on_confirmed = lambda upto: self.cluster.judge.on_confirmed(history, upto)
+        writer.on_confirmed = lambda upto: self.cluster.checker.on_confirmed(history, upto)
         if deferred and not scenario.repairs.scrubs:  # as for other slow disks
             for host in writer.metadata.last_segment.bookies:
                 if scenario.deferred_rng.random() < 0.5:  # so that more waits for it
@@ -100,7 +100,7 @@ class Owner:
             await self._restart_a_member(writer)
         durable = await writer.force()
         self.cluster.recorder.count("state: forced", durable > -1)
-        self.cluster.judge.check(
+        self.cluster.checker.check(
             durable >= written, f"force: ledger {writer.ledger_id}: up to {durable}, not {written}"
         )
 
@@ -139,6 +139,6 @@ class Owner:
                 break
             await asyncio.sleep(0.02)
         metadata = await writer.close()
-        self.cluster.judge.on_end(history, metadata.last_entry)
+        self.cluster.checker.on_end(history, metadata.last_entry)
         self.left.remove(history)
         self.closed.append(history)

@@ -6,7 +6,7 @@ import asyncio
 
 from bookkeeper.client.config import LedgerConfig
 from bookkeeper.packet import PACKET_HEADER_BYTES
-from tests.simulation.cluster.judge import LedgerHistory, owners
+from tests.simulation.cluster.checker import LedgerHistory, owners
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.nodes import Process
 from tests.simulation.cluster.repairs import Repairs
@@ -44,9 +44,9 @@ class RepairTargetScenario:
         member = self.cluster.member(process)
         await member.pool.start()
         writer = await member.client.create_ledger(LedgerConfig(3, 3, 2))
-        history = self.cluster.judge.history(writer.ledger_id)
+        history = self.cluster.checker.history(writer.ledger_id)
         history.writer = writer
-        writer.on_confirmed = lambda upto: self.cluster.judge.on_confirmed(history, upto)
+        writer.on_confirmed = lambda upto: self.cluster.checker.on_confirmed(history, upto)
         for number in range(self._entries):
             history.payloads.append(b"h%03d" % number + b"x" * 100)
             writer.append([b"h%03d" % number], [b"x" * 100])

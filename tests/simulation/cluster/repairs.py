@@ -100,10 +100,12 @@ class Repairs:
                 return
 
     def _look_after(self, machine: BookieMachine, bookie: Bookie, store: ClusterStore) -> None:
-        task = asyncio.get_running_loop().create_task(self._begin_upkeep(machine, bookie, store))
+        task = asyncio.get_running_loop().create_task(
+            self._begin_integrity_service(machine, bookie, store)
+        )
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def _begin_upkeep(
+    async def _begin_integrity_service(
         self, machine: BookieMachine, bookie: Bookie, store: ClusterStore
     ) -> None:
         """As a bookie's process does; what the store can't answer is asked again."""

@@ -24,8 +24,8 @@ from bookkeeper.ledger_metadata import LedgerMetadata
 from bookkeeper.packet import PACKET_HEADER_BYTES
 from bookkeeper.transport import AddRequest, ReadReply
 from metadata.errors import MetadataError
+from tests.simulation.cluster.checker import Checker
 from tests.simulation.cluster.clients import LinkedBookie
-from tests.simulation.cluster.judge import Judge
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.metadata_model import ClusterStore, TreeNode
 from tests.simulation.cluster.nodes import Process
@@ -52,7 +52,7 @@ class Line:
     kept: int = -1
 
 
-class RestoredJudge(Judge):
+class RestoredChecker(Checker):
     """No entry under another creator's name, and none replaced, wherever it is."""
 
     def __init__(self, simulator: Simulator, *, knows_creators: bool) -> None:
@@ -164,14 +164,14 @@ class RestoredScenario:
         self.rng: random.Random = simulator.rng
         self.cluster = Cluster(simulator, self.rng.choice([3, 3, 4]))
         knows = self.rng.random() < self.KNOWS
-        judge = self.judge = RestoredJudge(simulator, knows_creators=knows)
+        checker = self.checker = RestoredChecker(simulator, knows_creators=knows)
         cluster = self.cluster
         for machine in cluster.machines.values():
-            machine._judge = judge
+            machine._checker = checker
             machine.on_open = self._collect
-        judge.machines, judge.zones = cluster.machines, cluster.judge.zones
-        cluster.judge = judge
-        cluster.server.on_change = judge.on_metadata
+        checker.machines, checker.zones = cluster.machines, cluster.checker.zones
+        cluster.checker = checker
+        cluster.server.on_change = checker.on_metadata
         if not knows:
             cluster.linked = self._nameless  # type: ignore[method-assign]
         self.chaos = True
@@ -221,7 +221,7 @@ class RestoredScenario:
 
     def _snapshot(self) -> dict[str, TreeNode]:
         self.simulator.recorder.event("snapshot")
-        for line in self.judge.lines.values():
+        for line in self.checker.lines.values():
             line.kept = line.acked
         return {path: n for path, n in self.cluster.server.nodes.items() if _is_restored(path)}
 
@@ -248,7 +248,7 @@ class RestoredScenario:
                 await asyncio.sleep(0.1)
                 continue
             line = Line(writer.ledger_id)
-            self.judge.lines[writer.metadata.creator_token] = line
+            self.checker.lines[writer.metadata.creator_token] = line
 
             def on_confirmed(upto: int, line: Line = line) -> None:
                 line.acked = upto
@@ -296,8 +296,8 @@ class RestoredScenario:
         reader = await member.client.open_ledger(ledger_id, recover=recover)
         reader._start = self.rng.randrange(3)
         first, last = 0, reader.last_confirmed
-        if self.judge.knows_creators:
-            line = self.judge.lines[reader.metadata.creator_token]
+        if self.checker.knows_creators:
+            line = self.checker.lines[reader.metadata.creator_token]
             self.simulator.check(
                 last < len(line.payloads),
                 f"{who}: ledger {ledger_id} ends at {last}, {len(line.payloads)} were written",
@@ -305,7 +305,7 @@ class RestoredScenario:
         while first <= last:
             run = await reader.read(first, last, 1000, HEAD_BYTES)
             found = [h + bytes(b) for h, b in zip(run.heads, run.bodies, strict=True)]
-            self.judge.on_entries(reader.metadata, first, found, who)
+            self.checker.on_entries(reader.metadata, first, found, who)
             first += len(found)
         return last
 
@@ -349,7 +349,7 @@ class RestoredScenario:
             try:
                 last = await self._read(member, ledger_id, "the last reader", recover=True)
             except FAILURES as error:
-                if attempt == 19 and self.judge.knows_creators:
+                if attempt == 19 and self.checker.knows_creators:
                     self.simulator.check(False, f"ledger {ledger_id} can't be read: {error!r}")
                 await asyncio.sleep(0.3)
             else:
@@ -358,8 +358,8 @@ class RestoredScenario:
             return
         metadata = await member.client.read_ledger_metadata(ledger_id)
         assert metadata is not None
-        line = self.judge.lines[metadata.creator_token]
-        if self.judge.knows_creators:
+        line = self.checker.lines[metadata.creator_token]
+        if self.checker.knows_creators:
             self.simulator.check(
                 last >= line.kept,
                 f"ledger {ledger_id} ends at {last}, {line.kept} was acknowledged and survived",

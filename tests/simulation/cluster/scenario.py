@@ -16,8 +16,8 @@ from bookkeeper.client.ledger_reader import LedgerReader
 from bookkeeper.client.placement import PlacementConfig, make_placement
 from bookkeeper.client.placement.config import ZONE_AWARE
 from bookkeeper.errors import LedgerError, NoSuchEntryError
+from tests.simulation.cluster.checker import LedgerHistory
 from tests.simulation.cluster.healing import Healed
-from tests.simulation.cluster.judge import LedgerHistory
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.metadata_model import MetadataFaults
 from tests.simulation.cluster.nodes import LinkFaults
@@ -57,9 +57,9 @@ class ClusterScenario:
         if self.is_zoned and self.has("zone outages"):
             # An auditor that was cut off may still mark what it saw before; here it sees all.
             self._kinds -= {"metadata outages", "lost sessions", "pauses", "bad metadata"}
-            self.cluster.judge.checks_marks = True
+            self.cluster.checker.checks_marks = True
         self._destroyed = self.rng.choice(self.DESTROYED)
-        self.dead: BookieMachine | None = None  # for good
+        self.lost_machine: BookieMachine | None = None  # for good
         self.repairs = Repairs(self.cluster, scrubs=self._destroyed == "bits")
         self.has_auto_recovery = self.rng.random() < self.REPAIRED
         # Dice of its own: seeds without deferred adds are the runs they were before there were any.
@@ -71,7 +71,7 @@ class ClusterScenario:
     @property
     def living(self) -> list[BookieMachine]:
         """Machines that run once all is healed."""
-        return [m for m in self.cluster.machines.values() if m is not self.dead]
+        return [m for m in self.cluster.machines.values() if m is not self.lost_machine]
 
     def has(self, kind: str) -> bool:
         return kind in self._kinds
@@ -82,7 +82,7 @@ class ClusterScenario:
     def _set_placement(self) -> None:
         if self.is_zoned:
             config = PlacementConfig(policy=ZONE_AWARE)
-            self.cluster.judge.strict_zones = config.zones.min_zones
+            self.cluster.checker.strict_zones = config.zones.min_zones
             self.cluster.placement = lambda pool: make_placement(
                 config, self.rng, pool.location, pool.health.quarantined
             )
@@ -166,7 +166,7 @@ class ClusterScenario:
         finally:
             self._recovering[ledger_id] -= 1
         if not history.deleted:
-            self.cluster.judge.on_end(history, reader.last_confirmed)
+            self.cluster.checker.on_end(history, reader.last_confirmed)
         return reader
 
     async def _recover_some(self, member: Member) -> None:
@@ -238,7 +238,7 @@ class ClusterScenario:
         self, reader: LedgerReader, history: LedgerHistory, first: int = 0
     ) -> LedgerError | None:
         """Everything up to the reader's bound; the first error, after which it goes on."""
-        judge, bound = self.cluster.judge, reader.last_confirmed
+        checker, bound = self.cluster.checker, reader.last_confirmed
         reader._start = self.rng.randrange(reader.metadata.ensemble_size)  # not always the same
         failure: LedgerError | None = None
         while first <= bound:
@@ -246,12 +246,12 @@ class ClusterScenario:
                 run = await reader.read(first, bound, 1500, HEAD_BYTES)
             except LedgerError as error:
                 if isinstance(error, NoSuchEntryError):
-                    judge.on_no_entry(history, first)
+                    checker.on_no_entry(history, first)
                 failure = failure or error
                 first += 1
                 continue
             payloads = [h + bytes(b) for h, b in zip(run.heads, run.bodies, strict=True)]
-            judge.on_payloads(history, first, payloads, bound)
+            checker.on_payloads(history, first, payloads, bound)
             first += len(payloads)
         return failure
 
@@ -275,9 +275,9 @@ class ClusterScenario:
         spare = len(cluster.machines) - max(triple[0] for triple in self._triples)
         running = [m for m in cluster.machines.values() if m.wants_to_run]
         if self.has("a death") and not self._destroyed and spare > 0 and running:
-            self.dead = self.rng.choice(running)
-            self.dead.wants_to_run = False
-            self.dead.stop(power=True)
+            self.lost_machine = self.rng.choice(running)
+            self.lost_machine.wants_to_run = False
+            self.lost_machine.stop(power=True)
             cluster.recorder.count("fault: a bookie died for good")
         for machine in cluster.machines.values():
             machine.fs.faults.power_loss_at = machine.fs.faults.fail_at = None
@@ -299,7 +299,7 @@ class ZoneScenario(ClusterScenario):
 
     def __init__(self, simulator: Simulator) -> None:
         super().__init__(simulator)
-        self.cluster.judge.zone_ms = 100.0
+        self.cluster.checker.zone_ms = 100.0
 
 
 class ReturnScenario(ClusterScenario):

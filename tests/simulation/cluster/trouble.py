@@ -79,7 +79,7 @@ class Trouble:
 
     def _zone_outages(self, machine: BookieMachine) -> None:
         """All bookies of a zone at once, for a while."""
-        zones = self.cluster.judge.zones
+        zones = self.cluster.checker.zones
         zone, _ = zones[machine.host]
         lost = [m for m in self.cluster.machines.values() if zones[m.host][0] == zone]
         if not self.scenario.is_zoned or not all(m.wants_to_run for m in lost):
@@ -95,7 +95,7 @@ class Trouble:
 
     def _bring_back(self, machines: list[BookieMachine]) -> None:
         for machine in machines:
-            machine.wants_to_run = machine is not self.scenario.dead
+            machine.wants_to_run = machine is not self.scenario.lost_machine
 
     def _killed_bookies(self, machine: BookieMachine) -> None:
         machine.stop(power=False)

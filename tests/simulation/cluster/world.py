@@ -14,8 +14,8 @@ from bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.storage.memory_file_system import PowerLoss
 from metadata.errors import MetadataError
+from tests.simulation.cluster.checker import Checker
 from tests.simulation.cluster.clients import LinkedBookie
-from tests.simulation.cluster.judge import Judge
 from tests.simulation.cluster.machine import SESSION_TIMEOUT_MS, BookieMachine
 from tests.simulation.cluster.metadata_model import ClusterStore, MetadataServer
 from tests.simulation.cluster.nodes import ClusterLoop, Links, Process
@@ -57,9 +57,9 @@ class Cluster:
         self.loop.rng = self.rng
         self.loop.set_exception_handler(self._on_loop_error)
         self.links = Links(self.loop, self.rng, self.recorder)
-        self.judge = Judge(simulator)
+        self.checker = Checker(simulator)
         self.server = MetadataServer(self.loop, self.rng, self.recorder)
-        self.server.on_change = self.judge.on_metadata
+        self.server.on_change = self.checker.on_metadata
         self.members: list[Member] = []
         self.client_config = ClientConfig(
             recovery_read_entries=7,
@@ -88,7 +88,7 @@ class Cluster:
 
     @property
     def machines(self) -> dict[str, BookieMachine]:
-        return self.judge.machines
+        return self.checker.machines
 
     def late_copy_s(self) -> float:
         """See ``clients.Net``."""
@@ -98,9 +98,9 @@ class Cluster:
         return self._late_rng.uniform(0.1, 1.5)
 
     def add_machine(self, host: str, zone: str, domain: str) -> BookieMachine:
-        machine = BookieMachine(self.server, self.recorder, self.judge, host, f"/{zone}/{domain}")
-        self.judge.machines[host] = machine
-        self.judge.zones[host] = zone, domain
+        machine = BookieMachine(self.server, self.recorder, self.checker, host, f"/{zone}/{domain}")
+        self.checker.machines[host] = machine
+        self.checker.zones[host] = zone, domain
         return machine
 
     def linked(self, process: Process, host: str) -> LinkedBookie | None:

@@ -330,20 +330,22 @@ def test_unknown_users_do_the_same_work_as_known_ones() -> None:
     kinds = {f"user-{index}": ("cheap", "dear")[index % 2] for index in range(100)}
     provider = BasicProvider(kinds)  # of a hash, only its kind
 
-    strangers = [f"stranger-{index}" for index in range(1000)]
+    unknown_users = [f"stranger-{index}" for index in range(1000)]
 
     def ask(names: list[str]) -> dict[str, int]:
         questions = [provider.question(f"{name}:x".encode()) for name in names]
         for question in questions:
             with pytest.raises(AuthenticationError, match="unknown user or invalid password"):
-                question.answer(good=question.name in strangers)  # their stand-in's, by chance
+                question.answer(good=question.name in unknown_users)  # their stand-in's, by chance
         return dict(Counter(question.digest for question in questions))
 
     assert ask(list(kinds)) == {"cheap": 50, "dear": 50}
-    found = ask(strangers)
+    found = ask(unknown_users)
     assert sum(found.values()) == 1000
     assert min(found.values()) > 300
-    assert [ask([name]) for name in strangers[:20]] == [ask([name]) for name in strangers[:20]]
+    assert [ask([name]) for name in unknown_users[:20]] == [
+        ask([name]) for name in unknown_users[:20]
+    ]
 
 
 @pytest.mark.parametrize(

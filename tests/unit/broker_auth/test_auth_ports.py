@@ -20,7 +20,7 @@ def test_an_empty_port_is_switched_off_as_in_pulsar() -> None:
 
 
 @pytest.mark.parametrize("key", ["brokerServicePort", "webServicePort"])
-def test_a_door_needs_one_port(key: str) -> None:
+def test_a_protocol_needs_one_port(key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key} and {key}Tls"):
         BrokerConfig.load(environment={}, overrides={key: ""})
     with pytest.raises(ConfigError, match="not a port number"):

@@ -224,7 +224,7 @@ def test_what_comes_due_at_once_is_handed_out_in_turns(how: str) -> None:
 
 @TYPES
 @pytest.mark.parametrize("how", ["skip", "acks"])
-async def test_dead_entries_make_room(sub_type: int, how: str) -> None:
+async def test_removed_entries_make_room(sub_type: int, how: str) -> None:
     bench = Bench(delayed_delivery_max_index_size_in_bytes=2_000)
     _, sink = await bench.consumer(sub_type, permits=10)
     for _ in range(300):
@@ -256,8 +256,8 @@ def test_it_is_held_back_until_half_of_the_index_is_free() -> None:
         client.ledger.append(head(deliver_at_ms=NOW + HOUR_MS + entry))
     client.turn()
     assert core.is_held_back
-    for dead, is_held_back in ((20, True), (70, False)):
-        core.on_acked(None, [(10, entry) for entry in range(dead)])
+    for removed, is_held_back in ((20, True), (70, False)):
+        core.on_acked(None, [(10, entry) for entry in range(removed)])
         while core.next_deadline_ms() == 0:
             core.on_tick(NOW)
         assert core.next_read() is not None, "there is room"
@@ -294,7 +294,7 @@ async def test_a_full_index_is_told_when_it_begins_and_when_it_ends(
     assert caplog.messages == [begin, end]
 
 
-def test_ten_thousand_dead_entries_leave_in_turns() -> None:
+def test_ten_thousand_removed_entries_leave_in_turns() -> None:
     client = Client(SHARED, DispatchLimits())
     core = client.core
     for entry in range(25_000):

@@ -29,14 +29,14 @@ async def test_exclusive_refuses_a_second_consumer_that_lives() -> None:
         await bench.consumer(EXCLUSIVE)
 
 
-async def test_exclusive_replaces_a_dead_one() -> None:
+async def test_exclusive_replaces_one_that_is_gone() -> None:
     bench = Bench([3])
-    dead, sink = await bench.consumer(EXCLUSIVE, alive=False)
-    heir, heir_sink = await bench.consumer(EXCLUSIVE, permits=10)
-    assert dead.closed
+    gone, sink = await bench.consumer(EXCLUSIVE, alive=False)
+    successor, successor_sink = await bench.consumer(EXCLUSIVE, permits=10)
+    assert gone.closed
     assert sink.probes == 1
-    assert bench.subscription.consumers == [heir]
-    assert heir_sink.got == bench.ledger.positions()
+    assert bench.subscription.consumers == [successor]
+    assert successor_sink.got == bench.ledger.positions()
 
 
 async def test_types_do_not_mix_but_may_change() -> None:

@@ -1,4 +1,4 @@
-"""The pure parts of the front door: rates, gzip, request ids, the audit line, log lines."""
+"""The pure parts of the web port: rates, gzip, request ids, the audit line, log lines."""
 
 from __future__ import annotations
 
@@ -178,10 +178,10 @@ def test_a_request_id_is_taken_over_if_it_is_sane() -> None:
     call = _Call([b"{}"])
     headers = call.run(_pre_auth(call), "/x", (b"x-request-id", b"order-7/a"))
     assert (headers[b"x-request-id"], call.context) == (b"order-7/a", "order-7/a")
-    door, made = _pre_auth(call), set[bytes]()
+    middleware, made = _pre_auth(call), set[bytes]()
     for bad in (b"", b"a b", b"a\nb", b"x" * 129, "é".encode()):
         call.sent.clear()
-        made.add(call.run(door, "/x", (b"x-request-id", bad))[b"x-request-id"])
+        made.add(call.run(middleware, "/x", (b"x-request-id", bad))[b"x-request-id"])
     assert len(made) == 5
     assert all(each.replace(b"-", b"").isalnum() for each in made)
 
@@ -211,11 +211,11 @@ def test_too_many_requests_are_told_when_to_come_again(monkeypatch: pytest.Monke
     monkeypatch.setattr("broker.http.request_context.time", clock)
     call = _Call([b"{}"])
     limits = {"http_requests_limit_enabled": True, "http_requests_max_per_second": 2.0}
-    door = _pre_auth(call, **limits)
+    middleware = _pre_auth(call, **limits)
     statuses = []
     for _ in range(3):
         call.sent.clear()
-        headers = call.run(door, "/x")
+        headers = call.run(middleware, "/x")
         statuses.append(call.sent[0]["status"])
     assert statuses == [200, 200, 429]
     assert headers[b"retry-after"] == b"1"
@@ -223,12 +223,12 @@ def test_too_many_requests_are_told_when_to_come_again(monkeypatch: pytest.Monke
 
 def test_a_change_is_one_audit_line(caplog: pytest.LogCaptureFixture) -> None:
     call = _Call([b"{}"])
-    door = _pre_auth(call)
+    middleware = _pre_auth(call)
     with caplog.at_level(logging.INFO, logger="broker.audit"):
-        call.run(door, "/admin/v2/tenants/t", (b"x-request-id", b"id-1"), method="PUT")
-        call.run(door, "/admin/v2/tenants/t")
-        call.run(door, "/topics/persistent/public/default/t", method="POST")
-        call.run(door, "/admin/v2/a\nb\x7f", (b"x-request-id", b"id-2"), method="DELETE")
+        call.run(middleware, "/admin/v2/tenants/t", (b"x-request-id", b"id-1"), method="PUT")
+        call.run(middleware, "/admin/v2/tenants/t")
+        call.run(middleware, "/topics/persistent/public/default/t", method="POST")
+        call.run(middleware, "/admin/v2/a\nb\x7f", (b"x-request-id", b"id-2"), method="DELETE")
     first, forged = (record.getMessage() for record in caplog.records)
     assert first == (
         "role=anonymous method=PUT path=/admin/v2/tenants/t?force=1 status=200 request=id-1"
@@ -326,6 +326,6 @@ async def test_a_connection_that_was_reset_while_it_is_answered_is_no_error(
         raise AssertionError("nobody reads")
 
     scope = {"type": kind, "method": "GET", "path": "/", "headers": [], "client": ("a", 1)}
-    door = RequestContextMiddleware(app, BrokerConfig(), HttpMetrics())
-    await door(scope, receive, send)
+    middleware = RequestContextMiddleware(app, BrokerConfig(), HttpMetrics())
+    await middleware(scope, receive, send)
     assert not caplog.records

@@ -99,8 +99,8 @@ def test_what_pulsar_takes_is_taken() -> None:
     assert ReaderParameters.parse({"cryptoFailureAction": "CONSUME"}).crypto_action == "CONSUME"
     for compression in COMPRESSIONS:
         ProducerParameters.parse({"compressionType": compression})
-    dead = {"maxRedeliverCount": "2", "deadLetterTopic": "persistent://a/b/c"}
-    assert ConsumerParameters.parse(dead).redeliver_max == 2
+    dead_letters = {"maxRedeliverCount": "2", "deadLetterTopic": "persistent://a/b/c"}
+    assert ConsumerParameters.parse(dead_letters).redeliver_max == 2
 
 
 def test_a_message_id_without_its_padding() -> None:

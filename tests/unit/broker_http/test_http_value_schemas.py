@@ -194,7 +194,7 @@ async def test_incompatible_schemas_are_refused(http: httpx.AsyncClient) -> None
     assert (await produce(http, '{"a": 1}', schemaVersion=0))["schemaVersion"] == 0
 
 
-async def test_calls_at_once_are_judged_by_their_own_schemas(http: httpx.AsyncClient) -> None:
+async def test_calls_at_once_are_checked_by_their_own_schemas(http: httpx.AsyncClient) -> None:
     """They share a producer, which the first of them opens."""
     await produce(http, '{"a": 1}', valueSchema=info("AVRO", ORDER))
     wrong, right = info("INT8"), info("AVRO", ORDER)

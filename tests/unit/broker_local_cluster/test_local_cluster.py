@@ -141,7 +141,7 @@ _QUORUMS = ("EnsembleSize", "WriteQuorum", "AckQuorum")
         ),
     ],
 )
-def test_a_wish_that_makes_no_cluster(
+def test_options_that_make_no_cluster(
     cluster_options: ClusterOptions, bases: PortBases, said: str
 ) -> None:
     with pytest.raises(LocalClusterError, match=said.replace("(", r"\(").replace(")", r"\)")):

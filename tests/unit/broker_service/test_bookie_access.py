@@ -124,20 +124,22 @@ async def test_a_token_opens_the_ledgers_of_its_topic(
     mine, my_cursor, others, others_cursor = ledger_ids
     assert len(set(ledger_ids)) == 4
     tokens = ReaderTokens(ledgers)
-    judge = tokens.reader_check_of(tokens.authenticator().admit(tokens.token_for(LOG), None).role)
-    assert await judge(mine) == codes.OK
+    reader_check = tokens.reader_check_of(
+        tokens.authenticator().admit(tokens.token_for(LOG), None).role
+    )
+    assert await reader_check(mine) == codes.OK
     for refused in (others, my_cursor, others_cursor):
-        assert await judge(refused) == codes.UNAUTHORIZED
-    assert await judge(987_654) == codes.NO_LEDGER
+        assert await reader_check(refused) == codes.UNAUTHORIZED
+    assert await reader_check(987_654) == codes.NO_LEDGER
 
     # What was found out is remembered; what wasn't is no "no".
     async def fail(ledger_id: int) -> None:
         raise StoreUnreachableError("zk:h", "down")
 
     monkeypatch.setattr(ledgers, "read", fail)
-    assert await judge(mine) == codes.OK
-    assert await judge(others) == codes.UNAUTHORIZED
-    assert await judge(987_654) == codes.UNAVAILABLE
+    assert await reader_check(mine) == codes.OK
+    assert await reader_check(others) == codes.UNAUTHORIZED
+    assert await reader_check(987_654) == codes.UNAVAILABLE
 
 
 async def test_only_so_many_ledgers_are_remembered(
@@ -153,7 +155,7 @@ async def test_only_so_many_ledgers_are_remembered(
         await appends.settle()
         ledger_ids.append(appends.acked[0][0][0])
     tokens = ReaderTokens(ledgers)
-    judge = tokens.reader_check_of("nobody")
+    reader_check = tokens.reader_check_of("nobody")
     for ledger_id in ledger_ids * 2:
-        assert await judge(ledger_id) == codes.UNAUTHORIZED
+        assert await reader_check(ledger_id) == codes.UNAUTHORIZED
         assert len(tokens._roles) <= 2

@@ -455,7 +455,7 @@ async def test_a_revoked_producer_hears_of_what_it_sent_first(guarded: Broker) -
     assert kinds == [C.SEND_RECEIPT, C.SEND_RECEIPT, C.CLOSE_PRODUCER]
 
 
-async def test_tenant_admins_end_with_their_office(guarded: Broker) -> None:
+async def test_tenant_admins_end_with_their_role(guarded: Broker) -> None:
     client = await client_of(guarded, "ten")
     assert (await client.produce(TOPIC))[0].type == C.PRODUCER_SUCCESS
     await guarded.service.resources.update_tenant("t1", {"adminRoles": ["other"]})

@@ -320,7 +320,7 @@ async def test_names_that_would_fill_the_memory_are_refused(broker: Broker) -> N
         assert (await client.produce(name))[0].error.error == pb.InvalidTopicName
 
 
-async def test_the_liveness_check_asks_and_closes_the_dead(broker: Broker) -> None:
+async def test_the_liveness_check_asks_and_closes_those_that_are_gone(broker: Broker) -> None:
     broker.service.config = type(broker.service.config)(connection_liveness_check_timeout_millis=50)
     client = await ready(broker)
     task = broker.service.loop.create_task(client.connection.check_liveness())

@@ -52,7 +52,9 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("turn_s", "a_turn"), [(0.0, 1), (0.00035, 4), (1.0, 20)])
-def test_strangers_get_so_much_of_a_turn(ticking: None, turn_s: float, a_turn: int) -> None:
+def test_unauthenticated_clients_get_so_much_of_a_turn(
+    ticking: None, turn_s: float, a_turn: int
+) -> None:
     turns, done = Turns(), list[int]()
     queue = _queue(turns, done.append, turn_s)
     for number in range(20):
@@ -69,7 +71,7 @@ def test_strangers_get_so_much_of_a_turn(ticking: None, turn_s: float, a_turn: i
     assert (done[-1], len(queue), turns.ready) == (20, 0, [])
 
 
-def test_one_stranger_who_fails_stops_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_pending_socket_that_fails_stops_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
     turns, done = Turns(), list[int]()
 
     def work(number: int) -> None:

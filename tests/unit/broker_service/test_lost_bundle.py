@@ -17,7 +17,7 @@ from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 
 TOPIC = "persistent://public/default/t"
-HEIR = BrokerLookup("pulsar://heir.example:6650", None, None, None)
+NEW_OWNER = BrokerLookup("pulsar://heir.example:6650", None, None, None)
 
 
 class Writes:
@@ -68,21 +68,21 @@ async def test_what_is_written_when_a_bundle_goes(broker: Broker, lost: bool) ->
         other, former = store.new_session(), store.session_id
         store.lose_session()
         await other.expire_session(former)
-        await other.put(f"{OWNERS_ROOT}/{bundle}", HEIR.encode(), ephemeral=True)
+        await other.put(f"{OWNERS_ROOT}/{bundle}", NEW_OWNER.encode(), ephemeral=True)
         store.begin_session()
         await eventually(lambda: bundle not in bundles.owned_bundles)
         release()
         await eventually(lambda: not broker.service.topics)
     else:
         release()
-        await bundles.release(bundle, HEIR)
+        await bundles.release(bundle, NEW_OWNER)
     assert bool(writes.paths) is not lost, writes.paths
     commands = await client.receive(1 if lost else 2)
     close = commands[-1]
     assert close.type == pb.BaseCommand.CLOSE_PRODUCER
-    assert close.close_producer.assignedBrokerServiceUrl == HEIR.broker_url
+    assert close.close_producer.assignedBrokerServiceUrl == NEW_OWNER.broker_url
     if lost:
-        assert await bundles.owner_of(TOPIC) == HEIR
+        assert await bundles.owner_of(TOPIC) == NEW_OWNER
 
 
 async def test_a_bundle_that_goes_while_a_topic_is_opened(broker: Broker) -> None:
@@ -95,8 +95,8 @@ async def test_a_bundle_that_goes_while_a_topic_is_opened(broker: Broker) -> Non
     async def open_and_lose(*args: Any) -> Any:
         opened.append(await open_log(*args))
         bundle = await bundles.bundle_of(TOPIC)
-        await bundles.release(bundle, HEIR)
-        await other.put(f"{OWNERS_ROOT}/{bundle}", HEIR.encode(), ephemeral=True)
+        await bundles.release(bundle, NEW_OWNER)
+        await other.put(f"{OWNERS_ROOT}/{bundle}", NEW_OWNER.encode(), ephemeral=True)
         return opened[0]
 
     service.ledgers.open = open_and_lose  # type: ignore[method-assign,assignment]

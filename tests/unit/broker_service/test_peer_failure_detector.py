@@ -27,7 +27,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
         await asyncio.sleep(0.002)
 
 
-class ModelBond:
+class ModelConnection:
     def __init__(self) -> None:
         self.over = asyncio.Event()
 
@@ -44,20 +44,20 @@ class Machines:
     def __init__(self) -> None:
         self.listening = set[str]()
         self.silent = set[str]()  # neither accepts nor refuses
-        self.connections: dict[str, list[ModelBond]] = {}
+        self.connections: dict[str, list[ModelConnection]] = {}
         self.connects: list[str] = []  # attempts
         self.refusals: list[str] = []  # questions
         self.on_refusal: Callable[[], object] = lambda: None
 
-    async def connect(self, broker: BrokerLookup) -> ModelBond:
+    async def connect(self, broker: BrokerLookup) -> ModelConnection:
         name = str(broker.broker_url)
         await asyncio.sleep(0)
         self.connects.append(name)
         if name not in self.listening or name in self.silent:
             raise ServiceNotReadyError("can't be reached")
-        bond = ModelBond()
-        self.connections.setdefault(name, []).append(bond)
-        return bond
+        connection = ModelConnection()
+        self.connections.setdefault(name, []).append(connection)
+        return connection
 
     async def refuses(self, broker: BrokerLookup) -> bool:
         name = str(broker.broker_url)
@@ -66,12 +66,12 @@ class Machines:
         self.on_refusal()
         return name not in self.listening and name not in self.silent
 
-    def open_bonds(self, name: str) -> int:
-        return sum(not bond.over.is_set() for bond in self.connections.get(name, []))
+    def open_connections(self, name: str) -> int:
+        return sum(not connection.over.is_set() for connection in self.connections.get(name, []))
 
     def cut(self, name: str) -> None:
-        for bond in self.connections.get(name, []):
-            bond.over.set()
+        for connection in self.connections.get(name, []):
+            connection.over.set()
 
 
 class Cluster:
@@ -94,7 +94,7 @@ class Cluster:
             await self.begin(name)
         watchers = min(2, len(names) - 1)
         for name in names:
-            await until(lambda name=name: self.machines.open_bonds(name) == watchers, name)  # type: ignore[misc]
+            await until(lambda name=name: self.machines.open_connections(name) == watchers, name)  # type: ignore[misc]
 
     def kill(self, name: str) -> None:
         """As SIGKILL: its tasks stop, its connections end, its port is closed."""
@@ -147,17 +147,17 @@ async def test_a_port_that_closes_after_the_connections(cluster: Cluster) -> Non
     assert machines.refusals.count("b") > 1
 
 
-async def test_who_leaves_is_not_taken_for_dead(cluster: Cluster) -> None:
+async def test_who_leaves_is_not_taken_for_a_crash(cluster: Cluster) -> None:
     await cluster.begin_watched("a", "b")
     await cluster.watches["b"].leave()
-    await until(lambda: not cluster.machines.open_bonds("b"), "nobody watches b")
+    await until(lambda: not cluster.machines.open_connections("b"), "nobody watches b")
     cluster.machines.listening.discard("b")
     await cluster.begin("c")  # a looks again
-    await until(lambda: cluster.machines.open_bonds("c"), "a watches c")
+    await until(lambda: cluster.machines.open_connections("c"), "a watches c")
     assert cluster.has_session("b")
 
 
-async def test_who_leaves_while_it_is_judged_is_not_taken_for_dead(cluster: Cluster) -> None:
+async def test_who_leaves_while_it_is_checked_is_not_taken_for_a_crash(cluster: Cluster) -> None:
     """Its note goes before its port; whoever asks the port first finds no note."""
     await cluster.begin_watched("a", "b")
     leaving: list[asyncio.Task[None]] = []
@@ -197,7 +197,7 @@ async def test_a_silent_machine_means_nothing(cluster: Cluster) -> None:
     assert cluster.has_session("b")
 
 
-async def test_who_was_never_reached_is_not_judged(cluster: Cluster) -> None:
+async def test_who_was_never_reached_is_not_expired(cluster: Cluster) -> None:
     await cluster.begin_watched("a")
     await cluster.begin("b")
     cluster.machines.listening.discard("b")  # of another network, or behind a wall
@@ -206,7 +206,7 @@ async def test_who_was_never_reached_is_not_judged(cluster: Cluster) -> None:
     assert cluster.has_session("b")
 
 
-async def test_a_living_process_is_judged_once_at_most(cluster: Cluster) -> None:
+async def test_a_living_process_is_expired_once_at_most(cluster: Cluster) -> None:
     """Its machine refuses us and it lives: it comes back with another session, and keeps it."""
     await cluster.begin_watched("a", "b")
     store = cluster.stores["b"]
@@ -216,7 +216,7 @@ async def test_a_living_process_is_judged_once_at_most(cluster: Cluster) -> None
     machines.cut("b")
     await until(lambda: store.session_id != former, "b was judged, and has a new session")
     machines.listening.add("b")
-    await until(lambda: machines.open_bonds("b"), "a watches b again")
+    await until(lambda: machines.open_connections("b"), "a watches b again")
     await store.put("/of-b", b"", ephemeral=True)
     attempts = machines.connects.count("b")
     machines.listening.discard("b")
@@ -225,13 +225,13 @@ async def test_a_living_process_is_judged_once_at_most(cluster: Cluster) -> None
     assert cluster.has_session("b")
 
 
-async def test_a_new_process_is_judged_anew(cluster: Cluster) -> None:
+async def test_a_new_process_is_checked_anew(cluster: Cluster) -> None:
     await cluster.begin_watched("a", "b")
     for _ in range(3):
         cluster.kill("b")
         await until(lambda: not cluster.has_session("b"), "b's nodes are gone")
         await cluster.begin("b")
-        await until(lambda: cluster.machines.open_bonds("b"), "a watches b again")
+        await until(lambda: cluster.machines.open_connections("b"), "a watches b again")
 
 
 async def test_a_note_names_the_session_of_now(cluster: Cluster) -> None:
@@ -278,7 +278,7 @@ async def test_the_note_of_a_process_that_was_replaced_is_its_successors(cluster
     assert key() == later.session_key
 
 
-async def test_who_got_a_new_session_while_it_was_watched_is_buried_with_that(
+async def test_who_got_a_new_session_while_it_was_watched_is_expired_with_that(
     cluster: Cluster,
 ) -> None:
     """ZooKeeper was away: all have new sessions, and the connections between them lasted."""
@@ -297,7 +297,7 @@ async def test_who_got_a_new_session_while_it_was_watched_is_buried_with_that(
 
     await until(is_noted, "the note is written anew")
     cluster.stores["a"].begin_session()
-    assert cluster.machines.open_bonds("b") == connections
+    assert cluster.machines.open_connections("b") == connections
     cluster.kill("b")
     await until(lambda: not cluster.has_session("b"), "b's nodes are gone")
 
@@ -308,7 +308,7 @@ async def test_what_is_no_note_is_nobodys(cluster: Cluster) -> None:
         assert SessionRecord.decode(value) is None
     await cluster.begin("a")
     await cluster.begin("c")
-    await until(lambda: cluster.machines.open_bonds("a"), "c watches a")
+    await until(lambda: cluster.machines.open_connections("a"), "c watches a")
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 20])

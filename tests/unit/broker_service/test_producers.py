@@ -87,7 +87,7 @@ async def test_a_name_in_use_is_refused_while_its_client_answers(broker: Broker)
     assert not one.transport.closed
 
 
-async def test_a_dead_client_gives_its_name_away(broker: Broker) -> None:
+async def test_a_client_that_is_gone_gives_its_name_away(broker: Broker) -> None:
     broker.service.config = type(broker.service.config)(connection_liveness_check_timeout_millis=50)
     one, two = await ready(broker), await ready(broker, 5001)
     await success(one, producer_name="same")

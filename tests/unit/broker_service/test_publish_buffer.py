@@ -12,7 +12,7 @@ from tests.unit.broker_service.doubles import Broker, message
 from tests.unit.managed_ledger.cluster import eventually
 
 
-class Ticket:
+class RecordingContext:
     """What became of the entries of a call."""
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ async def test_sockets_and_local_producers_wait_for_each_other(broker: Broker) -
     client = broker.client()
     await client.receive_one()
     await client.produce("t")
-    local, ticket = await opened(broker, "local"), Ticket()
+    local, context = await opened(broker, "local"), RecordingContext()
     broker.service.publish_buffer_max = 20_000
     release = broker.hold_storage()
     client.feed(message(0, b"x" * 15_000))
     assert client.reads()
-    local.publish([entry(0, 15_000)], ticket)
+    local.publish([entry(0, 15_000)], context)
     assert local.held
     client.feed(message(1))
     assert not client.reads()
@@ -64,7 +64,7 @@ async def test_sockets_and_local_producers_wait_for_each_other(broker: Broker) -
     await asyncio.wait_for(asyncio.gather(*calls), 60)
     await client.receive(2)
     assert client.reads()
-    await eventually(lambda: ticket.stored == 1)
+    await eventually(lambda: context.stored == 1)
     assert broker.service.publish_in_flight_bytes == 0
 
 
@@ -72,7 +72,7 @@ async def test_a_closed_local_producer_waits_for_nothing(broker: Broker) -> None
     local = await opened(broker, "local")
     broker.service.publish_buffer_max = 1_000
     release = broker.hold_storage()
-    local.publish([entry(0, 15_000)], Ticket())
+    local.publish([entry(0, 15_000)], RecordingContext())
     call = asyncio.create_task(local.ready())
     await settle()
     assert not call.done()

@@ -386,14 +386,14 @@ async def test_a_send_to_one_broker_is_not_touched_by_a_send_to_another_of_the_p
     """Threads of embedded brokers switch anywhere: here in the middle of each SEND."""
     other = await Broker().start()
     try:
-        client, stranger = await connected(broker), await connected(other)
+        client, other_client = await connected(broker), await connected(other)
         plain, foreign = getattr(owner, step), iter(range(100, 200))
         switches: list[int] = []
 
         def switched(*arguments: object) -> object:
             if not switches:  # not in the other's own SEND
                 switches.append(number := next(foreign))
-                stranger.feed(message(number, b"theirs", deliver_at_time=1, highest=number + 9))
+                other_client.feed(message(number, b"theirs", deliver_at_time=1, highest=number + 9))
             return plain(*arguments)
 
         monkeypatch.setattr(owner, step, switched)
@@ -401,7 +401,7 @@ async def test_a_send_to_one_broker_is_not_touched_by_a_send_to_another_of_the_p
             client.feed(message(number, b"ours"))
             switches.clear()
         assert [n for n, _, _ in receipts(await client.receive(3))] == [0, 1, 2]
-        assert [n for n, _, _ in receipts(await stranger.receive(3))] == [100, 101, 102]
+        assert [n for n, _, _ in receipts(await other_client.receive(3))] == [100, 101, 102]
         assert await stored(broker) == [b"ours"] * 3
         assert await stored(other) == [b"theirs"] * 3
         for each, times in ((broker, {0}), (other, {1})):

@@ -32,7 +32,7 @@ def test_what_is_stored_is_told_from_what_is_on_its_way() -> None:
     assert sift(ids, 0, 1, 2, 3, 4) == [(STORED, 0, 2), (UNDECIDED, 2, 4), (NEW, 4, 5)]
 
 
-def test_a_batch_counts_up_to_its_last_message_and_is_judged_by_its_first() -> None:
+def test_a_batch_counts_up_to_its_last_message_and_is_checked_by_its_first() -> None:
     ids = SequenceIds()
     assert ids.sift("p", [0, 10], [9, 19]) == [DuplicateRun(NEW, 0, 2)]
     ids.stored("p", 9)

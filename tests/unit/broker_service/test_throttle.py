@@ -240,7 +240,7 @@ async def test_a_topic_that_is_unloaded_lets_its_clients_go(broker: Broker) -> N
 # --- producers inside of the broker
 
 
-class Ticket:
+class RecordingContext:
     def __init__(self) -> None:
         self.stored = 0
         self.errors: list[Exception] = []
@@ -272,15 +272,15 @@ async def local_producer(broker: Broker) -> tuple[LocalProducer, ManualLoop]:
 
 async def test_calls_of_a_local_producer_go_on_one_after_the_other(broker: Broker) -> None:
     producer, loop = await local_producer(broker)
-    ticket = Ticket()
+    context = RecordingContext()
     order: list[int] = []
-    producer.publish([entry(n) for n in range(20)], ticket)
+    producer.publish([entry(n) for n in range(20)], context)
     assert producer.held
 
     async def call(number: int) -> None:
         await producer.ready()
         order.append(number)
-        producer.publish([entry(number)] * 10, ticket)
+        producer.publish([entry(number)] * 10, context)
 
     calls = [asyncio.create_task(call(number)) for number in range(3)]
     await settle()
@@ -295,13 +295,13 @@ async def test_calls_of_a_local_producer_go_on_one_after_the_other(broker: Broke
     loop.advance(1_000)
     await settle()
     assert order == [1, 2]
-    await eventually(lambda: ticket.stored == 40)
-    assert not ticket.errors
+    await eventually(lambda: context.stored == 40)
+    assert not context.errors
 
 
 async def test_a_turn_is_given_away_when_its_call_is_gone(broker: Broker) -> None:
     producer, loop = await local_producer(broker)
-    producer.publish([entry(n) for n in range(11)], Ticket())
+    producer.publish([entry(n) for n in range(11)], RecordingContext())
     first, second = (asyncio.create_task(producer.ready()) for _ in range(2))
     await settle()
     loop.advance(200)
@@ -313,7 +313,7 @@ async def test_a_turn_is_given_away_when_its_call_is_gone(broker: Broker) -> Non
 async def test_who_comes_anew_waits_like_the_others(broker: Broker) -> None:
     """Or a client that connects, or calls, for each message would never be slowed down."""
     first, loop = await local_producer(broker)
-    first.publish([entry(n) for n in range(21)], Ticket())
+    first.publish([entry(n) for n in range(21)], RecordingContext())
     first.close()
     throttle = broker.service.topics[TOPIC].rate_limits.publish
     assert throttle is not None
@@ -336,7 +336,7 @@ async def test_who_comes_anew_waits_like_the_others(broker: Broker) -> None:
 
 async def test_a_closed_producer_holds_nobody(broker: Broker) -> None:
     producer, _ = await local_producer(broker)
-    producer.publish([entry(n) for n in range(1_000)], Ticket())
+    producer.publish([entry(n) for n in range(1_000)], RecordingContext())
     call = asyncio.create_task(producer.ready())
     await settle()
     producer.close()

@@ -57,7 +57,9 @@ async def test_one_frame_before_the_login_is_small(broker: Broker) -> None:
     assert not client.connection.closed
 
 
-async def test_a_stranger_who_pings_and_reads_nothing_is_cut(broker: Broker) -> None:
+async def test_an_unauthenticated_client_that_pings_and_reads_nothing_is_closed(
+    broker: Broker,
+) -> None:
     client = broker.client(connect=False)
     ping = pb.BaseCommand(type=pb.BaseCommand.PING)
     ping.ping.SetInParent()
@@ -68,7 +70,7 @@ async def test_a_stranger_who_pings_and_reads_nothing_is_cut(broker: Broker) -> 
     await eventually(lambda: client.connection.closed)
 
 
-async def test_strangers_do_not_fill_the_log(
+async def test_unauthenticated_clients_do_not_fill_the_log(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="broker.service.connection"):

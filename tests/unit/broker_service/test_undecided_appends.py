@@ -69,7 +69,7 @@ def cut_off(broker: Broker, *, is_stored: bool = True) -> Callable[[], None]:
     return heal
 
 
-async def in_doubt(
+async def undecided(
     broker: Broker, what: bytes, *, is_stored: bool = True
 ) -> tuple[PersistentTopic, Callable[[], None]]:
     """A topic that has stored 0 and doesn't know what became of ``what``; and the healing."""
@@ -93,7 +93,7 @@ async def broker() -> Broker:
 async def test_an_id_comes_again_when_it_is_known_what_became_of_it(
     broker: Broker, *, is_stored: bool
 ) -> None:
-    _, heal = await in_doubt(broker, sends(1), is_stored=is_stored)
+    _, heal = await undecided(broker, sends(1), is_stored=is_stored)
     heal()
     client, last = await connected(broker, port=5001)
     assert last == (1 if is_stored else 0), "as it is in the log"
@@ -107,7 +107,7 @@ async def test_no_producer_is_let_in_before_that_but_consumers_are(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deduplication, "_PRODUCER_WAITS_S", 0.05)
-    topic, heal = await in_doubt(broker, sends(1))
+    topic, heal = await undecided(broker, sends(1))
     client = broker.client(port=5001)
     await client.receive_one()
     answer, _ = await client.produce(producer_name="p")
@@ -152,7 +152,7 @@ async def test_no_producer_is_let_in_before_that_but_consumers_are(
     ids=["batch", "batch of C++", "chunks"],
 )
 async def test_so_it_is_with(broker: Broker, what: bytes, last: int, payloads: int) -> None:
-    _, heal = await in_doubt(broker, what)
+    _, heal = await undecided(broker, what)
     heal()
     client, told = await connected(broker, port=5001)
     assert told == last
@@ -163,7 +163,7 @@ async def test_so_it_is_with(broker: Broker, what: bytes, last: int, payloads: i
 
 
 async def test_the_topic_may_be_unloaded_meanwhile(broker: Broker) -> None:
-    _, heal = await in_doubt(broker, sends(1))
+    _, heal = await undecided(broker, sends(1))
     await broker.service.unload_topic(NAME)
     assert NAME.full not in broker.service.topics
     heal()
@@ -179,7 +179,7 @@ async def test_the_topic_may_be_unloaded_meanwhile(broker: Broker) -> None:
 async def test_what_turned_up_is_read_before_anything_is_taken(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, heal = await in_doubt(broker, sends(1))
+    topic, heal = await undecided(broker, sends(1))
     read = ManagedLedger.read
     failures: list[bool] = []
 
@@ -201,7 +201,7 @@ async def test_what_turned_up_is_read_before_anything_is_taken(
 
 async def test_de_duplication_that_begins_meanwhile_waits_as_well(broker: Broker) -> None:
     await broker.service.apply_config(_with(broker, on=False))
-    topic, heal = await in_doubt(broker, sends(1))
+    topic, heal = await undecided(broker, sends(1))
     assert topic.deduplication is None
     assert topic.ledger.is_undecided
     await broker.service.apply_config(_with(broker, on=True))
@@ -216,7 +216,7 @@ async def test_de_duplication_that_begins_meanwhile_waits_as_well(broker: Broker
 
 async def test_without_it_the_next_message_is_taken_at_once() -> None:
     broker = await Broker().start()
-    topic, heal = await in_doubt(broker, sends(1))
+    topic, heal = await undecided(broker, sends(1))
     assert topic.ledger.is_undecided
     client, _ = await connected(broker, port=5001)
     client.feed(sends(1))
@@ -229,7 +229,7 @@ async def test_without_it_the_next_message_is_taken_at_once() -> None:
 async def test_a_duplicate_that_is_answered_last_does_not_keep_the_topic_fenced(
     broker: Broker,
 ) -> None:
-    topic, heal = await in_doubt(broker, sends(1, 0))
+    topic, heal = await undecided(broker, sends(1, 0))
     await eventually(lambda: not topic.fenced)
     with pytest.raises(TopicFencedError):
         topic._check_takes_entries()  # for the end that isn't known

@@ -207,8 +207,8 @@ async def test_f12_a_splitter_that_dies_at_any_step_leaves_a_partition(
     """Each write of a split, done or not: its topics have owners, and it can be split again."""
     a.store.changes_left, a.store.dies_before = step, dies_before
     splitting = asyncio.ensure_future(a.service.split(NAMESPACE, FIRST, [HALF]))
-    death = asyncio.ensure_future(a.store.died.wait())
-    await asyncio.wait((splitting, death), return_when=asyncio.FIRST_COMPLETED)
+    end = asyncio.ensure_future(a.store.died.wait())
+    await asyncio.wait((splitting, end), return_when=asyncio.FIRST_COMPLETED)
     assert a.store.died.is_set(), "so many writes are in a split"
     assert not splitting.done()
     is_cut = (step, dies_before) >= (4, False) and (step, dies_before) != (4, True)

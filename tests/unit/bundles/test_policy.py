@@ -197,7 +197,7 @@ async def test_the_end_of_a_broker_ends_its_expectations(a: Chosen, b: Chosen) -
     assert b.service._expected == {}
 
 
-async def test_who_took_a_lost_bundle_is_its_heir(
+async def test_who_took_a_lost_bundle_is_its_new_owner(
     base: EmbeddedMetadataStore, a: Chosen, b: Chosen
 ) -> None:
     """Its clients can be told where to go."""

@@ -9,16 +9,16 @@ from tests.unit.loadbalance.test_manager import brokers as brokers  # a fixture
 from tests.unit.metadata.event_log import eventually_equal
 
 
-async def test_f17_what_a_dead_candidate_was_chosen_for_goes_to_others(
+async def test_f17_what_a_lost_candidate_was_chosen_for_goes_to_others(
     base: EmbeddedMetadataStore, brokers: list[Broker]
 ) -> None:
     """Its client's next lookup is answered with a live one, and the dead one's places are free."""
     leader = brokers[0]
     first = {bundle: (await leader.chosen(bundle))[0] for bundle in BUNDLES}
     assert set(first.values()) == {broker.name for broker in brokers}
-    dead = brokers[1]
-    dead.store.lose_session()
-    await base.expire_session(dead.store.session_id)
+    lost = brokers[1]
+    lost.store.lose_session()
+    await base.expire_session(lost.store.session_id)
 
     async def live() -> set[str]:
         return set(await leader.manager.registry.live())
@@ -27,8 +27,8 @@ async def test_f17_what_a_dead_candidate_was_chosen_for_goes_to_others(
     again = {bundle: await leader.chosen(bundle) for bundle in BUNDLES}
     for bundle, (name, is_authoritative) in again.items():
         assert is_authoritative
-        if first[bundle] == dead.name:
-            assert name != dead.name
+        if first[bundle] == lost.name:
+            assert name != lost.name
         else:
             assert name == first[bundle], "who was told about the others stays right"
     names = [name for name, _ in again.values()]

@@ -160,27 +160,27 @@ async def test_a_leader_that_is_not_registered_is_not_asked(
     assert (await b.chosen(BUNDLE))[1]
 
 
-async def test_who_drains_finds_heirs_at_once(brokers: list[Broker]) -> None:
+async def test_who_drains_finds_new_owners_at_once(brokers: list[Broker]) -> None:
     """Others, spread as bundles are that nobody owns; never itself."""
     a, b, c = brokers
     b.load = replace(b.load, draining=True)
     await b.manager.begin_drain()
-    heirs = [await b.manager.assigned_broker(bundle) for bundle in BUNDLES]
-    assert set(heirs) == {a.name, c.name}
-    assert abs(heirs.count(a.name) - heirs.count(c.name)) <= 1
+    new_owners = [await b.manager.assigned_broker(bundle) for bundle in BUNDLES]
+    assert set(new_owners) == {a.name, c.name}
+    assert abs(new_owners.count(a.name) - new_owners.count(c.name)) <= 1
     assert await b.manager.assigned_broker(f"pulsar/{b.name}/0x00000000_0xffffffff") is None
 
 
-async def test_who_is_alone_has_no_heirs(brokers: list[Broker]) -> None:
+async def test_who_is_alone_has_no_new_owners(brokers: list[Broker]) -> None:
     a, b, c = brokers
     for each in (a, b, c):
         each.load = replace(each.load, draining=True)
         await each.manager.begin_drain()
 
-    async def heir() -> str | None:
+    async def new_owner() -> str | None:
         return await b.manager.assigned_broker(BUNDLE)
 
-    await eventually_equal(heir, None)
+    await eventually_equal(new_owner, None)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ async def test_who_is_alone_has_no_heirs(brokers: list[Broker]) -> None:
         replace(CONFIG, load_balancer_leader_epoch_enabled=True),
     ],
 )
-async def test_who_may_not_decide_names_no_heir(
+async def test_who_may_not_decide_names_no_new_owner(
     base: EmbeddedMetadataStore, config: BalancerConfig
 ) -> None:
     made = [Broker(base, name, config) for name in "ab"]

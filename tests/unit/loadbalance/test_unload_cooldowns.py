@@ -166,8 +166,8 @@ async def test_a_later_leader_lets_rest_what_the_one_before_has_moved(scene: Sce
     tasks = scene.tasks(-86_400.0)
     await tasks._round(actions(later))
     assert {move.bundle for move in later}.isdisjoint({move.bundle for move in before})
-    resting = tasks.balancer._cooldown_until[before[0].bundle]
-    assert resting == pytest.approx(tasks._clock() + GRACE_S - 600.0, abs=1.0)
+    cooldown_until = tasks.balancer._cooldown_until[before[0].bundle]
+    assert cooldown_until == pytest.approx(tasks._clock() + GRACE_S - 600.0, abs=1.0)
     scene.pass_time(1200.0)
     fresh = scene.tasks(3e6)
     await fresh._read_cooldowns()

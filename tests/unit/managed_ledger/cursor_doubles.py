@@ -106,16 +106,16 @@ class Faults:
     put_failure_rate: float = 0.0  # the store says that it didn't write
     delay_max: int = 0
     steps: int = 0
-    is_dead: bool = False
+    is_killed: bool = False
     names: list[str] = field(default_factory=list)
 
     def dies(self, name: str) -> bool:
         """Counts one step; True when the owner is dead from here on."""
-        if not self.is_dead:
+        if not self.is_killed:
             self.steps += 1
             self.names.append(name)
-            self.is_dead = self.steps == self.crash_at
-        return self.is_dead
+            self.is_killed = self.steps == self.crash_at
+        return self.is_killed
 
     async def step(self, name: str) -> None:
         for _ in range(self.rng.randint(0, self.delay_max) if self.delay_max else 0):
@@ -206,7 +206,7 @@ class FakeWriter:
 
     def release(self) -> None:
         """What was appended so far is durable, unless somebody fenced the ledger meanwhile."""
-        if self._error is not None or self._faults.is_dead:
+        if self._error is not None or self._faults.is_killed:
             return
         if self._ledger.is_closed:
             self.fail(LedgerFencedError("fenced"))
@@ -222,7 +222,7 @@ class FakeWriter:
         asyncio.get_running_loop().call_soon(self._report, error)
 
     def _report(self, error: LedgerError) -> None:
-        if not self._faults.is_dead and self.on_failed is not None:
+        if not self._faults.is_killed and self.on_failed is not None:
             self.on_failed(error)
 
     async def close(self) -> object:

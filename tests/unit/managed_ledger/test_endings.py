@@ -39,7 +39,7 @@ def fail_writes(log: ManagedLedger, is_hit: Callable[[str], bool]) -> list[str]:
     return failed
 
 
-async def with_one_in_doubt(
+async def with_one_undecided(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[ManagedLedgerFactory, ManagedLedger, Appends]:
     """A log whose second entry is on its bookie, which didn't get to say so."""
@@ -62,7 +62,7 @@ async def test_sealed_only_with_a_definite_end(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the next owner would find entries behind the last position it will ever have."""
-    _, log, appends = await with_one_in_doubt(cluster, monkeypatch)
+    _, log, appends = await with_one_undecided(cluster, monkeypatch)
     fenced: list[BaseException] = []
     log.on_fenced = fenced.append
     last = ledger_path(appends.acked[0][0][0])

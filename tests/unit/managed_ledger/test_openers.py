@@ -120,8 +120,8 @@ async def test_an_opener_that_lost_the_list_takes_no_cursor_for_good(cluster: Cl
     winner.cursors["sub"].ack([at[1]])  # its cursor ledger and its node were taken meanwhile
     await winner.cursors["sub"].flush()
     assert winner.is_owner
-    heir = await cluster.factory().open(NAME, CONFIG)
-    assert heir.cursors["sub"].mark_delete == at[1]
+    new_owner = await cluster.factory().open(NAME, CONFIG)
+    assert new_owner.cursors["sub"].mark_delete == at[1]
     winner.cursors["sub"].ack([at[2]])
     with pytest.raises(CursorFencedError):
         await winner.cursors["sub"].flush()

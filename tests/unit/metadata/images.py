@@ -92,7 +92,7 @@ def open_or_refuse(directory: Path, files: Files) -> Content | str:
     return refusal
 
 
-class Judge:
+class DamageChecker:
     """Counts outcomes; anything but all of ``expected`` or a refusal fails."""
 
     def __init__(self, directory: Path, expected: Content) -> None:

@@ -20,8 +20,8 @@ from metadata.embedded import EmbeddedMetadataStore
 from tests.unit.metadata.images import (
     NAME,
     Content,
+    DamageChecker,
     Files,
-    Judge,
     content,
     flip,
     lay,
@@ -125,48 +125,48 @@ def log_offsets(data: bytes, rng: random.Random) -> list[int]:
 @pytest.mark.parametrize("kind", ["stopped", "killed"])
 def test_a_changed_byte_in_the_database(images: Images, directory: Path, kind: str) -> None:
     files, expected = images.of(kind)
-    judge, rng, data = Judge(directory, expected), random.Random(1), files[NAME]
+    checker, rng, data = DamageChecker(directory, expected), random.Random(1), files[NAME]
     for at in main_offsets(data, rng):
-        judge.look(files | {NAME: flip(data, at, rng.randrange(8))}, (NAME, at))
-    assert judge.opened > 20
-    assert len(judge.refused) > 20
+        checker.look(files | {NAME: flip(data, at, rng.randrange(8))}, (NAME, at))
+    assert checker.opened > 20
+    assert len(checker.refused) > 20
 
 
 def test_a_changed_byte_in_the_wal_is_repaired(images: Images, directory: Path) -> None:
-    judge, rng, data = (
-        Judge(directory, images.killed_content),
+    checker, rng, data = (
+        DamageChecker(directory, images.killed_content),
         random.Random(2),
         images.killed[WAL],
     )
     assert len(data) > 15 * PAGE
     for at in wal_offsets(data, rng):
-        judge.look(images.killed | {WAL: flip(data, at, rng.randrange(8))}, (WAL, at))
-    assert judge.refused == []
-    assert judge.opened > 150
+        checker.look(images.killed | {WAL: flip(data, at, rng.randrange(8))}, (WAL, at))
+    assert checker.refused == []
+    assert checker.opened > 150
 
 
 @pytest.mark.parametrize("kind", ["stopped", "killed"])
 def test_a_changed_byte_in_the_log(images: Images, directory: Path, kind: str) -> None:
     files, expected = images.of(kind)
-    judge, rng = Judge(directory, expected), random.Random(3)
+    checker, rng = DamageChecker(directory, expected), random.Random(3)
     for name in logs(files):
         for at in log_offsets(files[name], rng):
-            judge.look(files | {name: flip(files[name], at, rng.randrange(8))}, (name, at))
+            checker.look(files | {name: flip(files[name], at, rng.randrange(8))}, (name, at))
     # Of one byte there is always another copy: in the database, or of the segment's header.
-    assert judge.refused == []
-    assert judge.opened > 300
+    assert checker.refused == []
+    assert checker.opened > 300
 
 
 @pytest.mark.parametrize("kind", ["stopped", "killed"])
 def test_cut_files(images: Images, directory: Path, kind: str) -> None:
     files, expected = images.of(kind)
-    judge, rng = Judge(directory, expected), random.Random(4)
+    checker, rng = DamageChecker(directory, expected), random.Random(4)
     for name, data in files.items():
         ends = {0, 1, 40, *range(PAGE, len(data), PAGE), *(rng.randrange(len(data) or 1),) * 30}
         if name == WAL:
             frames = range(32, len(data), 24 + PAGE)
             ends |= {*frames, *(each + 24 for each in frames), *(each + 2000 for each in frames)}
-        refusals = [judge.look(files | {name: data[:end]}, (name, end)) for end in sorted(ends)]
+        refusals = [checker.look(files | {name: data[:end]}, (name, end)) for end in sorted(ends)]
         if name == WAL:
             assert not any(refusals)
         elif name == logs(files)[-1]:
@@ -176,14 +176,14 @@ def test_cut_files(images: Images, directory: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["stopped", "killed"])
 def test_missing_files(images: Images, directory: Path, kind: str) -> None:
     files, expected = images.of(kind)
-    judge = Judge(directory, expected)
+    checker = DamageChecker(directory, expected)
     for name in files:
-        refusal = judge.look({each: data for each, data in files.items() if each != name}, name)
+        refusal = checker.look({each: data for each, data in files.items() if each != name}, name)
         if name == NAME or name == logs(files)[-1]:
             assert f"/{name}: " in refusal
         else:  # another file has all that was in it
             assert refusal == ""
-    every_log = judge.look({n: d for n, d in files.items() if n not in logs(files)}, "logs")
+    every_log = checker.look({n: d for n, d in files.items() if n not in logs(files)}, "logs")
     assert f"/{logs(files)[-1]}: this file is missing" in every_log
 
 
@@ -193,33 +193,33 @@ def test_older_copies_of_single_files_and_of_pairs(
 ) -> None:
     """All three at once are a consistent copy of the directory, which is what a backup is."""
     files, expected = images.of(kind)
-    judge = Judge(directory, expected)
+    checker = DamageChecker(directory, expected)
     older_images = images.older[:4] if kind == "stopped" else images.older
     for number, older in enumerate(older_images):
         old_logs = {name: older[name] for name in logs(older)}
         other_logs = {name: data for name, data in files.items() if name not in logs(files)}
         old_database = {name: older[name] for name in (NAME, WAL) if name in older}
-        judge.look(files | {NAME: older[NAME]}, (number, "database"))
-        judge.look(other_logs | old_logs, (number, "all segments"))
+        checker.look(files | {NAME: older[NAME]}, (number, "database"))
+        checker.look(other_logs | old_logs, (number, "all segments"))
         for name in set(old_logs) & set(files):
-            judge.look(files | {name: older[name]}, (number, name))
-        judge.look(files | old_database, (number, "database and WAL"))
+            checker.look(files | {name: older[name]}, (number, name))
+        checker.look(files | old_database, (number, "database and WAL"))
         without_wal = {name: data for name, data in files.items() if name != WAL}
-        judge.look(without_wal | {NAME: older[NAME]}, (number, "database, no WAL"))
+        checker.look(without_wal | {NAME: older[NAME]}, (number, "database, no WAL"))
         if WAL in older:
-            judge.look(files | {WAL: older[WAL]}, (number, "WAL"))
+            checker.look(files | {WAL: older[WAL]}, (number, "WAL"))
             # With the same main file these are a consistent copy of the whole directory.
             if older[NAME] != files[NAME]:
-                judge.look(other_logs | old_logs | {WAL: older[WAL]}, (number, "WAL, segments"))
+                checker.look(other_logs | old_logs | {WAL: older[WAL]}, (number, "WAL, segments"))
         if WAL in files:
-            judge.look(other_logs | old_logs | {NAME: older[NAME]}, (number, "main, segments"))
-    assert judge.opened >= 5
-    assert len(judge.refused) > 3
+            checker.look(other_logs | old_logs | {NAME: older[NAME]}, (number, "main, segments"))
+    assert checker.opened >= 5
+    assert len(checker.refused) > 3
 
 
 def test_a_consistent_older_copy_is_that_older_state(images: Images, directory: Path) -> None:
-    judge = Judge(directory, images.stopped_content)
-    assert judge.look(images.stopped, "the whole directory") == ""
+    checker = DamageChecker(directory, images.stopped_content)
+    assert checker.look(images.stopped, "the whole directory") == ""
 
 
 async def test_files_of_another_store_are_refused(images: Images, directory: Path) -> None:
@@ -228,11 +228,11 @@ async def test_files_of_another_store_are_refused(images: Images, directory: Pat
         await write(store, random.Random(5), 40)
         await store.close()
         other = take(path)
-    judge = Judge(directory, images.stopped_content)
+    checker = DamageChecker(directory, images.stopped_content)
     theirs = {name: other[name] for name in logs(other)}
     ours = {name: images.stopped[name] for name in logs(images.stopped)}
-    assert "belongs to another" in judge.look(theirs | {NAME: images.stopped[NAME]}, "their log")
-    assert "belongs to another" in judge.look(ours | {NAME: other[NAME]}, "their database")
+    assert "belongs to another" in checker.look(theirs | {NAME: images.stopped[NAME]}, "their log")
+    assert "belongs to another" in checker.look(ours | {NAME: other[NAME]}, "their database")
 
 
 def test_a_row_that_is_gone_without_a_trace(images: Images, directory: Path) -> None:
@@ -242,6 +242,6 @@ def test_a_row_that_is_gone_without_a_trace(images: Images, directory: Path) -> 
     database.execute("DELETE FROM counters")
     database.commit()
     database.close()
-    judge = Judge(directory, images.stopped_content)
-    refusal = judge.look(take(directory), "a counter")
+    checker = DamageChecker(directory, images.stopped_content)
+    refusal = checker.look(take(directory), "a counter")
     assert f"{NAME}: its rows do not fit the digest of commit" in refusal

@@ -357,7 +357,7 @@ async def test_a_full_disk_fails_only_what_does_not_fit(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_conditions_are_judged_again_after_a_refused_group() -> None:
+async def test_conditions_are_checked_again_after_a_refused_group() -> None:
     database = CountingDatabase(None)
     store = open_on(database)
     full = sqlite_error(sqlite3.SQLITE_FULL, "database or disk is full")

@@ -154,7 +154,7 @@ def test_a_changed_key_holds_within_a_minute_and_a_broken_file_changes_nothing(
     assert subject.admit(token(secret=OTHER), None).role == "broker"
 
 
-def test_strangers_can_neither_fill_the_log_nor_read_files_while_a_key_file_is_bad(
+def test_unauthenticated_clients_can_neither_fill_the_log_nor_read_files_while_a_key_file_is_bad(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, clock = tmp_path / "key", Clock()
@@ -184,12 +184,15 @@ def test_certificates_where_they_are_asked_for(tmp_path: Path) -> None:
         both.admit(None, b"nonsense")
     with pytest.raises(CredentialsError):
         authenticator().admit(None, pem)
-    stranger = Authority(tmp_path, "second").sign("orders")
+    other_certificate = Authority(tmp_path, "second").sign("orders")
     with pytest.raises(RoleNotAllowedError):
-        both.admit(None, stranger.certificate.read_bytes())
+        both.admit(None, other_certificate.certificate.read_bytes())
     only = authenticator(providers=("tls",), secret_keys=())
     assert only.admit("whatever", pem).role == "broker"  # tokens are nobody's business there
-    for other in (None, stranger.certificate.read_bytes()):  # what was found is of both together
+    for other in (
+        None,
+        other_certificate.certificate.read_bytes(),
+    ):  # what was found is of both together
         with pytest.raises(CredentialsError):
             only.admit("whatever", other)
 
@@ -220,7 +223,7 @@ def test_secrets_are_in_no_representation() -> None:
 
 @given(st.text(max_size=60) | st.binary(max_size=60).map(lambda data: data.decode("latin-1")))
 @settings(max_examples=200, deadline=None)
-def test_any_token_is_judged(shown: str) -> None:
+def test_any_token_is_checked(shown: str) -> None:
     with pytest.raises(CredentialsError):
         authenticator().admit(shown, None)
 

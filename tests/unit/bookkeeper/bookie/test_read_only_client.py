@@ -43,8 +43,8 @@ async def mine_only(ledger_id: int) -> int:
     return codes.OK if ledger_id == MINE else codes.UNAUTHORIZED
 
 
-def reader(bookie: ModelBookie, *, judged: bool = False) -> ReadOnlyBookieClient:
-    return ReadOnlyBookieClient(ModelBookieClient(bookie), mine_only if judged else None)
+def reader(bookie: ModelBookie, *, checked: bool = False) -> ReadOnlyBookieClient:
+    return ReadOnlyBookieClient(ModelBookieClient(bookie), mine_only if checked else None)
 
 
 async def test_entries_are_read(bookie: ModelBookie) -> None:
@@ -93,7 +93,7 @@ async def test_what_is_about_the_whole_bookie_is_refused(bookie: ModelBookie) ->
 
 
 async def test_who_may_read_one_ledger_reads_no_other(bookie: ModelBookie) -> None:
-    client = reader(bookie, judged=True)
+    client = reader(bookie, checked=True)
     assert (await client.read_entries(MINE, 0, 1, 1)).code == codes.OK
     assert (await client.read_lac(MINE, fence=False)).code == codes.OK
     assert await client.list_entries(MINE) == [(0, 1)]

@@ -142,7 +142,7 @@ def test_what_clients_are_told_to_connect_to(bind: str, advertised: str, host: s
 
 def test_adds_may_have_a_port_of_their_own_or_none() -> None:
     found = [BookieSettings(bookie_add_port=port).transport() for port in (0, 3182, -1)]
-    assert [(each.add_connections, each.lane_port) for each in found] == [
+    assert [(each.add_connections, each.add_port) for each in found] == [
         (True, 0),
         (True, 3182),
         (False, 0),

@@ -371,7 +371,7 @@ def test_the_default_fault_domain_is_never_used() -> None:
     )
 
 
-def test_without_strict_rules_choice_is_random_and_judged() -> None:
+def test_without_strict_rules_choice_is_random_and_checked() -> None:
     cluster = grid(1, 3) | {"lost": DEFAULT_LOCATION}
     placement = make(cluster, ZoneRules(strict=False))
     ensemble = placement.new_ensemble(4, 4, 2, cluster)

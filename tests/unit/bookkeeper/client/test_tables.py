@@ -54,11 +54,11 @@ DEFECTS: Final[dict[str, tuple[str, ...]]] = {
     "#2612, BP-46": (
         f"{_DEFECTS}::test_an_empty_bookie_in_limbo_hides_nothing",
         f"{_BOOKIE}::test_an_empty_disk_accepted_by_the_operator_is_in_limbo",
-        "integration/test_bookkeeper_upkeep.py::test_a_lost_disk_must_not_help_to_end_a_ledger_early",
+        "integration/test_bookkeeper_integrity.py::test_a_lost_disk_must_not_help_to_end_a_ledger_early",
     ),
     "#1380": (
         f"{_DEFECTS}::test_an_empty_bookie_in_limbo_hides_nothing",
-        "integration/test_bookkeeper_upkeep.py::test_an_empty_disk_denies_nothing_and_is_filled_again",
+        "integration/test_bookkeeper_integrity.py::test_an_empty_disk_denies_nothing_and_is_filled_again",
     ),
     "#2908": (
         f"{_DISK}::test_a_flipped_bit_in_an_entry_log_is_an_error_and_never_a_missing_entry",

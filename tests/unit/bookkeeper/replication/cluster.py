@@ -103,7 +103,7 @@ class Cluster:
 
     def __init__(self, bookies: int = 4, config: ReplicationConfig | None = None) -> None:
         self.server = Server()
-        self.server.on_change = self._judge
+        self.server.on_change = self._check
         self.store = self.server.new_store()
         self.ledgers = LedgerStore(self.store)
         self.markers = UnderReplicationStore(self.store, self.clock)
@@ -112,7 +112,7 @@ class Cluster:
         self.clients: dict[str, Client] = {}
         self.written: dict[int, dict[int, bytes]] = {}
         self.workers: list[ReplicationWorker] = []
-        self.judged = 0
+        self.checked = 0
         self.violations: list[str] = []
         self.announced: set[tuple[int, str]] = set()  # losses that a marker has told of
         self._pools: list[BookiePool] = []
@@ -276,25 +276,25 @@ class Cluster:
 
     # The judge
 
-    def _judge(self, session: str, path: str, before: Node | None, after: Node | None) -> None:
+    def _check(self, session: str, path: str, before: Node | None, after: Node | None) -> None:
         try:
-            self._judge_node(path, before, after)
+            self._check_node(path, before, after)
         except AssertionError as error:
             self.violations.append(f"{path}: {error}")
             raise
 
-    def _judge_node(self, path: str, before: Node | None, after: Node | None) -> None:
+    def _check_node(self, path: str, before: Node | None, after: Node | None) -> None:
         name = path.rpartition("/")[2]
         if path.startswith(MARKERS):
             if name.startswith("urL") and after is None:
-                self._judge_clear(int(name[3:]))
+                self._check_clear(int(name[3:]))
             elif name.startswith("urL") and after is not None:
                 gone = set(orjson.loads(after.value)["bookies"]) - self._registered()
                 self.announced.update((int(name[3:]), bookie) for bookie in gone)
         elif path.startswith("/ledgers/0") and name.startswith("L") and before and after:
-            self._judge_change(decode(before.value), decode(after.value))
+            self._check_change(decode(before.value), decode(after.value))
 
-    def _judge_change(self, old: LedgerMetadata, new: LedgerMetadata) -> None:
+    def _check_change(self, old: LedgerMetadata, new: LedgerMetadata) -> None:
         assert transition_error(old, new) is None
         fragments = {fragment.first_entry: fragment for fragment in fragments_of(new)}
         for index, segment in enumerate(old.segments):
@@ -304,9 +304,9 @@ class Cluster:
                 if fragment.bookies[slot] != bookie and not was_open:
                     missing = self.missing_of(fragment, slot)
                     assert not missing, f"invariant 29: {fragment.bookies[slot]}: {missing}"
-                    self.judged += 1
+                    self.checked += 1
 
-    def _judge_clear(self, ledger_id: int) -> None:
+    def _check_clear(self, ledger_id: int) -> None:
         node = self.server.tree.nodes.get(ledger_path(ledger_id))
         if node is None:
             return
@@ -318,7 +318,7 @@ class Cluster:
                 assert bookie in registered or not is_known, f"invariant 30: {bookie} is gone"
                 if fragment.is_closed:
                     assert self.missing_of(fragment, slot) == [], "invariant 30"
-        self.judged += 1
+        self.checked += 1
 
     def _registered(self) -> set[str]:
         tree = self.server.tree

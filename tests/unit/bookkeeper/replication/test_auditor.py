@@ -89,7 +89,7 @@ async def test_bookies_that_nobody_knows_are_lost_at_once(cluster: Cluster) -> N
     await auditor.close()
 
 
-async def test_one_that_comes_while_ledgers_are_read_isnt_a_stranger(cluster: Cluster) -> None:
+async def test_one_that_comes_while_ledgers_are_read_is_known(cluster: Cluster) -> None:
     """Its registration is looked for again before it is called lost."""
     await cluster.ledger(("a9", "b0"))
     auditor = cluster.auditor()
@@ -471,10 +471,10 @@ def _candidate(cluster: Cluster, name: str) -> tuple[AuditorElector, AuditorMetr
 async def test_another_candidate_takes_over(cluster: Cluster) -> None:
     ledger = await cluster.ledger(("a0", "b0"))
     first, metrics, session = _candidate(cluster, "first")
-    second, heirs, _ = _candidate(cluster, "second")
+    second, second_metrics, _ = _candidate(cluster, "second")
     await first.start()
     await second.start()
-    assert (metrics.is_auditor, heirs.is_auditor) == (True, False)
+    assert (metrics.is_auditor, second_metrics.is_auditor) == (True, False)
     assert await second.leader() == "first"
     await cluster.go("a0")
     auditing = first.auditor
@@ -487,7 +487,7 @@ async def test_another_candidate_takes_over(cluster: Cluster) -> None:
     await session.expire_session(session.session_id)
 
     async def is_elected() -> bool:
-        return heirs.is_auditor
+        return second_metrics.is_auditor
 
     await eventually(is_elected)
 
@@ -541,10 +541,10 @@ async def test_an_auditor_that_dies_while_it_marks(cluster: Cluster, marks: int)
     first.ports.marks.mark = mark_some  # type: ignore[method-assign]  # where it dies
     first.start()
 
-    async def is_dead() -> bool:
+    async def has_ended() -> bool:
         return all(task.done() for task in first._tasks)
 
-    await eventually(is_dead)
+    await eventually(has_ended)
     assert len(await cluster.marked()) <= marks  # those under way were cut off
     second = cluster.auditor()
     second.start()

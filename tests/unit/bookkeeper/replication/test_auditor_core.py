@@ -410,13 +410,13 @@ def test_all_zones_down_switch_all_off_whatever_their_scope() -> None:
 
 
 def test_the_next_auditor_holds_what_held_itself() -> None:
-    heir = Auditor(AuditorConfig(DELAY, OWN), a=ZonePhase.HELD)
-    heir.see("a0", "a1", "a2")
-    assert heir.audit(heir.tick(SETTLE)) == ["stranger"]
-    assert heir.core.zones.phases() == {"a": ZonePhase.HELD}
+    successor = Auditor(AuditorConfig(DELAY, OWN), a=ZonePhase.HELD)
+    successor.see("a0", "a1", "a2")
+    assert successor.audit(successor.tick(SETTLE)) == ["stranger"]
+    assert successor.core.zones.phases() == {"a": ZonePhase.HELD}
 
 
-def test_when_all_zones_are_down_the_auditor_doubts_itself() -> None:
+def test_when_all_zones_are_down_the_auditor_marks_nothing() -> None:
     auditor = started()
     auditor.see(*ALL)
     assert not auditor.core.may_mark("stranger")
@@ -429,26 +429,26 @@ def test_when_all_zones_are_down_the_auditor_doubts_itself() -> None:
 def test_the_next_auditor_knows_what_was_released() -> None:
     auditor = down()
     auditor.switch(None)
-    heir = Auditor(CONFIG, **auditor.saved)
-    heir.see("a0", "a1", "a2")
-    marked = heir.audit(heir.tick(SETTLE))
+    successor = Auditor(CONFIG, **auditor.saved)
+    successor.see("a0", "a1", "a2")
+    marked = successor.audit(successor.tick(SETTLE))
     assert marked == ["a0", "a1", "a2", "stranger"]
 
 
 @pytest.mark.parametrize("phase", [ZonePhase.DOWN, ZonePhase.HELD])
 def test_the_next_auditor_finishes_what_was_begun(phase: ZonePhase) -> None:
-    heir = Auditor(CONFIG, a=phase)
-    effects = heir.see("a0", "a1", "a2")
+    successor = Auditor(CONFIG, a=phase)
+    effects = successor.see("a0", "a1", "a2")
     # HELD and yet on: an operator did that while there was no auditor.
     assert has(effects, DisableReplication) == (phase is ZonePhase.DOWN)
-    assert heir.core.zones.is_blocked("a") == (phase is ZonePhase.DOWN)
+    assert successor.core.zones.is_blocked("a") == (phase is ZonePhase.DOWN)
 
 
-def test_an_heir_of_a_zone_that_is_back_switches_on() -> None:
-    heir = Auditor(CONFIG)
-    heir.core = AuditorCore(CONFIG, {"a": ZonePhase.HELD}, f"{ZONE_REASON}a 0/3")
-    heir.see()
-    assert has(heir.tick(SETTLE), EnableReplication)
+def test_a_new_auditor_of_a_zone_that_is_back_switches_on() -> None:
+    successor = Auditor(CONFIG)
+    successor.core = AuditorCore(CONFIG, {"a": ZonePhase.HELD}, f"{ZONE_REASON}a 0/3")
+    successor.see()
+    assert has(successor.tick(SETTLE), EnableReplication)
     alone = Auditor(CONFIG)
     alone.core = AuditorCore(CONFIG, {}, f"{ZONE_REASON}a 0/3")  # the phases were lost
     assert not has(alone.see(), EnableReplication)

@@ -52,10 +52,10 @@ class Trouble:
 
     async def run(self) -> None:
         cluster, server = self.cluster, self.cluster.server
-        judge = server.on_change
+        check = server.on_change
 
         def on_change(session: str, path: str, before: Node | None, after: Node | None) -> None:
-            judge(session, path, before, after)
+            check(session, path, before, after)
             name = path.rpartition("/")[2]
             if session == cluster.store.session_id and name.startswith("urL"):
                 for act in self.on_mark.pop(int(name[3:]), []):

@@ -42,7 +42,7 @@ def test_a_lost_bookie_is_replaced(quorums: tuple[int, int, int]) -> None:
                 metadata = await cluster.metadata(writer.ledger_id)
                 assert lost not in metadata.segments[0].bookies
                 cluster.assert_whole(metadata)
-            assert cluster.judged > 0
+            assert cluster.checked > 0
             assert worker.metrics.members_replaced > 0
 
     virtual(scenario)
@@ -186,7 +186,7 @@ def test_damaged_copies_that_stay_damaged_are_replaced() -> None:
     virtual(scenario)
 
 
-def test_doubts_about_an_open_segment_wait_for_its_end() -> None:
+def test_uncertain_copies_of_an_open_segment_wait_for_its_end() -> None:
     """Nobody can tell yet what a bookie should hold of it; the marker isn't lost on the way."""
 
     async def scenario() -> None:

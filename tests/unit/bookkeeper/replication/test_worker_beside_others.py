@@ -351,20 +351,20 @@ def test_a_worker_dies_around_the_cas(after_cas: bool) -> None:
             writer = await cluster.write(40)
             lost = await cluster.lose_first(writer)
             first = await cluster.add_worker(seed=1)
-            session, dead = cluster.session_of(first), asyncio.Event()
+            session, killed = cluster.session_of(first), asyncio.Event()
 
             async def at_the_cas(kind: str, path: str) -> None:
                 if kind == "put" and path.startswith("/ledgers/0") and not after_cas:
-                    dead.set()
+                    killed.set()
                     await asyncio.Event().wait()
 
             def lose_answer(_: str, kind: str, path: str) -> bool:
-                if kind == "put" and path.startswith("/ledgers/0") and not dead.is_set():
-                    dead.set()
+                if kind == "put" and path.startswith("/ledgers/0") and not killed.is_set():
+                    killed.set()
                 return False
 
             cluster.server.before, cluster.server.lose_answer = at_the_cas, lose_answer
-            await dead.wait()
+            await killed.wait()
             cluster.server.before = None
             copied = first.metrics.entries_copied
             assert copied == 40

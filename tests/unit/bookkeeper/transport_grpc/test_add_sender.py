@@ -236,12 +236,12 @@ async def test_a_bookie_that_never_answers_is_given_up(monkeypatch: pytest.Monke
 def test_one_message_serves_every_bookie_of_a_write_set() -> None:
     cache = MessageCache()
     request = make_request(1, range(2), [b"a", b"b"])
-    twin = AddRequest(
+    equal_request = AddRequest(
         *(1, request.master_key, request.entry_ids, request.heads, request.bodies),
         *(request.body_bytes, False, request.done),
     )
     first = cache.encode([[request]])
-    assert cache.encode([[twin]]) is first
+    assert cache.encode([[equal_request]]) is first
     other = make_request(1, range(2, 4), [b"a", b"b"])
     assert cache.encode([[other]]) != first
     both = cache.encode([[request, other]])

@@ -36,7 +36,7 @@ async def network(tmp_path: Path) -> AsyncIterator[Network]:
     await network.close()
 
 
-def uses_lane(client: RemoteBookieClient) -> bool:
+def uses_add_connection(client: RemoteBookieClient) -> bool:
     return client._adds._connection is not None
 
 
@@ -51,7 +51,7 @@ async def test_a_ledger_is_written_in_order_while_its_streams_change_over(
     for number, body in enumerate(itertools.cycle(bodies(100, 3000))):
         ledger.append([b"head"], [body])
         sent.append(body)
-        after += all(map(uses_lane, clients))
+        after += all(map(uses_add_connection, clients))
         if after == 200:
             break
         assert asyncio.get_running_loop().time() < deadline, "some stream stays with gRPC"
@@ -64,11 +64,11 @@ async def test_a_ledger_is_written_in_order_while_its_streams_change_over(
     assert await read_all(network.client, ledger.ledger_id, recover=False) == sent
 
 
-async def test_a_lane_that_is_cut_costs_a_bookie_and_no_entry(network: Network) -> None:
+async def test_an_add_connection_that_is_cut_costs_a_bookie_and_no_entry(network: Network) -> None:
     ledger = await network.client.create_ledger(LedgerConfig(3, 3, 3))
     cut = network.remote(ledger.metadata.last_segment.bookies[1])
     ledger.append([b"head"], [b"first"])
-    await eventually(lambda: uses_lane(cut))
+    await eventually(lambda: uses_add_connection(cut))
     connection = cut._adds._connection
     assert connection is not None
     for number in range(200):
@@ -86,7 +86,7 @@ async def test_a_lane_that_is_cut_costs_a_bookie_and_no_entry(network: Network) 
     while await add(cut, 99, 0) != codes.OK:  # a new stream, after its back-off
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.01)
-    await eventually(lambda: uses_lane(cut))
+    await eventually(lambda: uses_add_connection(cut))
 
 
 @pytest.mark.parametrize("who", ["bookie", "client"])
@@ -101,13 +101,13 @@ async def test_either_side_can_do_without(tmp_path: Path, who: str) -> None:
     await network.pool.start()
     sent = bodies(50)
     ledger = await write(network.client, LedgerConfig(2, 2, 2), sent, batch=1)
-    assert not any(uses_lane(network.remote(each)) for each in ("b0", "b1"))
+    assert not any(uses_add_connection(network.remote(each)) for each in ("b0", "b1"))
     await ledger.close()
     assert await read_all(network.client, ledger.ledger_id, recover=False) == sent
     await network.close()
 
 
-async def test_nothing_that_is_encrypted_goes_over_a_lane(tmp_path: Path) -> None:
+async def test_nothing_that_is_encrypted_goes_over_an_add_connection(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.sign("bookie")
     network = Network(
@@ -120,11 +120,11 @@ async def test_nothing_that_is_encrypted_goes_over_a_lane(tmp_path: Path) -> Non
     client = network.remote("b0")
     for entry_id in range(20):
         assert await add(client, 1, entry_id) == codes.OK
-    assert not uses_lane(client)
+    assert not uses_add_connection(client)
     await network.close()
 
 
-async def test_a_door_that_nobody_reaches_leaves_adds_with_grpc(network: Network) -> None:
+async def test_a_port_that_nobody_reaches_leaves_adds_with_grpc(network: Network) -> None:
     """A firewall that knows one port of the bookie."""
     add_connections = network.served["b0"].server._add_connections
     assert add_connections is not None
@@ -133,13 +133,13 @@ async def test_a_door_that_nobody_reaches_leaves_adds_with_grpc(network: Network
     client = network.remote("b0")
     for entry_id in range(50):
         assert await add(client, 1, entry_id) == codes.OK
-    assert not uses_lane(client)
+    assert not uses_add_connection(client)
 
 
-async def test_no_lane_is_left_when_a_client_has_gone(network: Network) -> None:
+async def test_no_add_connection_is_left_when_a_client_has_gone(network: Network) -> None:
     client = network.remote("b0")
     assert await add(client, 1, 0) == codes.OK
-    await eventually(lambda: uses_lane(client))
+    await eventually(lambda: uses_add_connection(client))
     connection = client._adds._connection
     assert connection is not None
     await client.close()
@@ -152,7 +152,7 @@ async def test_no_lane_is_left_when_a_client_has_gone(network: Network) -> None:
 async def test_a_port_that_is_taken_is_told_at_the_start(network: Network) -> None:
     add_connections = network.served["b0"].server._add_connections
     assert add_connections is not None
-    server = BookieServer("b9", replace(TRANSPORT, lane_port=add_connections.port))
+    server = BookieServer("b9", replace(TRANSPORT, add_port=add_connections.port))
     with pytest.raises(OSError, match="in use"):
         await server.listen("127.0.0.1", 0)
     await server.close()

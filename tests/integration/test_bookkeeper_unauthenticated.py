@@ -1,8 +1,8 @@
-"""Strangers at the ports of a bookie and of auto-recovery: seeded nonsense, bounded in time.
+"""Unauthenticated clients at the ports of a bookie and of auto-recovery: seeded garbage.
 
-As test_broker_strangers.py: nobody gets in, whatever they say first, no answer is anything but a
-refusal, no traceback or secret is in the log, nothing of the strangers is left, and a client with a
-good token writes and reads all the while.
+As test_broker_unauthenticated.py: none is admitted, each answer is a refusal, no traceback or
+secret is in the log, no connection of theirs is left, and a client with a good token writes and
+reads all the while. Bounded in time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, Transpor
 from tests.autorecovery_process import AutoRecoveryProcess
 from tests.bookie_process import BookieProcess
 from tests.child_process import ChildProcess
-from tests.integration.test_broker_strangers import (
+from tests.integration.test_broker_unauthenticated import (
     GOOD,
     SECRET,
     SEEDS,
@@ -161,7 +161,7 @@ def unharmed(site: Site) -> Iterator[None]:
     deadline = time.monotonic() + LIMIT_S
     while (left := site.open_sockets()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert left == 0, "connections of strangers that are gone"
+    assert left == 0, "connections of clients that are gone"
     for process, offset in zip(site.processes, before, strict=True):
         said = process.log[offset:]
         # Nor a line of gRPC's, which would be one for each bad header

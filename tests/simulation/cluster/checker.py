@@ -65,7 +65,7 @@ class LedgerHistory:
         self.writer: AsyncLedgerWriter | None = None
 
 
-class Judge:
+class Checker:
     """Told of every effect that matters; ``check`` records what isn't as it must be."""
 
     def __init__(self, simulator: Simulator) -> None:

@@ -1,4 +1,4 @@
-"""Strangers at a door: words that trickle, peers that stay silent, thousands of both; TLS below."""
+"""Pending sockets: bytes that trickle, silent peers, thousands of both; TLS below."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import magnetar
 from broker.config import BrokerConfig
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_command
-from broker.service import pre_auth_acceptor as doorstep_module
+from broker.service import pre_auth_acceptor as acceptor_module
 from broker.service.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
 from broker.service.tls import TlsListener, listening_socket
 from broker.service.unauthenticated_limiter import UnauthenticatedLimiter
@@ -41,11 +41,11 @@ async def _until(condition: Callable[[], bool]) -> None:
     await eventually(condition, LIMIT_S)
 
 
-# --- the doorstep alone
+# --- the acceptor alone
 
 
 class Counting:
-    """A door that waits for ten bytes, and remembers."""
+    """A handler that waits for ten bytes, and remembers."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -67,15 +67,15 @@ class Counting:
 
 
 class Standing:
-    """A doorstep with its door, on a free port."""
+    """An acceptor with its handler, on a free port."""
 
     def __init__(self, limiter: UnauthenticatedLimiter | None = None, **more: Any) -> None:
-        self.door, self.limiter = (
+        self.handler, self.limiter = (
             Counting(),
             UnauthenticatedLimiter(100) if limiter is None else limiter,
         )
         more.setdefault("deadline_s", lambda: LIMIT_S)
-        self.acceptor = PreAuthAcceptor(self.door, self.limiter, what="test", **more)
+        self.acceptor = PreAuthAcceptor(self.handler, self.limiter, what="test", **more)
         self.port = self.acceptor.start(listening_socket("127.0.0.1", 0, "test"), 128)
 
     async def come(self, data: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -85,14 +85,14 @@ class Standing:
         return reader, writer
 
     def come_and_speak(self, data: bytes) -> socket.socket:
-        """All of it before the doorstep hears of it."""
-        stranger = socket.create_connection(("127.0.0.1", self.port), LIMIT_S)
-        stranger.sendall(data)
-        return stranger
+        """All of it before the acceptor reads it."""
+        remote = socket.create_connection(("127.0.0.1", self.port), LIMIT_S)
+        remote.sendall(data)
+        return remote
 
     def close(self) -> None:
         self.acceptor.close()
-        for _, taken in self.door.taken:
+        for _, taken in self.handler.taken:
             taken.close()
 
 
@@ -107,14 +107,14 @@ async def test_words_that_trickle_are_put_together() -> None:
     _, writer = await standing.come()
     for index in range(1, 11):
         writer.write(bytes([index]))
-        await _until(partial(standing.door.has_looked, index))
-    assert [words for words, _ in standing.door.taken] == [bytes(range(1, 11))]
+        await _until(partial(standing.handler.has_looked, index))
+    assert [words for words, _ in standing.handler.taken] == [bytes(range(1, 11))]
     assert (len(standing.limiter), len(standing.acceptor), standing.acceptor.held_bytes) == (
         0,
         0,
         0,
     )
-    assert not standing.door.left
+    assert not standing.handler.left
     writer.close()
     standing.close()
 
@@ -126,7 +126,7 @@ async def test_who_leaves_is_forgotten() -> None:
     await _until(lambda: len(standing.acceptor) == 2 and standing.acceptor.held_bytes == 4)
     silent.close()
     began.transport.abort()
-    await _until(lambda: len(standing.door.left) == 2)
+    await _until(lambda: len(standing.handler.left) == 2)
     assert (len(standing.limiter), len(standing.acceptor), standing.acceptor.held_bytes) == (
         0,
         0,
@@ -136,7 +136,7 @@ async def test_who_leaves_is_forgotten() -> None:
 
 
 async def test_there_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doorstep_module, "_SWEEP_S", 0.01)
+    monkeypatch.setattr(acceptor_module, "_SWEEP_S", 0.01)
     standing = Standing(deadline_s=lambda: 0.05)
     pending_sockets = [await standing.come(data) for data in (b"", b"1234")]
     assert [await _ended(reader) for reader, _ in pending_sockets] == [b"", b""]
@@ -147,10 +147,10 @@ async def test_there_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_all_of_them_together_may_keep_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doorstep_module, "_HELD_BYTES_MAX", 20)
+    monkeypatch.setattr(acceptor_module, "_HELD_BYTES_MAX", 20)
     standing = Standing()
     pending_sockets = [await standing.come(bytes(9)) for _ in range(5)]
-    await _until(lambda: len(standing.door.left) == 3)
+    await _until(lambda: len(standing.handler.left) == 3)
     assert standing.acceptor.held_bytes == 18
     for reader, _ in pending_sockets[:3]:  # the oldest make room
         assert await _ended(reader) == b""
@@ -162,7 +162,7 @@ async def test_all_of_them_together_may_keep_so_much(monkeypatch: pytest.MonkeyP
 async def test_files_that_others_need_are_left_to_them() -> None:
     standing = Standing(admits=lambda pending_sockets: pending_sockets <= 2)
     pending_sockets = [await standing.come(bytes(9)) for _ in range(5)]
-    await _until(lambda: len(standing.door.left) == 3)
+    await _until(lambda: len(standing.handler.left) == 3)
     assert (len(standing.acceptor), standing.limiter.cut) == (2, 3)
     for _, writer in pending_sockets:
         writer.close()
@@ -178,18 +178,18 @@ async def test_who_is_turned_away_at_once_takes_nobodys_place() -> None:
     standing = Standing(limiter=UnauthenticatedLimiter(2))
     waiting = [await standing.come(bytes(9)) for _ in range(2)]
     await _until(lambda: standing.acceptor.held_bytes == 18)
-    standing.door.look = lambda pending: pending.end(b"no")  # type: ignore[method-assign] # of this one
-    strangers = [standing.come_and_speak(b"words") for _ in range(5)]
-    await _until(lambda: len(standing.door.left) == 5)
+    standing.handler.look = lambda pending: pending.end(b"no")  # type: ignore[method-assign] # of this one
+    remotes = [standing.come_and_speak(b"words") for _ in range(5)]
+    await _until(lambda: len(standing.handler.left) == 5)
     assert (len(standing.acceptor), standing.acceptor.held_bytes, standing.limiter.cut) == (
         2,
         18,
         0,
     )
-    for stranger in strangers:
-        stranger.settimeout(LIMIT_S)
-        assert (stranger.recv(10), stranger.recv(10)) == (b"no", b"")
-        stranger.close()
+    for remote in remotes:
+        remote.settimeout(LIMIT_S)
+        assert (remote.recv(10), remote.recv(10)) == (b"no", b"")
+        remote.close()
     for _, writer in waiting:
         writer.close()
     standing.close()
@@ -199,11 +199,11 @@ async def test_who_is_turned_away_at_once_takes_nobodys_place() -> None:
 async def test_who_reads_nothing_keeps_nobody_waiting(how: str) -> None:
     """Sockets of guests are in blocking mode."""
     standing = Standing()
-    stranger = standing.come_and_speak(b"12345")
-    await _until(lambda: standing.door.looks == 1)
+    remote = standing.come_and_speak(b"12345")
+    await _until(lambda: standing.handler.looks == 1)
     (pending,) = standing.acceptor._pending_sockets
-    stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    rescue = threading.Timer(2 * LIMIT_S, stranger.close)  # a reset, which ends any wait
+    remote.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    rescue = threading.Timer(2 * LIMIT_S, remote.close)  # a reset, which ends any wait
     rescue.start()
     if how == "end":
         pending.end(bytes(64 << 20))
@@ -212,17 +212,17 @@ async def test_who_reads_nothing_keeps_nobody_waiting(how: str) -> None:
             pending.send(bytes(1 << 20))
     assert rescue.is_alive()
     rescue.cancel()
-    assert standing.door.left == [pending]
-    stranger.close()
+    assert standing.handler.left == [pending]
+    remote.close()
     standing.close()
 
 
-async def test_a_door_that_peeks_leaves_the_words_in_the_socket() -> None:
+async def test_a_handler_that_peeks_leaves_the_bytes_in_the_socket() -> None:
     standing = Standing(peek_bytes=4)
-    standing.door.look = lambda it: standing.door.taken.append((it.received, it.take()))  # type: ignore[method-assign,arg-type,assignment] # of this one
+    standing.handler.look = lambda it: standing.handler.taken.append((it.received, it.take()))  # type: ignore[method-assign,arg-type,assignment] # of this one
     _, writer = await standing.come(b"hello")
-    await _until(lambda: len(standing.door.taken) == 1)
-    words, taken = standing.door.taken[0]
+    await _until(lambda: len(standing.handler.taken) == 1)
+    words, taken = standing.handler.taken[0]
     assert words == b"hell"
     assert taken.recv(100) == b"hello"
     assert not taken.getblocking()
@@ -236,7 +236,7 @@ async def test_a_door_that_peeks_leaves_the_words_in_the_socket() -> None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    key = tmp_path_factory.mktemp("door") / "key"
+    key = tmp_path_factory.mktemp("pre_auth") / "key"
     key.write_bytes(SECRET)
     key.chmod(0o600)
     with magnetar.embedded(
@@ -388,7 +388,7 @@ def test_thousands_who_say_half_a_word_cost_little(tmp_path: Path, many_files: i
             late.expect(pb.BaseCommand.CONNECTED)
         grown = process.resident_bytes() - before
         # 16 KiB of buffers for each HTTP connection that has begun to speak, far less for others
-        assert grown < 110 << 20, f"{grown >> 20} MB for {3 * count} strangers"
+        assert grown < 110 << 20, f"{grown >> 20} MB for {3 * count} clients"
     assert "Traceback" not in process.log
 
 

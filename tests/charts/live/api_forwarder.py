@@ -41,7 +41,7 @@ class _Server(socketserver.ThreadingTCPServer):
     target: tuple[str, int]
 
 
-class ApiDoor:
+class ApiForwarder:
     """Passes bytes on until ``close``; TLS is between the pod and the API server."""
 
     def __init__(self, host: str, port: int) -> None:

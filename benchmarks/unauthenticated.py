@@ -1,4 +1,4 @@
-"""What strangers at the ports cost a client that is known: `python -m benchmarks.strangers`.
+"""What strangers at the ports cost a client that is known: `python -m benchmarks.unauthenticated`.
 
 One client publishes message after message, each waiting for its receipt, while strangers come 2,000
 times a second, in groups of ten: they say nothing, talk nonsense, show wrong credentials, leave in
@@ -61,7 +61,7 @@ class Kind:
     """One way to be refused."""
 
     name: str
-    door: str  # binary, tls or http
+    port_name: str  # binary, tls or http
     says: tuple[bytes, ...]  # right after connecting, one after the other
     leaves_at_answer: bool = True  # at the first byte of it; else when the broker closes
     stays_s: float = 5.0  # at most
@@ -109,7 +109,7 @@ def client_hello() -> bytes:
 # --- strangers
 
 
-class Strangers:
+class UnauthenticatedClients:
     """Non-blocking sockets on one epoll."""
 
     def __init__(self, kind: Kind, port: int, rate: int) -> None:
@@ -142,27 +142,27 @@ class Strangers:
         if len(self._open) >= _OPEN_MAX:
             self.failed += 1
             return
-        stranger = socket.socket()
-        stranger.setblocking(False)
+        sock = socket.socket()
+        sock.setblocking(False)
         try:
             # On the loopback the kernel has connected it when this returns
             with contextlib.suppress(BlockingIOError):
-                stranger.connect(self._address)
+                sock.connect(self._address)
             if says := self._kind.says[self.came % len(self._kind.says)]:
-                stranger.send(says)
+                sock.send(says)
         except OSError:
             self.failed += 1
-            stranger.close()
+            sock.close()
             return
-        number = stranger.fileno()
-        self._open[number] = stranger, now_s
+        number = sock.fileno()
+        self._open[number] = sock, now_s
         self._ends.append((now_s + self._kind.stays_s, number, now_s))
         self._epoll.register(number, select.EPOLLIN)
 
     def _on_event(self, number: int) -> None:
-        stranger, began_s = self._open[number]
+        sock, began_s = self._open[number]
         try:
-            data = stranger.recv(4096)
+            data = sock.recv(4096)
         except BlockingIOError:
             return
         except OSError:
@@ -173,22 +173,22 @@ class Strangers:
             self._leave(number)
 
     def _leave(self, number: int) -> None:
-        stranger, _ = self._open.pop(number)
+        sock, _ = self._open.pop(number)
         # No TIME_WAIT: the ports of this machine would run out.
-        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        stranger.close()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        sock.close()
 
 
-def strangers_process(kind: Kind, port: int, rate: int, seconds: float, told: Any) -> None:
+def clients_process(kind: Kind, port: int, rate: int, seconds: float, told: Any) -> None:
     os.sched_setaffinity(0, {OTHER_CORE})
-    strangers = Strangers(kind, port, rate)
-    strangers.run(seconds)
-    waits = sorted(strangers.waits_s) or [0.0]
+    clients = UnauthenticatedClients(kind, port, rate)
+    clients.run(seconds)
+    waits = sorted(clients.waits_s) or [0.0]
     told.send(
         {
-            "came": strangers.came,
-            "answered": strangers.answered,
-            "failed": strangers.failed,
+            "came": clients.came,
+            "answered": clients.answered,
+            "failed": clients.failed,
             "wait_p50_ms": waits[len(waits) // 2] * 1000,
             "wait_max_ms": waits[-1] * 1000,
             "cpu_s": time.process_time(),
@@ -229,7 +229,7 @@ def flood(
 ) -> Iterator[None]:
     here, there = SPAWN.Pipe()
     length_s = seconds + 2 * _WARM_UP_S
-    process = SPAWN.Process(target=strangers_process, args=(kind, port, rate, length_s, there))
+    process = SPAWN.Process(target=clients_process, args=(kind, port, rate, length_s, there))
     process.start()
     there.close()  # if it dies, recv ends
     time.sleep(1.0 + _WARM_UP_S)  # it loads its modules first
@@ -323,7 +323,7 @@ def one_row(
     url, seconds = broker.process.service_url, options.seconds
     row: dict[str, float] = {}
     told: dict[str, Any] = {}
-    phases = {"alone": None, "control": control, "beside": broker.ports[kind.door]}
+    phases = {"alone": None, "control": control, "beside": broker.ports[kind.port_name]}
     for phase, port in phases.items():
         with contextlib.ExitStack() as stack:
             if port is not None:
@@ -374,7 +374,7 @@ def cost_table(chosen: list[Kind], options: argparse.Namespace) -> None:
         for kind in chosen:
             told: dict[str, Any] = {}
             before_s = broker.process.cpu_seconds()
-            with flood(kind, broker.ports[kind.door], options.rate, options.seconds, told):
+            with flood(kind, broker.ports[kind.port_name], options.rate, options.seconds, told):
                 pass
             wait_until_idle(broker.process)  # passwords are still checked
             used_s = broker.process.cpu_seconds() - before_s
@@ -399,7 +399,7 @@ def login_table(chosen: list[Kind], options: argparse.Namespace) -> None:
         # A fresh broker: one remembers who was in
         with contextlib.ExitStack() as stack:
             broker = stack.enter_context(server())
-            port, seconds = broker.ports[kind.door], 2 * options.seconds
+            port, seconds = broker.ports[kind.port_name], 2 * options.seconds
             stack.enter_context(flood(kind, port, options.rate, seconds, told))
             for name in KNOWN:
                 began_s = time.perf_counter()

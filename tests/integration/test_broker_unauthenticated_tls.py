@@ -1,8 +1,8 @@
-"""Strangers at the TLS ports and at the WebSocket's upgrade: seeded nonsense, bounded in time.
+"""Unauthenticated clients at the TLS ports and at the WebSocket's upgrade: seeded garbage.
 
-As test_broker_strangers.py, one layer further out: what is no TLS, what only begins like it, and
-what comes through it. Passing means that nobody gets in, that no line of the log is a traceback or
-a secret, and that a client with a good token works on.
+As test_broker_unauthenticated.py, one layer further out: bytes that are no TLS, that only begin
+like TLS, and that come through it. None is admitted, no line of the log is a traceback or a secret,
+and a client with a good token works on. Bounded in time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import FrameReader
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority, Pair
-from tests.integration.test_broker_strangers import (
+from tests.integration.test_broker_unauthenticated import (
     GOOD,
     SECRET,
     SEEDS,

@@ -1,4 +1,4 @@
-"""Plain requests that are refused at the door of the web port: the same answers as behind it."""
+"""Plain requests that the web port refuses before a connection exists: the same answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIMIT_S = 30.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    folder = tmp_path_factory.mktemp("door")
+    folder = tmp_path_factory.mktemp("pre_auth")
     (folder / "key").write_bytes(SECRET)
     (folder / "passwords").write_text("joe:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n")
     for name in ("key", "passwords"):
@@ -230,7 +230,7 @@ def test_nothing_that_was_shown_is_in_the_answer(tmp_path: Path) -> None:
     assert b"secret-path" not in answer
 
 
-def test_rooms_of_all_doors_and_password_checks_are_on_the_metrics_page(
+def test_limiters_of_all_ports_and_password_checks_are_on_the_metrics_page(
     broker: EmbeddedBroker,
 ) -> None:
     url = httpx.URL(broker.web_url)

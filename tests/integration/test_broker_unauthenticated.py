@@ -1,7 +1,7 @@
-"""Strangers at both ports of a broker that asks who they are: seeded nonsense, bounded in time.
+"""Unauthenticated clients at both ports of a broker with authentication: seeded garbage.
 
-Passing means: nobody gets in, no answer but a refusal, no traceback in the log, no secret in it,
-nothing of the strangers is left, and a client that has proved who it is works all the while.
+None is admitted, each answer is a refusal, no traceback or secret is in the log, no connection of
+theirs is left, and an authenticated client works all the while. Bounded in time.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def unharmed(server: StandaloneProcess) -> Iterator[None]:
     deadline = time.monotonic() + LIMIT_S
     while (left := _open_sockets(server)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert left == 0, "connections of strangers that are gone"
+    assert left == 0, "connections of clients that are gone"
     said = server.log[before:]
     found = re.search(r"Traceback|internal error|never awaited|never retrieved|CRITICAL", said)
     assert found is None, said[max(0, found.start() - 2_000) : found.start() + 4_000]

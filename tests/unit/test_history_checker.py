@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.history_judge import Position, Session, check_numbers, check_sessions, check_stored
+from tests.history_checker import Position, Session, check_numbers, check_sessions, check_stored
 
 #: Ten messages in two ledgers; number 3 was sent, and is not stored.
 LOG: dict[Position, int] = {

@@ -1,4 +1,4 @@
-"""Lanes: frames however they are cut, the order over two ways, and what a stranger gets."""
+"""Add connections: frames in pieces, the order over two ways, unauthenticated clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bookkeeper import codes
 from bookkeeper.transport import AddRequest, BookieClient
 from bookkeeper.transport_grpc.add_connection import (
     FIRST_FRAME,
-    TICKET_BYTES,
+    TOKEN_BYTES,
     AddConnectionOffer,
     FrameSplitter,
 )
@@ -53,7 +53,7 @@ def frame(entry_id: int, body: bytes = b"body") -> bytes:
     return encode_message([[make_request(1, range(entry_id, entry_id + 1), [body])]])
 
 
-# ---- what comes over a lane is cut into messages
+# ---- what comes over an add connection is cut into messages
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=12), st.randoms(use_true_random=False))
@@ -189,17 +189,17 @@ class FakeBookie:
 
 
 class Served:
-    """One stream of a bookie, and its lane once it was taken."""
+    """One stream of a bookie, and its add connection once it was taken."""
 
     def __init__(self, **settings: Any) -> None:
         self.bookie, self.context = FakeBookie(), FakeContext()
         self.service = AddService(TransportConfig(**settings))
-        self.door = AddConnectionServer(_FRAME_MAX)
+        self.add_server = AddConnectionServer(_FRAME_MAX)
         self.wire = Wire()
-        self.connection = ServerAddConnection(self.door)
+        self.connection = ServerAddConnection(self.add_server)
         self.task = asyncio.get_running_loop().create_task(
             self.service.run(
-                cast("BookieClient", self.bookie), self.context, cast("Any", self), self.door
+                cast("BookieClient", self.bookie), self.context, cast("Any", self), self.add_server
             )
         )
 
@@ -268,14 +268,14 @@ async def test_frames_of_both_ways_are_taken_in_order(seed: int) -> None:
     assert served.context.status is None
 
 
-async def test_a_lane_that_is_lost_ends_its_stream() -> None:
+async def test_an_add_connection_that_is_lost_ends_its_stream() -> None:
     served = Served()
     await served.take_offer()
     served.connection.data_received(FIRST_FRAME.pack(0) + frame(0))
     served.connection.connection_lost(ConnectionResetError())
     with pytest.raises(Aborted):
         await served.task
-    assert served.context.status == (grpc.StatusCode.UNAVAILABLE, "the lane is lost")
+    assert served.context.status == (grpc.StatusCode.UNAVAILABLE, "the add connection is lost")
     served.bookie.answer()  # nobody listens, and nothing breaks
 
 
@@ -287,7 +287,7 @@ async def test_a_lane_that_is_lost_ends_its_stream() -> None:
         FIRST_FRAME.pack(0) + FRAME_HEADER.pack(_FRAME_MAX + 1, 1, 1, 0, 0, 0),
     ],
 )
-async def test_garbage_on_a_lane_ends_the_stream_with_the_reason(garbage: bytes) -> None:
+async def test_garbage_on_an_add_connection_ends_the_stream_with_the_reason(garbage: bytes) -> None:
     served = Served()
     await served.take_offer()
     served.connection.data_received(garbage)
@@ -317,7 +317,9 @@ async def test_no_frame_comes_twice_or_on_both_ways() -> None:
         assert served.context.status[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_refused_stream_answers_what_it_took_over_the_lane_and_takes_no_more() -> None:
+async def test_a_refused_stream_answers_what_it_took_over_the_connection_and_takes_no_more() -> (
+    None
+):
     served = Served()
     await served.take_offer()
     served.connection.data_received(FIRST_FRAME.pack(0) + frame(0))
@@ -347,7 +349,7 @@ async def test_who_does_not_read_its_answers_is_not_read_either() -> None:
     await served.close()
 
 
-async def test_a_lane_that_waits_for_another_ones_answers_goes_on() -> None:
+async def test_an_add_connection_that_waits_for_answers_of_another_goes_on() -> None:
     served = Served(stream_bytes_max=1 << 20)
     served.service.limit(100)
     await served.take_offer()
@@ -361,62 +363,66 @@ async def test_a_lane_that_waits_for_another_ones_answers_goes_on() -> None:
     await served.close()
 
 
-async def test_a_stranger_at_the_lanes_door_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unauthenticated_client_at_the_add_port_gets_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("bookkeeper.transport_grpc.add_connection_server._UNAUTHENTICATED_MAX", 3)
     served = Served()
     offer = await served.take_offer()
 
-    def stranger() -> tuple[ServerAddConnection, Wire]:
-        wire, connection = Wire(), ServerAddConnection(served.door)
+    def unauthenticated() -> tuple[ServerAddConnection, Wire]:
+        wire, connection = Wire(), ServerAddConnection(served.add_server)
         wire.owner = connection
         connection.connection_made(wire)
         return connection, wire
 
     for client_token in (
-        bytes(TICKET_BYTES),
+        bytes(TOKEN_BYTES),
         offer.server_token,
         offer.client_token,
     ):  # that one is used
-        connection, wire = stranger()
+        connection, wire = unauthenticated()
         connection.data_received(client_token[:5])
         connection.data_received(client_token[5:] + frame(0))
         assert wire.gone
         assert wire.written == b""
-    wires = [stranger()[1] for _ in range(4)]
+    wires = [unauthenticated()[1] for _ in range(4)]
     assert [wire.gone for wire in wires] == [True, False, False, False]
     await asyncio.sleep(0)
     assert served.bookie.entries == []
-    served.door.close()
+    served.add_server.close()
     assert all(wire.gone for wire in wires)
-    assert not served.wire.gone, "a lane in use ends with its stream"
+    assert not served.wire.gone, "an add connection in use ends with its stream"
     await served.close()
 
 
-async def test_a_stranger_who_says_nothing_has_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookkeeper.transport_grpc.add_connection_server._TICKET_S", 0.01)
-    door, wire = AddConnectionServer(_FRAME_MAX), Wire()
-    ServerAddConnection(door).connection_made(wire)
+async def test_an_unauthenticated_client_that_sends_nothing_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bookkeeper.transport_grpc.add_connection_server._TOKEN_TIMEOUT_S", 0.01)
+    add_server, wire = AddConnectionServer(_FRAME_MAX), Wire()
+    ServerAddConnection(add_server).connection_made(wire)
     await eventually(lambda: wire.gone)
 
 
 # ---- a client's end
 
 
-class LaneBench(Bench):
+class AddConnectionBench(Bench):
     """A sender whose offers are taken with a wire of the test's."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.wires: list[Wire] = []
         self.add_connections: list[ClientAddConnection] = []
-        self.lane_error: OSError | None = None
+        self.connect_error: OSError | None = None
         self.sender._take_offer = self._take_offer
 
     async def _take_offer(
         self, offer: AddConnectionOffer, owner: AddConnectionListener
     ) -> ClientAddConnection:
-        if self.lane_error is not None:
-            raise self.lane_error
+        if self.connect_error is not None:
+            raise self.connect_error
         wire, connection = Wire(), ClientAddConnection(offer, owner)
         wire.owner = connection
         connection.connection_made(wire)
@@ -426,24 +432,24 @@ class LaneBench(Bench):
         return connection
 
     async def begin(self) -> FakeCall:
-        """One frame over gRPC, then a lane."""
+        """One frame over gRPC, then an add connection."""
         self.add(0)
         await eventually(lambda: bool(self.calls and self.calls[-1].written))
         self.calls[-1].answers.put_nowait(AddConnectionOffer.make(1).encode())
-        await eventually(lambda: bool(self.wires and len(self.wires[-1].written) > TICKET_BYTES))
+        await eventually(lambda: bool(self.wires and len(self.wires[-1].written) > TOKEN_BYTES))
         return self.calls[-1]
 
     def carried(self) -> list[int]:
-        """Entries of the last lane."""
-        stream = self.wires[-1].written[TICKET_BYTES + FIRST_FRAME.size :]
+        """Entries of the last add connection."""
+        stream = self.wires[-1].written[TOKEN_BYTES + FIRST_FRAME.size :]
         found = decode_message(stream) if stream else []
         return [entry_id for each in found for entry_id in each.entry_ids]
 
 
-async def test_a_sender_goes_on_over_the_lane_and_takes_answers_from_both_ways() -> None:
-    bench = LaneBench()
+async def test_a_sender_goes_on_over_the_add_connection_and_takes_answers_from_both() -> None:
+    bench = AddConnectionBench()
     call = await bench.begin()
-    (first,) = FIRST_FRAME.unpack_from(bench.wires[0].written, TICKET_BYTES)
+    (first,) = FIRST_FRAME.unpack_from(bench.wires[0].written, TOKEN_BYTES)
     assert first == 1
     bench.add(1)
     bench.add(2)
@@ -461,8 +467,8 @@ async def test_a_sender_goes_on_over_the_lane_and_takes_answers_from_both_ways()
     assert bench.wires[0].gone
 
 
-async def test_what_is_on_its_way_over_grpc_counts_before_the_lane_begins() -> None:
-    bench = LaneBench()
+async def test_what_is_on_its_way_over_grpc_counts_before_the_add_connection_begins() -> None:
+    bench = AddConnectionBench()
     bench.may_write = False
     bench.add(0)
     await eventually(lambda: bool(bench.calls and bench.calls[0].written))
@@ -471,16 +477,16 @@ async def test_what_is_on_its_way_over_grpc_counts_before_the_lane_begins() -> N
     bench.add(2)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert len(bench.wires[0].written) == TICKET_BYTES, "a message is being written"
+    assert len(bench.wires[0].written) == TOKEN_BYTES, "a message is being written"
     bench.calls[0].may_write.set()
     await eventually(lambda: bench.carried() == [2])
-    assert FIRST_FRAME.unpack_from(bench.wires[0].written, TICKET_BYTES) == (1,)
+    assert FIRST_FRAME.unpack_from(bench.wires[0].written, TOKEN_BYTES) == (1,)
     await bench.sender.close()
 
 
-async def test_without_a_lane_everything_stays_with_grpc() -> None:
-    bench = LaneBench()
-    bench.lane_error = ConnectionRefusedError("nobody there")
+async def test_without_an_add_connection_everything_stays_with_grpc() -> None:
+    bench = AddConnectionBench()
+    bench.connect_error = ConnectionRefusedError("nobody there")
     bench.add(0)
     await eventually(lambda: bool(bench.calls and bench.calls[0].written))
     bench.calls[0].answers.put_nowait(AddConnectionOffer.make(1).encode())
@@ -495,12 +501,12 @@ async def test_without_a_lane_everything_stays_with_grpc() -> None:
 
 
 @pytest.mark.parametrize("stream_says_why", [True, False])
-async def test_a_lost_lane_fails_what_waits(
+async def test_a_lost_add_connection_fails_what_waits(
     stream_says_why: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason_s = 60.0 if stream_says_why else 0.01
     monkeypatch.setattr("bookkeeper.transport_grpc.add_sender._REASON_S", reason_s)
-    bench = LaneBench()
+    bench = AddConnectionBench()
     call = await bench.begin()
     bench.add(1)
     await eventually(lambda: bench.carried() == [1])
@@ -517,11 +523,11 @@ async def test_a_lost_lane_fails_what_waits(
 
 
 @pytest.mark.parametrize("answers", [encode_answers([(7, codes.OK)]), encode_answers([(0, 0)]) * 2])
-async def test_answers_to_what_was_never_sent_end_the_lane(
+async def test_answers_to_what_was_never_sent_end_the_add_connection(
     answers: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bookkeeper.transport_grpc.add_sender._REASON_S", 0.01)
-    bench = LaneBench()
+    bench = AddConnectionBench()
     await bench.begin()
     bench.add(1)
     await eventually(lambda: bench.carried() == [1])
@@ -531,8 +537,8 @@ async def test_answers_to_what_was_never_sent_end_the_lane(
     await bench.sender.close()
 
 
-async def test_with_another_token_the_lane_is_drained_and_a_new_stream_begins() -> None:
-    bench = LaneBench()
+async def test_with_another_token_the_add_connection_is_drained_and_a_new_stream_begins() -> None:
+    bench = AddConnectionBench()
     call = await bench.begin()
     bench.add(1)
     await eventually(lambda: bench.carried() == [1])
@@ -561,8 +567,8 @@ async def test_with_another_token_the_lane_is_drained_and_a_new_stream_begins() 
     await bench.sender.close()
 
 
-async def test_what_a_full_lane_does_not_take_waits_and_goes_as_one() -> None:
-    bench = LaneBench()
+async def test_what_a_full_add_connection_does_not_take_waits_and_goes_as_one() -> None:
+    bench = AddConnectionBench()
     await bench.begin()
     bench.add_connections[0].pause_writing()
     for first in range(1, 5):
@@ -571,20 +577,20 @@ async def test_what_a_full_lane_does_not_take_waits_and_goes_as_one() -> None:
     assert bench.carried() == []
     bench.add_connections[0].resume_writing()
     await eventually(lambda: bench.carried() == [1, 2, 3, 4])
-    assert len(decode_message(bench.wires[0].written[TICKET_BYTES + FIRST_FRAME.size :])) == 1
+    assert len(decode_message(bench.wires[0].written[TOKEN_BYTES + FIRST_FRAME.size :])) == 1
     await bench.sender.close()
 
 
 async def test_a_client_believes_only_the_bookie_that_made_the_offer() -> None:
     class Impostor(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            cast("asyncio.Transport", transport).write(bytes(TICKET_BYTES))
+            cast("asyncio.Transport", transport).write(bytes(TOKEN_BYTES))
 
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Impostor, "127.0.0.1", 0)
     offer = AddConnectionOffer.make(server.sockets[0].getsockname()[1])
     try:
         with pytest.raises(ConnectionError, match="isn't the bookie"):
-            await ClientAddConnection.connect("127.0.0.1", offer, LaneBench().sender)
+            await ClientAddConnection.connect("127.0.0.1", offer, AddConnectionBench().sender)
     finally:
         server.close()
