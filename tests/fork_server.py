@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-_SERVERS: Final = multiprocessing.get_context("forkserver")
 # All that a server imports, early or late, except the module that is run.
-_SERVERS.set_forkserver_preload(
-    [
-        *("broker.cli.server_start", "broker.cli.standalone_command", "broker.cluster_broker"),
-        *("broker.http.app", "broker.http.server", "broker.http.replication_metrics"),
-        *("broker.cli.bookie_command", "bookkeeper.bookie.process"),
-        *("broker.cli.autorecovery_command", "bookkeeper.replication.process"),
-        *("metadata.zookeeper.store", "encodings.idna", "tests.fork_server"),
-    ]
-)
+_IMPORTED: Final = [
+    *("broker.cli.server_start", "broker.cli.standalone_command", "broker.cluster_broker"),
+    *("broker.http.app", "broker.http.server", "broker.http.replication_metrics"),
+    *("broker.cli.bookie_command", "bookkeeper.bookie.process"),
+    *("broker.cli.autorecovery_command", "bookkeeper.replication.process"),
+    *("metadata.zookeeper.store", "encodings.idna"),
+]
+_SERVERS: Final = multiprocessing.get_context("forkserver")
+_SERVERS.set_forkserver_preload(_IMPORTED)
 
 
 class Fork:
@@ -80,5 +79,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, l
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    # A fork server says nothing of modules that it doesn't find.
+    assert not (unknown := set(_IMPORTED) - set(sys.modules)), unknown
     sys.argv[1:] = command[1:]
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
