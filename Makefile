@@ -25,7 +25,7 @@ standalone: $(STAMP)  ## one process: binary protocol on 6650, HTTP on 8080, dat
 
 # Three workers for two cores: half of the tests' time is waiting for processes. Order: tests/conftest.py.
 test: $(STAMP)  ## all tests that CI runs
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20
 
 check: $(STAMP)  ## format, lint, types, generated code
 	$(BIN)/ruff format --check .
