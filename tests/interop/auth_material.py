@@ -144,7 +144,7 @@ class Material:
             "tlsCertificateFilePath": str(broker.certificate),
             "tlsKeyFilePath": str(broker.key),
             "tlsTrustCertsFilePath": str(self.authority),
-            "authenticationRefreshCheckSeconds": "5",
+            "authenticationRefreshCheckSeconds": "2",
             "proxyRoles": "proxy",
             "authorizationEnabled": "true",
             "superUserRoles": "admin",
