@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.nightly import NIGHTLY
-from tests.simulation.simulator import seeds
+from tests.simulation.simulator import Outcome, seeds
 from tests.simulation.worlds import (
     CLUSTER,
     DECAY,
@@ -21,6 +22,7 @@ from tests.simulation.worlds import (
     SURVIVORS,
     WORLDS,
     ZONES,
+    check,
     check_seed,
     run_seed,
 )
@@ -54,9 +56,15 @@ REACHED = (
 )
 
 
+@cache
+def outcome(seed: int) -> Outcome:
+    """Of a run that several tests look at."""
+    return run_seed(CLUSTER, seed)
+
+
 @pytest.mark.parametrize("seed", seeds())
 def test_cluster(seed: int) -> None:
-    check_seed(CLUSTER, seed)
+    check(CLUSTER, outcome(seed))
 
 
 @pytest.mark.parametrize("world", [ZONES, RETURNS, DECAY, SURVIVORS])
@@ -68,7 +76,7 @@ def test_worlds_of_one_kind_of_trouble(world: str) -> None:
 def test_the_seeds_meet_what_they_are_for() -> None:
     met: Counter[str] = Counter()
     for seed in range(100):
-        met += run_seed(CLUSTER, seed).counters
+        met += outcome(seed).counters
     rare = {what: met[what] for what in REACHED if met[what] < 10}
     assert not rare
 

@@ -71,12 +71,16 @@ def run_seed(world: str, seed: int, log: TextIO | None = None) -> Outcome:
 
 
 def check_seed(world: str, seed: int) -> None:
+    """Run it, for tests; see `check`."""
+    check(world, run_seed(world, seed))
+
+
+def check(world: str, outcome: Outcome) -> None:
     """For tests.
 
     Raises:
-        AssertionError: with every violated invariant and the command that replays the run.
+        AssertionError: with violated invariants and the command that replays the run.
     """
-    outcome = run_seed(world, seed)
     if outcome.violations:
-        text = "\n  ".join(outcome.violations[:5])
+        text, seed = "\n  ".join(outcome.violations[:5]), outcome.seed
         raise AssertionError(f"seed {seed}; again: {replay_command(world, seed)}\n  {text}")
