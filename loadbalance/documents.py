@@ -138,6 +138,8 @@ def broker_load_document(load: BrokerLoad, weights_usage: float) -> Document:
         document["draining"] = True
     if load.incarnation:
         document["incarnation"] = load.incarnation
+    if load.properties:
+        document["properties"] = dict(load.properties)
     return document
 
 
@@ -176,6 +178,7 @@ def broker_load_of(broker_id: str, document: Mapping[str, Any]) -> BrokerLoad:
     load.draining = _flag(document, "draining", False)
     load.protocols = _mapping(document, "protocols")
     load.advertised_listeners = _mapping(document, "advertisedListeners")
+    load.properties = _mapping(document, "properties")
     return load
 
 

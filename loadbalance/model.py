@@ -126,6 +126,7 @@ class BrokerLoad:
     draining: bool = False  # our own: it gives its bundles away and takes none
     protocols: Mapping[str, str] = field(default_factory=dict)
     advertised_listeners: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)  # as of Pulsar's BrokerLookupData
 
     @property
     def identity(self) -> tuple[str, str, str, str]:

@@ -7,6 +7,7 @@ delay of its events, so a candidate can have gone; whoever is sent there asks ag
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -44,14 +45,13 @@ class BrokerRegistry:
     """
 
     def __init__(self, store: MetadataStore, weights: Weights) -> None:
-        self.on_change: Callable[[], None] | None = None
-        """Called, on the loop, when a broker came or went, or reported."""
         self._store, self._weights = store, weights
         self._loads: CachedValues[BrokerLoad | None] = CachedValues(store, BROKERS_ROOT, _decode)
         self._names: list[str] | None = None  # None: to be read
         self._reports: dict[str, StoredReport] | None = None  # None: something has changed
         self._live: dict[str, BrokerLoad] = {}  # of ``_reports``
         self._changes = 0
+        self._names_changed = asyncio.Event()
         self._lock: ResourceLock | None = None
         self._load: BrokerLoad | None = None
         self._again: asyncio.Task[None] | None = None
@@ -128,6 +128,31 @@ class BrokerRegistry:
             self._live = {name: report.load for name, report in reports.items()}
         return reports
 
+    async def follow_property(self, name: str, on_look: Callable[[bool], None]) -> None:
+        """Say whether every registered broker has it: now and when one came or went, until this is
+        cancelled. While the store can't tell they don't.
+        """
+        while True:
+            self._names_changed.clear()
+            again_s = None
+            try:
+                on_look(await self._all_have(name))
+            except MetadataError as error:
+                logger.debug("%s: brokers aren't known: %s", name, error)
+                on_look(False)
+                again_s = _AGAIN_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(again_s):
+                    await self._names_changed.wait()
+
+    async def _all_have(self, name: str) -> bool:
+        reports = await self.reports()
+        # A broker whose report nobody can read is registered, too.
+        return bool(self._names) and all(
+            each in reports and reports[each].load.properties.get(name) == "true"
+            for each in self._names or ()
+        )
+
     async def _read(self) -> dict[str, StoredReport]:
         names = self._names
         if names is None:
@@ -190,18 +215,18 @@ class BrokerRegistry:
                 logger.debug("not registered: %s", error)
 
     def _on_event(self, event: MetadataEvent) -> None:
-        if event.type is not EventType.MODIFIED:
-            self._names = None
         self._forget()
-        if self.on_change is not None:
-            self.on_change()
+        if event.type is not EventType.MODIFIED:
+            self._on_names_changed()
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
-            self._names = None  # events were lost meanwhile
-            self._forget()
-            if self.on_change is not None:
-                self.on_change()
+            self._forget()  # events were lost meanwhile
+            self._on_names_changed()
+
+    def _on_names_changed(self) -> None:
+        self._names = None
+        self._names_changed.set()
 
     def _forget(self) -> None:
         self._reports = None

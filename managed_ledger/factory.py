@@ -95,6 +95,9 @@ class ManagedLedgerFactory:
         self._rng = rng
         self.offloaders = {x.driver: x for x in offloaders}
         """By driver."""
+        self.are_chunks_read = True
+        """Whether everybody who may open a log reads lists of ledgers in chunks."""
+        self._chunks_are_read = lambda: self.are_chunks_read  # made once: each log keeps it
         self._offloading = Offloading(self.offloaders, self._new_uuid)
         self._open: dict[str, ManagedLedger] = {}
         self._forget = self._on_closed  # bound once: each log keeps it
@@ -225,7 +228,7 @@ class ManagedLedgerFactory:
         path = f"{ROOT}/{name}"
         token = f"{self._rng.getrandbits(64):016x}"
         client, store, clock = self._client, self._store, self._clock
-        lists = await claim_list(client, store, path, token, config, clock)
+        lists = await claim_list(client, store, path, token, config, clock, self._chunks_are_read)
         ledgers = await _ledger_list(lists.info.ledgers)
         log = ManagedLedger(
             *(name, path, client, store, self.cache, self.append_budget, config, clock),

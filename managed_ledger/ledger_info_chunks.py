@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -32,7 +32,7 @@ from managed_ledger.managed_ledger_info import (
 )
 from metadata.errors import MetadataError, NotEmptyError, NotFoundError
 from metadata.paths import encode_name, join
-from metadata.store import CREATE_ONLY, MetadataStore, Stat
+from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore, Stat
 
 CHUNKS_ROOT: Final = "/managed-ledger-chunks"
 NODE_BYTES: Final = 600_000
@@ -98,12 +98,20 @@ async def delete_leaked_chunks(store: MetadataStore, path: str) -> list[str]:
 class LedgerInfoChunks:
     """The chunks of one log, for one who reads or owns it."""
 
-    __slots__ = ("_count", "_known", "_path", "_store", "_token", "_uncertain")
+    __slots__ = ("_are_read", "_count", "_known", "_path", "_store", "_token", "_uncertain")
 
-    def __init__(self, store: MetadataStore, path: str, token: str = "") -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        path: str,
+        token: str = "",
+        are_read: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Args:
         token: see `LedgerInfoStore`; who has none only reads.
+        are_read: whether everybody who may open the log reads chunks.
         """
+        self._are_read = are_read
         self._store = store
         self._path = path
         self._token = token
@@ -162,12 +170,15 @@ class LedgerInfoChunks:
                 deleted by `settle`.
         """
         info = await self._with_chunks(info, version)
-        cut = info.ledgers.cut(ledger_rows.TAIL_ROWS_MAX)  # one for each write: it isn't held up
+        cut, bytes_max = info.ledgers, VALUE_BYTES_MAX
+        if self._are_read():
+            cut = cut.cut(ledger_rows.TAIL_ROWS_MAX)  # one for each write: it isn't held up
+            bytes_max = NODE_BYTES
         while True:
             if cut is not info.ledgers:
                 info = await self._with_chunks(info.with_rows(cut), version)
             value = encode_info(info, is_chunked=bool(self._unnamed(info)))
-            if len(value) <= NODE_BYTES:
+            if len(value) <= bytes_max:
                 return info, value
             rows_max = max(len(info.ledgers.tail) // 2, ledger_rows.CHUNK_ROWS // 10)
             if (cut := info.ledgers.cut(rows_max)) is info.ledgers:

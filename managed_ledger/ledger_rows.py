@@ -28,7 +28,7 @@ from managed_ledger.offload.context import (
 )
 
 TAIL_ROWS_MAX = 2000
-"""Rows outside chunks: a list of so many is stored as ever, and earlier releases read it."""
+"""Rows outside chunks, once every broker reads chunks; until then as many as the node holds."""
 CHUNK_ROWS = 1000
 _ZSTD_LEVEL: Final = 3
 _NO_COPY: Final = -1

@@ -47,11 +47,13 @@ async def claim_list(
     token: str,
     config: ManagedLedgerConfig,
     now_ms: Callable[[], int],
+    chunks_are_read: Callable[[], bool],
 ) -> LedgerInfoStore:
     """Makes the caller the owner of the log at ``path``; every listed ledger is closed after it.
 
     Args:
         token: unique among all opens of all processes.
+        chunks_are_read: see `LedgerInfoChunks`.
 
     Raises:
         ManagedLedgerNotFoundError: there is no such log and the config doesn't create it.
@@ -62,7 +64,7 @@ async def claim_list(
     earlier: str | None = None  # whom this open takes the log from
     ends: Ends = {}
     failures = refusals = 0
-    chunks = LedgerInfoChunks(store, path, token)
+    chunks = LedgerInfoChunks(store, path, token, chunks_are_read)
     while True:
         try:
             found = await read_list(store, path, chunks)

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 _ORDER_S: Final = 90.0
 """Until an order without an answer is taken back: more than unloading may take."""
+READS_CHUNKS: Final = "readsLedgerListsInChunks"
+"""Property of a registered broker; earlier releases don't have it."""
 _NAME_GRACE_S: Final = 5.0
 _TAKEN_S: Final = 2.0
 """For who gets one of those to have it; nobody who stops waits for others for long."""
@@ -58,9 +60,11 @@ class LoadSharing:
         )
         self.orders: BundleCommandQueue
         self._failure_detector: PeerFailureDetector | None = None
+        self._following: asyncio.Task[None] | None = None
         self._is_draining = False
         self._walked: BrokerLoad | None = None
         self._walked_s = 0.0
+        self._on_chunks_read(False)  # until the others are known
 
     async def start(self) -> None:
         """Be a candidate for bundles, and for the lead.
@@ -75,11 +79,17 @@ class LoadSharing:
         )
         session_s = service.config.metadata_store_session_timeout_millis / 1000
         await self.manager.start(session_s + _NAME_GRACE_S)
+        self._following = asyncio.get_running_loop().create_task(
+            self.manager.registry.follow_property(READS_CHUNKS, self._on_chunks_read)
+        )
         if service.config.broker_peer_failure_detection_enabled:
             self._failure_detector = PeerFailureDetector(
                 service.store, service.broker_id, service.bundles.broker, BrokerPeerNetwork(service)
             )
             self._failure_detector.start()
+
+    def _on_chunks_read(self, are_read: bool) -> None:
+        self._service.ledgers.are_chunks_read = are_read
 
     async def stop_failure_detection(self) -> None:
         """Before the ports are closed: the others shall not take this broker for dead."""
@@ -118,6 +128,9 @@ class LoadSharing:
 
     async def leave(self) -> None:
         """Get no more bundles; those that are here stay until the service gives them up."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait((self._following,))
         await self.manager.leave()
 
     async def close(self) -> None:
@@ -273,6 +286,7 @@ class LoadSharing:
             advertised_listeners=own.advertised_listeners,
             incarnation=own.incarnation,
             draining=self._is_draining,
+            properties={READS_CHUNKS: "true"},
         )
 
 

@@ -280,7 +280,7 @@ def a_refused_write_adopts_the_other_list(plant: Plant) -> None:
 @bug(*LEDGER_WORLDS)
 def the_claim_ignores_who_was_faster(plant: Plant) -> None:
     async def claim(
-        client: Any, store: Any, path: str, token: str, config: Any, now_ms: Any
+        client: Any, store: Any, path: str, token: str, config: Any, now_ms: Any, _: Any
     ) -> LedgerInfoStore:
         stored = await store.get(path)
         info = ManagedLedgerInfo() if stored is None else decode_info(stored.value, path)

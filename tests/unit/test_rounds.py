@@ -28,6 +28,7 @@ WAIT = {
     "bundles/ownership.py OwnershipService._expect",
     "loadbalance/leader_tasks.py LeaderTasks._begin",
     "loadbalance/registry.py BrokerRegistry._register_again",
+    "loadbalance/registry.py BrokerRegistry.follow_property",
     "loadbalance/registry.py BrokerRegistry.register",
     # until the end of a ledger is known
     "managed_ledger/append_path.py AppendPath._end",

@@ -78,6 +78,7 @@ def test_a_report_of_pulsar_is_read() -> None:
     assert (load.version, load.start_timestamp_ms) == ("4.0.1", 1690000000000)
     assert not load.non_persistent_topics_enabled
     assert not load.draining
+    assert load.properties == {}
 
 
 def test_what_is_written_is_what_was_read() -> None:
@@ -85,7 +86,7 @@ def test_what_is_written_is_what_was_read() -> None:
     written = orjson.loads(orjson.dumps(documents.broker_load_document(load, 0.09)))
     unused = {"loadManagerClassName", "bundleStats"}
     assert written == {key: each for key, each in REPORT.items() if key not in unused}
-    load.draining, load.incarnation = True, 7
+    load.draining, load.incarnation, load.properties = True, 7, {"a": "b"}
     again = documents.broker_load_of("b1:8080", documents.broker_load_document(load, 0.0))
     assert again == load
 
@@ -107,6 +108,7 @@ def test_an_old_or_empty_report_has_defaults() -> None:
         {"lastStats": {BUNDLE: {"topics": []}}},
         {"webServiceUrl": 8080},
         {"persistentTopicsEnabled": "yes"},
+        {"properties": ["a"]},
         {"msgThroughputIn": float("inf")},
     ],
 )

@@ -9,10 +9,11 @@ import orjson
 import pytest
 
 from loadbalance.config import BalancerConfig
+from loadbalance.documents import broker_load_document
 from loadbalance.model import BrokerLoad, Weights
 from loadbalance.registry import BROKERS_ROOT, BrokerRegistry
 from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import LockBusyError, ValueTooLargeError
+from metadata.errors import LockBusyError, MetadataError, ValueTooLargeError
 from metadata.recipes import CachedValues
 from metadata.store import MetadataEvent
 from tests.unit.metadata.event_log import EventLog, eventually, eventually_equal
@@ -167,6 +168,45 @@ async def test_what_nobody_can_read_is_no_candidate(base: EmbeddedMetadataStore)
     await base.put(f"{BROKERS_ROOT}/bad:2", b'{"lastStats": 3}', ephemeral=True)
     fresh = BrokerRegistry(base.new_session(), WEIGHTS)
     assert list(await fresh.live()) == ["a:8080"]
+
+
+async def test_a_property_counts_once_every_registered_broker_has_it(
+    base: EmbeddedMetadataStore,
+) -> None:
+    new, told = Broker(base), EventLog[bool]()
+    following = asyncio.ensure_future(new.registry.follow_property("reads", told))
+    assert await told.until(lambda x: len(x) == 1) == [False], "nobody is registered"
+    await new.registry.register(replace(load_of("a"), properties={"reads": "true"}))
+    await told.until(lambda x: x[-1])
+    old = Broker(base)
+    document = broker_load_document(load_of("old"), 0.0)
+    assert "properties" not in document, "as an earlier release registers"
+    await old.store.put(f"{BROKERS_ROOT}/old:8080", orjson.dumps(document), ephemeral=True)
+    await told.until(lambda x: not x[-1])
+    await base.expire_session(old.store.session_id)
+    await told.until(lambda x: x[-1])
+    await base.put(f"{BROKERS_ROOT}/bad:1", b"[]", ephemeral=True)
+    await told.until(lambda x: not x[-1])
+    following.cancel()
+
+
+async def test_a_property_does_not_count_while_the_brokers_are_not_known(
+    base: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadbalance.registry._AGAIN_S", 0.0)
+    a, told = Broker(base), EventLog[bool]()
+    await a.registry.register(replace(load_of("a"), properties={"reads": "true"}))
+    children = a.store.children
+
+    async def failing(path: str) -> list[str]:
+        raise MetadataError("no answer")
+
+    monkeypatch.setattr(a.store, "children", failing)
+    following = asyncio.ensure_future(a.registry.follow_property("reads", told))
+    assert not any(await told.until(lambda x: len(x) == 2))
+    monkeypatch.setattr(a.store, "children", children)
+    await told.until(lambda x: x[-1])
+    following.cancel()
 
 
 async def test_a_report_too_large_for_a_node_changes_nothing(base: EmbeddedMetadataStore) -> None:

@@ -11,7 +11,7 @@ import cramjam
 import orjson
 import pytest
 
-from managed_ledger import ledger_rows
+from managed_ledger import ledger_info_chunks, ledger_rows
 from managed_ledger.errors import ManagedLedgerFencedError, ManagedLedgerFormatError
 from managed_ledger.factory import ROOT
 from managed_ledger.ledger_info_chunks import CHUNKS_ROOT, LedgerInfoChunks, chunks_path, read_list
@@ -165,6 +165,67 @@ async def test_a_long_list_is_read_again(store: EmbeddedMetadataStore, is_copied
     stored = await store.get(PATH)
     assert stored is not None
     assert orjson.loads(stored.value)["format"] == (2 if is_copied else 1), "it fits again"
+
+
+def form_of(value: bytes) -> int:
+    return int(orjson.loads(value)["format"])
+
+
+async def test_while_an_earlier_release_lives_only_what_a_node_cannot_hold_goes_to_chunks(
+    store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_rows, "CHUNK_ROWS", 10)
+    full = encode_info(plain(60))
+    monkeypatch.setattr(ledger_info_chunks, "VALUE_BYTES_MAX", len(full))
+    monkeypatch.setattr(ledger_info_chunks, "NODE_BYTES", len(full) // 2)
+    chunks = LedgerInfoChunks(store, PATH, "t0", lambda: False)
+    info, value = await chunks.write(plain(60), -1)
+    assert (info, value) == (plain(60), full), "as an earlier release stores it"
+    assert await names(store) == []
+    info, value = await chunks.write(plain(61), -1)
+    assert (form_of(value), len(value) <= len(full)) == (3, True)
+    assert len(await names(store)) == len(info.ledgers.segments) == 1
+    monkeypatch.setattr(ledger_rows, "TAIL_ROWS_MAX", 60)
+    _, value = await LedgerInfoChunks(store, PATH, "t1", lambda: True).write(plain(60), -1)
+    assert (form_of(value), len(value) <= len(full) // 2) == (3, True)
+
+
+async def test_a_list_goes_to_chunks_once_all_read_them_and_keeps_those_it_has(
+    cluster: Cluster,
+) -> None:
+    store, factory = cluster.store, cluster.factory()
+    factory.are_chunks_read = False
+    await store.put(PATH, encode_info(plain(9)))
+    log = await factory.open(NAME, replace(CONFIG, retention_ms=-1, retention_bytes=-1))
+    ids = [*log.lists.info.ledgers.ids()]
+
+    async def stored_after_a_change(value: str) -> tuple[int, int]:
+        """The form of the list's node, and the chunks."""
+        await log.set_properties({"x": value})
+        found = await store.get(PATH)
+        assert found is not None
+        return form_of(found.value), len(await names(store))
+
+    assert await stored_after_a_change("earlier releases live") == (1, 0)
+    factory.are_chunks_read = True
+    assert await stored_after_a_change("they are gone") == (3, 1)
+    factory.are_chunks_read = False
+    assert await stored_after_a_change("one came back") == (3, 1), "there are rows for another"
+    factory.are_chunks_read = True
+    assert await stored_after_a_change("it is gone") == (3, 2)
+    assert [*log.lists.info.ledgers.ids()] == ids
+
+
+async def test_an_open_leaves_the_form_that_an_earlier_release_reads(cluster: Cluster) -> None:
+    await cluster.store.put(PATH, encode_info(plain(9)))
+    for are_read, form in ((False, 1), (True, 3), (False, 3)):
+        factory = cluster.factory()
+        factory.are_chunks_read = are_read
+        log = await factory.open(NAME, replace(CONFIG, retention_ms=-1, retention_bytes=-1))
+        found = await cluster.store.get(PATH)
+        assert found is not None
+        assert form_of(found.value) == form
+        await log.close()
 
 
 async def test_a_change_of_a_copy_makes_another_chunk(store: EmbeddedMetadataStore) -> None:
