@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test check audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
+.PHONY: help setup standalone test test-quick check audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -26,6 +26,9 @@ standalone: $(STAMP)  ## one process: binary protocol on 6650, HTTP on 8080, dat
 # Three workers for two cores: half of the tests' time is waiting for processes. Order: tests/conftest.py.
 test: $(STAMP)  ## all tests that CI runs
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20
+
+test-quick: $(STAMP)  ## unit tests of what differs from main [SINCE=commit]
+	$(BIN)/python -m pytest -x -n 2 $$($(BIN)/python scripts/changed_tests.py $(or $(SINCE),main))
 
 check: $(STAMP)  ## format, lint, types, generated code
 	$(BIN)/ruff format --check .

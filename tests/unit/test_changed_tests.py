@@ -1,0 +1,44 @@
+"""`make test-quick` runs the unit tests of what has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from changed_tests import affected
+
+TESTS = {
+    "test_topic.py": "from broker.service.topic import Topic\n",
+    "test_package.py": "from broker.service import (\n    topic,\n)\n",
+    "deeper/test_plain.py": "def test_it() -> None:\n    import broker.service.topic\n",
+    "test_other.py": "from broker.service.topics import Topics\nfrom broker import service\n",
+    "helper.py": "from broker.service.topic import Topic\n",
+    "broker_service/test_neighbour.py": "import broker.config\n",
+    "test_helped.py": "from tests.unit import helper\n",
+}
+
+
+def test_tests_that_import_a_changed_module_or_have_changed(tmp_path: Path) -> None:
+    for name, text in TESTS.items():
+        path = tmp_path / "tests" / "unit" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    prefix = "tests/unit/"
+    assert affected({"broker/service/topic.py", "docs/topic.md"}, tmp_path) == [
+        f"{prefix}{name}"
+        for name in (
+            *("broker_service/test_neighbour.py", "deeper/test_plain.py"),
+            *("test_helped.py", "test_package.py", "test_topic.py"),
+        )
+    ]
+    assert affected({f"{prefix}test_other.py"}, tmp_path) == [f"{prefix}test_other.py"]
+    assert affected({"broker/service/__init__.py"}, tmp_path) == [
+        f"{prefix}{name}"
+        for name in ("broker_service/test_neighbour.py", "test_other.py", "test_package.py")
+    ]
+    assert affected(set(), tmp_path) == []
+
+
+def test_rules_of_the_code_are_always_checked_and_names_are_those_of_the_tree() -> None:
+    rules = ["tests/unit/test_import_rules.py", "tests/unit/test_tidy.py"]
+    assert affected(set()) == rules
+    assert "tests/unit/broker/test_pulsar_settings.py" in affected({"broker/config.py"})
