@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-# All that a server imports, early or late, except the module that is run.
+# What servers import, early or late, except the module that is run and gRPC: servers set its
+# environment before they load it.
 _IMPORTED: Final = [
-    *("broker.cli.server_start", "broker.cli.standalone_command", "broker.cluster_broker"),
+    *("broker.cli.server_start", "broker.cli.standalone_command", "broker.standalone"),
     *("broker.http.app", "broker.http.server", "broker.http.replication_metrics"),
-    *("broker.cli.bookie_command", "bookkeeper.bookie.process"),
-    *("broker.cli.autorecovery_command", "bookkeeper.replication.process"),
+    *("broker.cli.bookie_command", "broker.cli.autorecovery_command"),
+    *("bookkeeper.bookie.open_bookie", "bookkeeper.bookie.admin_pages"),
+    *("bookkeeper.client.pool_placement", "bookkeeper.replication.under_replication"),
     *("metadata.zookeeper.store", "encodings.idna"),
 ]
 _SERVERS: Final = multiprocessing.get_context("forkserver")
@@ -81,5 +83,6 @@ def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, l
     os.chdir(folder)
     # A fork server says nothing of modules that it doesn't find.
     assert not (unknown := set(_IMPORTED) - set(sys.modules)), unknown
+    assert "grpc" not in sys.modules
     sys.argv[1:] = command[1:]
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
