@@ -45,9 +45,9 @@ from bookkeeper.client.pool import BookiePool
 from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from bookkeeper.loop_stalls import LoopStalls
 from bookkeeper.storage.os_file_system import OsFileSystem
-from broker.http.topic_internals import internal_stats
-from broker.http.topic_segments import topic_segments
-from broker.service.persistent_topic import PersistentTopic
+from broker.http.topics.topic_internals import internal_stats
+from broker.http.topics.topic_segments import topic_segments
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory

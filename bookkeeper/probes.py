@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final
 
-from bookkeeper.bookie.admin_access import LIVE_PATH, READY_PATH
-from bookkeeper.bookie.admin_server import HttpResponse, Page
+from bookkeeper.bookie.http.admin_access import LIVE_PATH, READY_PATH
+from bookkeeper.bookie.http.admin_server import HttpResponse, Page
 from metadata.store import MetadataStore, SessionEvent
 
 _LOST: Final = "the session with the metadata store is lost"

@@ -15,10 +15,10 @@ from bookkeeper.malloc import keep_freed_memory
 from bookkeeper.transport_grpc.config import TransportConfig
 from bookkeeper.transport_grpc.connector import BookieConnector
 from bookkeeper.transport_grpc.tls import TlsFiles
+from broker.cluster.load_sharing import LoadSharing
 from broker.config import ConfigError
 from broker.placement_settings import bookie_health, placement_config
 from broker.service.bookie_access import RegisteredBookies
-from broker.service.load_sharing import LoadSharing
 from broker.standalone import Standalone, run_node
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from bookkeeper.bookie.in_process_client import InProcessBookieClient
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.errors import LedgerError
 from broker.errors import ServiceNotReadyError
+from broker.listener.file_limit import file_limit
 from broker.service.bookie_access import BookieAccess
-from broker.service.file_limit import file_limit
 from managed_ledger.orphan_ledgers import log_of
 from metadata.errors import MetadataError
 

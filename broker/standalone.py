@@ -22,10 +22,10 @@ from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
 from bookkeeper.bookie.cookie import FILE as COOKIE_FILE
 from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.garbage_collector import GarbageCollector
+from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.integrity_service import IntegrityService, IntegrityServiceConfig
-from bookkeeper.bookie.metadata_freshness import MetadataFreshnessCheck
+from bookkeeper.bookie.integrity.integrity_service import IntegrityService, IntegrityServiceConfig
 from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.client import BookKeeperClient
 from bookkeeper.client.ledger_store import LedgerStore
@@ -37,12 +37,12 @@ from bookkeeper.process_shutdown import PLAIN, end_after, run_server
 from bookkeeper.storage.os_file_system import OsFileSystem
 from broker.config import ConfigError
 from broker.embedded_bookie_server import EmbeddedBookieServer
-from broker.http.origin_settings import site_check
+from broker.http.middleware.origin_settings import site_check
 from broker.ledger_client import client_config
+from broker.listener.file_limit import raise_file_limit
 from broker.logs import set_up_logging
 from broker.placement_settings import check_placement
 from broker.service.broker_service import BrokerService, wall_clock_ms
-from broker.service.file_limit import raise_file_limit
 from broker.startup_probe_server import StartupProbeServer
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
@@ -245,7 +245,7 @@ class Standalone:
             return embedded
         # Importing FastAPI can hold the loop for longer than a session may be silent.
         import broker.http.app
-        import broker.http.server  # noqa: F401
+        import broker.http.server.server  # noqa: F401
 
         path = config.metadata_store_config_path
         try:
@@ -262,7 +262,7 @@ class Standalone:
     async def _listen(self, stack: AsyncExitStack, service: BrokerService) -> None:
         # Imported here: FastAPI takes longer to import than all the rest to start.
         from broker.http.app import create_app
-        from broker.http.server import HttpServer
+        from broker.http.server.server import HttpServer
 
         config = self.config
         if config.broker_service_port >= 0:

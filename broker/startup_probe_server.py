@@ -10,9 +10,9 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from bookkeeper.bookie.admin_server import AdminServer, HttpResponse
+from bookkeeper.bookie.http.admin_server import AdminServer, HttpResponse
 from bookkeeper.probes import probe_pages
-from broker.service.tls import listening_socket
+from broker.listener.tls import listening_socket
 
 if TYPE_CHECKING:
     import socket

@@ -26,7 +26,7 @@ from broker.errors import BrokerError
 from broker.http.openapi import operations
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
-from broker.service.persistent_topic import PersistentTopic
+from broker.topic.persistent_topic import PersistentTopic
 from bundles.ownership import Redirect
 from metadata.errors import MetadataError
 from metadata.store import MetadataStore

@@ -15,12 +15,12 @@ from fastapi import FastAPI
 
 from bookkeeper import codes
 from bookkeeper.transport import AddRequest, LacReply, ReadReply
+from broker.cluster.load_sharing import LoadSharing
 from broker.http.app import attach, create_app
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import parse_entry_body
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
-from broker.service.load_sharing import LoadSharing
 from loadbalance.balancer import Balancer
 from loadbalance.model import Move, Split
 from managed_ledger.offload.block_offloader import BlockOffloader

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 # environment before they load it.
 _IMPORTED: Final = [
     *("broker.cli.server_start", "broker.cli.standalone_command", "broker.standalone"),
-    *("broker.http.app", "broker.http.server", "broker.http.replication_metrics"),
+    *("broker.http.app", "broker.http.server.server", "broker.http.metrics.replication_metrics"),
     *("broker.cli.bookie_command", "broker.cli.autorecovery_command"),
-    *("bookkeeper.bookie.open_bookie", "bookkeeper.bookie.admin_pages"),
+    *("bookkeeper.bookie.open_bookie", "bookkeeper.bookie.http.admin_pages"),
     *("bookkeeper.client.pool_placement", "bookkeeper.replication.under_replication"),
     *("metadata.zookeeper.store", "encodings.idna"),
 ]

@@ -16,11 +16,11 @@ import orjson
 
 from broker.auth.authorization import Caller, Permission, Resource
 from broker.config import BrokerConfig
+from broker.connection.command_authorizer import CommandAuthorizer
+from broker.connection.handlers import HANDLERS
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.access_control import AccessControl
-from broker.service.command_authorizer import CommandAuthorizer
-from broker.service.handlers import HANDLERS
 from broker.service.resources import POLICIES, Resources
 from metadata.embedded import EmbeddedMetadataStore
 from tests.unit.broker_service.doubles import Broker, message

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from struct import Struct
 
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.service.delivery import MessageFrames
+from broker.subscription.delivery import MessageFrames
 from managed_ledger.entry_batch import EntryBatch
 
 ENTRIES = 1_000

@@ -14,7 +14,7 @@ from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.single_active import SingleActiveDispatcher
 from broker.protocol.entry_header import make_header
 from broker.protocol.pulsar_api_pb2 import MessageMetadata
-from broker.service.delivery import MessageFrames
+from broker.subscription.delivery import MessageFrames
 from managed_ledger.entry_batch import EntryBatch
 
 ENTRIES = 200

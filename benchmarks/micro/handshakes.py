@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from broker.config import BrokerConfig
-from broker.service.tls import TlsListener, server_context
+from broker.listener.tls import TlsListener, server_context
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 KEYS: Final[dict[str, Callable[[], PrivateKey]]] = {

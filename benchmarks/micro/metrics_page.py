@@ -26,8 +26,8 @@ import uvloop
 
 from broker.config import BrokerConfig
 from broker.protocol.topic_name import TopicName
-from broker.service.topic import Topic
 from broker.standalone import Standalone
+from broker.topic.topic import Topic
 
 TOPICS = int(os.environ.get("TOPICS", "10000"))
 SUBSCRIPTIONS = int(os.environ.get("SUBSCRIPTIONS", "1"))

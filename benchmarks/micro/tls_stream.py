@@ -20,7 +20,7 @@ from typing import Any, cast
 import uvloop
 
 from broker.config import BrokerConfig
-from broker.service.tls import TlsListener, server_context
+from broker.listener.tls import TlsListener, server_context
 from tests.certificates import Authority
 
 TICK_BYTES = 256 * 1024  # what the server writes in one go

@@ -19,20 +19,20 @@ from time import perf_counter
 from bookkeeper import codes
 from bookkeeper.bookie.config import BookieConfig
 from bookkeeper.bookie.deferred_sync import DeferredAdds
-from bookkeeper.bookie.disk_space import DiskSpace
-from bookkeeper.bookie.flush import flush_steps
-from bookkeeper.bookie.integrity_listener import DataIntegrityListener
-from bookkeeper.bookie.journal import JournalGroup
-from bookkeeper.bookie.journal_thread import JournalThread
+from bookkeeper.bookie.integrity.integrity_listener import DataIntegrityListener
+from bookkeeper.bookie.journal.journal import JournalGroup
+from bookkeeper.bookie.journal.journal_thread import JournalThread
 from bookkeeper.bookie.lac_watch import LacWatch, told_lac
-from bookkeeper.bookie.ledger_descriptor import NO_ENTRY_ID, LedgerDescriptor
-from bookkeeper.bookie.ledger_storage import FlushJob, LedgerStorage
-from bookkeeper.bookie.location_runs import to_ranges
 from bookkeeper.bookie.metrics import BookieMetrics
 from bookkeeper.bookie.re_adds import ReAdds
-from bookkeeper.bookie.read_ahead import ReadAhead
 from bookkeeper.bookie.registration import Registration
-from bookkeeper.bookie.stripe_rows import read_rows
+from bookkeeper.bookie.storage.disk_space import DiskSpace
+from bookkeeper.bookie.storage.flush import flush_steps
+from bookkeeper.bookie.storage.ledger_descriptor import NO_ENTRY_ID, LedgerDescriptor
+from bookkeeper.bookie.storage.ledger_storage import FlushJob, LedgerStorage
+from bookkeeper.bookie.storage.location_runs import to_ranges
+from bookkeeper.bookie.storage.read_ahead import ReadAhead
+from bookkeeper.bookie.storage.stripe_rows import read_rows
 from bookkeeper.bookie.workers import CooperativeWorker
 from bookkeeper.entry_prefixes import PrefixesFromEntries
 from bookkeeper.errors import BookieClosedError, JournalFullError, StorageError, error_for_code

@@ -17,9 +17,9 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
-from bookkeeper.bookie import index_format
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.storage import index_format as index_format
+from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.errors import LedgerError
 from bookkeeper.ledger_metadata import LedgerMetadata, master_key

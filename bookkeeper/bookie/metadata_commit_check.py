@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bookkeeper.bookie import index_format, journal_format
-from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.journal import journal_format as journal_format
+from bookkeeper.bookie.storage import index_format as index_format
+from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from bookkeeper.errors import StaleMetadataError
 from bookkeeper.storage.ordered_store import OrderedStore
 from metadata.store import CommitMark, MetadataStore

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from bookkeeper.metrics import Durations
 
 if TYPE_CHECKING:
-    from bookkeeper.bookie.compaction import Compaction
-    from bookkeeper.bookie.journal import JournalGroup
-    from bookkeeper.bookie.ledger_storage import FlushJob
+    from bookkeeper.bookie.gc.compaction import Compaction
+    from bookkeeper.bookie.journal.journal import JournalGroup
+    from bookkeeper.bookie.storage.ledger_storage import FlushJob
     from bookkeeper.loop_stalls import LoopStalls
 
 

@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from bookkeeper.bookie import cookie as cookies
-from bookkeeper.bookie import index_format
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.disk_space import storage_fitting
-from bookkeeper.bookie.ledger_storage import LedgerStorage
 from bookkeeper.bookie.limbo import enter_limbo
 from bookkeeper.bookie.metadata_commit_check import follow_metadata
 from bookkeeper.bookie.open_damaged import open_damaged
 from bookkeeper.bookie.registration import Registration, wait_until_free
-from bookkeeper.bookie.storage_startup import open_storage
+from bookkeeper.bookie.storage import index_format as index_format
+from bookkeeper.bookie.storage.disk_space import storage_fitting
+from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from bookkeeper.bookie.storage.storage_startup import open_storage
 from bookkeeper.client.ledger_store import LedgerStore
 from bookkeeper.errors import (
     CorruptFileError,

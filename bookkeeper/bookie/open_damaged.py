@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from bookkeeper.bookie import entry_log, index_format
 from bookkeeper.bookie.config import StorageConfig
-from bookkeeper.bookie.index_rebuild import rebuild_index
-from bookkeeper.bookie.ledger_storage import LedgerStorage
-from bookkeeper.bookie.missing_entry_logs import forget_lost_logs
-from bookkeeper.bookie.storage_startup import open_storage
+from bookkeeper.bookie.storage import entry_log as entry_log
+from bookkeeper.bookie.storage import index_format as index_format
+from bookkeeper.bookie.storage.index_rebuild import rebuild_index
+from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from bookkeeper.bookie.storage.missing_entry_logs import forget_lost_logs
+from bookkeeper.bookie.storage.storage_startup import open_storage
 from bookkeeper.errors import CorruptFileError, MissingFileError
 from bookkeeper.storage.file_system import FileSystem
 from bookkeeper.storage.ordered_store import OrderedStore

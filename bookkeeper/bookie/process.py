@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import Final
 
 from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from bookkeeper.bookie.admin_access import AdminAccess
-from bookkeeper.bookie.admin_pages import AdminPages, Metrics
-from bookkeeper.bookie.admin_server import AdminServer
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.directories import open_directories
 from bookkeeper.bookie.drain import Drain
-from bookkeeper.bookie.garbage_collector import GarbageCollector
+from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
+from bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
+from bookkeeper.bookie.http.admin_access import AdminAccess
+from bookkeeper.bookie.http.admin_pages import AdminPages, Metrics
+from bookkeeper.bookie.http.admin_server import AdminServer
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.integrity_service import IntegrityService
-from bookkeeper.bookie.metadata_freshness import MetadataFreshnessCheck
+from bookkeeper.bookie.integrity.integrity_service import IntegrityService
+from bookkeeper.bookie.integrity.replica_source import EnsembleReplicaSource
 from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.bookie.over_replicated import OverReplicatedLedgers
-from bookkeeper.bookie.replica_source import EnsembleReplicaSource
 from bookkeeper.bookie.settings import BookieSettings
+from bookkeeper.bookie.storage.directories import open_directories
 from bookkeeper.client.async_ledger_recovery import recover_ledger
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_store import LedgerStore

@@ -19,7 +19,7 @@ from concurrent.futures import Executor
 from typing import Final
 
 from bookkeeper import codes
-from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from bookkeeper.errors import CorruptFileError
 from bookkeeper.packet import PACKET_HEADER_BYTES, Buffer
 from bookkeeper.transport import AddRequest

@@ -19,9 +19,9 @@ from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from bookkeeper.auth.settings import AuthSettingsBase
 from bookkeeper.auth.token_source import token_setting
 from bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
-from bookkeeper.bookie.integrity_check import IntegrityConfig
-from bookkeeper.bookie.integrity_service import IntegrityServiceConfig
-from bookkeeper.bookie.scrubber import ScrubConfig
+from bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
+from bookkeeper.bookie.integrity.integrity_service import IntegrityServiceConfig
+from bookkeeper.bookie.integrity.scrubber import ScrubConfig
 from bookkeeper.environment import PREFIXES, normalize_key, settings_among
 from bookkeeper.network_location import DEFAULT_LOCATION, ZONE_LABEL, check_place, place
 from bookkeeper.origin_check import host_names

@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-from bookkeeper.bookie.admin_server import HttpResponse, Page
+from bookkeeper.bookie.http.admin_server import HttpResponse, Page
 from bookkeeper.probes import SessionState, probe_pages
 from bookkeeper.replication.auto_recovery import AutoRecovery
 from bookkeeper.replication.under_replication import UnderReplicationStore

@@ -16,8 +16,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from bookkeeper.bookie.admin_access import AdminAccess
-from bookkeeper.bookie.admin_server import AdminServer
+from bookkeeper.bookie.http.admin_access import AdminAccess
+from bookkeeper.bookie.http.admin_server import AdminServer
 from bookkeeper.client.pool import BookiePool
 from bookkeeper.client.pool_placement import placement_for
 from bookkeeper.errors import BookkeeperError

@@ -7,7 +7,7 @@ too much of takes the same lock, so it can't drop the copies in between.
 
 Nor must the target have been started again since it was asked what it holds: it may have lost it.
 One that is so in the very moment of the write keeps the ledger in limbo as long as that lock is
-held, and then finds itself named (``bookie/integrity_check.py``).
+held, and then finds itself named (``bookie/integrity/integrity_check.py``).
 """
 
 from __future__ import annotations

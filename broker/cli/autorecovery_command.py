@@ -61,9 +61,9 @@ def run_autorecovery(options: argparse.Namespace) -> int:
 
 def _run(settings: AutoRecoverySettings, url: str) -> int:
     from bookkeeper.replication import process
-    from broker.http.prometheus_page import PrometheusPage
-    from broker.http.replication_metrics import add_replication_metrics
-    from broker.service.file_limit import raise_file_limit
+    from broker.http.metrics.prometheus_page import PrometheusPage
+    from broker.http.metrics.replication_metrics import add_replication_metrics
+    from broker.listener.file_limit import raise_file_limit
 
     async def metrics(recovery: AutoRecovery) -> bytes:
         page = PrometheusPage(settings.cluster_name)

@@ -32,11 +32,11 @@ def run_bookie(options: argparse.Namespace) -> int:
         AutoRecoverySettingsError,
     )
     from broker.config import ConfigError, read_properties
-    from broker.http.bookie_metrics import add_bookie_metrics, bookie_disk
-    from broker.http.prometheus_page import PrometheusPage
-    from broker.http.replication_metrics import add_replication_metrics
+    from broker.http.metrics.bookie_metrics import add_bookie_metrics, bookie_disk
+    from broker.http.metrics.prometheus_page import PrometheusPage
+    from broker.http.metrics.replication_metrics import add_replication_metrics
+    from broker.listener.file_limit import raise_file_limit
     from broker.logs import set_up_log
-    from broker.service.file_limit import raise_file_limit
 
     overrides = dict(_key_and_value(text) for text in options.set)
     for key, value in (

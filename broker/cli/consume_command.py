@@ -20,7 +20,7 @@ from broker.cli.output import describe
 from broker.cli.profiles import ClusterTarget, target_of
 from broker.cli.progress import progress
 from broker.cli.typed_values import Decoder
-from broker.http.messages import Message, UndecodableEntryError, decode_entry
+from broker.http.messaging.messages import Message, UndecodableEntryError, decode_entry
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_body, encode_command, parse_entry_body
 from broker.protocol.topic_name import TopicName

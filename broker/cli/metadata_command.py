@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from bookkeeper.bookie.cookie import COOKIES_PATH, INSTANCE_ID_PATH
-from bookkeeper.bookie.directory_contents import DirectoryContents, read_holdings
+from bookkeeper.bookie.storage.directory_contents import DirectoryContents, read_holdings
 from bookkeeper.client.ledger_store import ID_BLOCK, LEDGERS_ROOT, ledger_path
 from bookkeeper.errors import BookkeeperError
 from bookkeeper.storage.os_file_system import OsFileSystem, sync_directory

@@ -18,11 +18,11 @@ from broker.cli.payloads import check_options, contents_of, paced, pair_key_of, 
 from broker.cli.profiles import target_of
 from broker.cli.progress import progress
 from broker.cli.typed_values import Encoder
-from broker.http.messages import OutgoingMessage, encode_batch, encode_single
+from broker.http.messaging.messages import OutgoingMessage, encode_batch, encode_single
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_body, encode_payload_command, parse_entry_body
 from broker.protocol.topic_name import TopicName
-from broker.service.schemas.definition import fill_wire
+from broker.schema.definition import fill_wire
 
 BATCH_MESSAGES_MAX = 100
 BATCH_BYTES_MAX = 128 * 1024

@@ -11,10 +11,10 @@ from typing import Any
 from broker.cli.errors import CliError
 from broker.errors import InvalidSchemaError
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.service.schemas.definition import SchemaDefinition, definition_of
-from broker.service.schemas.key_value import join_parts
-from broker.service.schemas.value_errors import ValueCodecError
-from broker.service.schemas.values import KeyValueCodec, ValueCodec, codec_of
+from broker.schema.definition import SchemaDefinition, definition_of
+from broker.schema.key_value import join_parts
+from broker.schema.value_errors import ValueCodecError
+from broker.schema.values import KeyValueCodec, ValueCodec, codec_of
 
 _PLAIN = {"bytes": "BYTES", "string": "STRING"}
 

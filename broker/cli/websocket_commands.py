@@ -29,7 +29,7 @@ from broker.cli.profiles import ClusterTarget
 from broker.cli.progress import progress
 from broker.cli.request import topic_parts
 from broker.cli.web_socket import WebSocket, open_web_socket
-from broker.http.messages import UndecodableEntryError, messages_of
+from broker.http.messaging.messages import UndecodableEntryError, messages_of
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.compression import COMPRESSIONS
 

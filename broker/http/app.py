@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING
 from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from broker.http.broker_metrics import CacheRates
-from broker.http.compression import GzipMiddleware
 from broker.http.errors import install_error_handlers
+from broker.http.messaging.rest_consume import RestSessions
+from broker.http.messaging.rest_produce import RestPublishers
+from broker.http.metrics.broker_metrics import CacheRates
+from broker.http.middleware.compression import GzipMiddleware
+from broker.http.middleware.origin_middleware import OriginMiddleware
+from broker.http.middleware.origin_settings import site_check
+from broker.http.middleware.raw_path import RawPathMiddleware
+from broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
 from broker.http.openapi import complete_openapi
-from broker.http.origin_middleware import OriginMiddleware
-from broker.http.origin_settings import site_check
-from broker.http.raw_path import RawPathMiddleware
-from broker.http.redirects import redirection
-from broker.http.request_context import HttpMetrics, RequestContextMiddleware
-from broker.http.request_routing import send_to_owner
 from broker.http.responses import JsonResponse
-from broker.http.rest_consume import RestSessions
-from broker.http.rest_produce import RestPublishers
-from broker.http.route_permissions import authorize
-from broker.http.route_warmup import RouteWarmup
 from broker.http.routes import (
     anti_affinity,
     bookies,
@@ -58,6 +54,10 @@ from broker.http.routes import (
     topics,
     unsupported_services,
 )
+from broker.http.routing.redirects import redirection
+from broker.http.routing.request_routing import send_to_owner
+from broker.http.routing.route_permissions import authorize
+from broker.http.server.route_warmup import RouteWarmup
 from broker.http.websocket.middleware import WebSocketMiddleware
 from broker.http.websocket.routes import unknown_route, websocket_routes
 from broker.http.websocket.topic_changes import TopicChanges
@@ -164,7 +164,7 @@ def _add_layers(app: FastAPI, service: BrokerService) -> None:
     app.add_middleware(RawPathMiddleware)
     if config.authentication_enabled:
         # Imported here: only with authentication. Inside CORS: browsers ask first, as nobody.
-        from broker.http.authentication import AuthenticationMiddleware
+        from broker.http.middleware.authentication import AuthenticationMiddleware
 
         assert service.authenticator is not None
         app.add_middleware(

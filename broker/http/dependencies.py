@@ -9,15 +9,15 @@ from fastapi import Depends, Query, Request
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from broker.http.errors import ApiError
-from broker.http.messages import HEAVY_BYTES
-from broker.http.raw_path import form_decode
+from broker.http.messaging.messages import HEAVY_BYTES
+from broker.http.middleware.raw_path import form_decode
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName, valid_namespace_part
 from broker.service.broker_service import BrokerService
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from broker.http.request_context import HttpMetrics
+    from broker.http.middleware.request_context import HttpMetrics
 
 T = TypeVar("T")
 

@@ -7,11 +7,11 @@ import secrets
 from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError
-from broker.http.internal_consumer import InternalConsumer
-from broker.http.internal_producer import InternalProducer
-from broker.http.messages import OutgoingMessage, encode_single
+from broker.http.messaging.internal_consumer import InternalConsumer
+from broker.http.messaging.internal_producer import InternalProducer
+from broker.http.messaging.messages import OutgoingMessage, encode_single
 from broker.protocol.topic_name import TopicName
-from broker.service.consumer import EXCLUSIVE, SubscribeRequest
+from broker.subscription.consumer import EXCLUSIVE, SubscribeRequest
 from bundles.local_policies import is_heartbeat
 from managed_ledger.position import LATEST
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from bookkeeper.auth.refusal_log import RefusalLog
 from broker.auth.authorization import NO_GRANTS, Authorizer, Caller, Permission, Resource
+from broker.connection.pending_creation import PendingCreation
 from broker.errors import AuthorizationError, BrokerMetadataError
-from broker.service.consumer import Consumer
-from broker.service.pending_creation import PendingCreation
 from broker.service.resources import POLICIES
+from broker.subscription.consumer import Consumer
 from metadata.errors import MetadataError
 from metadata.paths import decode_name
 from metadata.store import EventType, SessionEvent
@@ -25,9 +25,9 @@ from metadata.store import EventType, SessionEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from broker.connection.connection import Connection
+    from broker.producer.producer import Producer
     from broker.service.broker_service import BrokerService
-    from broker.service.connection import Connection
-    from broker.service.producer import Producer
     from metadata.store import MetadataEvent
 
 logger = logging.getLogger(__name__)

@@ -10,16 +10,16 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import BrokerError
-from broker.service.persistent_subscription import PersistentSubscription
-from broker.service.persistent_topic import STORAGE_ERRORS, PersistentTopic
+from broker.subscription.persistent_subscription import PersistentSubscription
+from broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
 from metadata.item_errors import ItemErrors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from broker.service.broker_service import BrokerService
-    from broker.service.subscription_base import Subscription
-    from broker.service.topic import Topic
+    from broker.subscription.subscription_base import Subscription
+    from broker.topic.topic import Topic
 
 logger = logging.getLogger(__name__)
 

@@ -12,32 +12,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.advertised_listeners import address_of, parse_listeners
 from broker.auth.config_warnings import without_effect
+from broker.cluster.broker_client import BrokerClient
+from broker.cluster.cluster_documents import ClusterDocuments
+from broker.cluster.cluster_members import ClusterMembers
+from broker.cluster.load_report import HostUsage
+from broker.connection.command_authorizer import CommandAuthorizer
+from broker.connection.connection import Connection
+from broker.connection.receive_buffer import SharedBuffer
 from broker.dispatch.unacked_budget import UnackedBudget
+from broker.listener.file_limit import SocketQuota, file_limit
+from broker.listener.pre_auth_acceptor import PreAuthAcceptor
+from broker.listener.tls import TlsListener, listening_socket
+from broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
+from broker.producer.send_messages import SendMessages
+from broker.rate_limits.throttle import broker_dispatch_throttle, broker_publish_throttle
+from broker.schema.registry import SchemaRegistry
 from broker.service.access_control import AccessControl
-from broker.service.broker_client import BrokerClient
 from broker.service.byte_budget import ByteBudget
-from broker.service.cluster_documents import ClusterDocuments
-from broker.service.cluster_members import ClusterMembers
-from broker.service.command_authorizer import CommandAuthorizer
-from broker.service.connection import Connection
 from broker.service.dynamic_configuration import DynamicConfiguration
-from broker.service.file_limit import SocketQuota, file_limit
-from broker.service.load_report import HostUsage
 from broker.service.metrics import BrokerMetrics
 from broker.service.periodic_tasks import PeriodicTasks
 from broker.service.policy_watcher import PolicyWatcher
-from broker.service.pre_auth_acceptor import PreAuthAcceptor
 from broker.service.readiness import Readiness
-from broker.service.receive_buffer import SharedBuffer
 from broker.service.resources import Resources
-from broker.service.schemas.registry import SchemaRegistry
-from broker.service.send_messages import SendMessages
-from broker.service.throttle import broker_dispatch_throttle, broker_publish_throttle
-from broker.service.tls import TlsListener, listening_socket
-from broker.service.topic_directory import TopicDirectory
-from broker.service.topic_list import TopicListWatchers
-from broker.service.topic_loader import TopicLoader
-from broker.service.unauthenticated_limiter import UnauthenticatedLimiter
+from broker.topic.topic_directory import TopicDirectory
+from broker.topic.topic_list import TopicListWatchers
+from broker.topic.topic_loader import TopicLoader
 from bundles.lookup import BrokerLookup
 from bundles.ownership import OwnershipService
 from metadata.recipes import IdGenerator
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from bookkeeper.bookie.bookie import Bookie
     from bookkeeper.loop_stalls import LoopStalls
     from broker.auth.authenticator import Authenticator
+    from broker.cluster.load_sharing import LoadSharing
     from broker.config import BrokerConfig
-    from broker.http.local_producer import LocalProducer
+    from broker.http.messaging.local_producer import LocalProducer
     from broker.protocol.topic_name import TopicName
     from broker.service.bookie_access import BookieAddressResolver
-    from broker.service.load_sharing import LoadSharing
-    from broker.service.topic import Topic
+    from broker.topic.topic import Topic
     from managed_ledger.factory import ManagedLedgerFactory
     from metadata.store import MetadataStore
 
@@ -201,7 +201,7 @@ class BrokerService:
 
     def _listen_unauthenticated(self, authenticator: Authenticator, host: str, port: int) -> int:
         """The same, of clients that have to say who they are before they get a connection."""
-        from broker.service.binary_pre_auth import BinaryPreAuth  # loaded with the authenticator
+        from broker.listener.binary_pre_auth import BinaryPreAuth  # loaded with the authenticator
 
         what = "binary protocol"
         listener = listening_socket(host, port, what)

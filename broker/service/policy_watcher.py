@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.protocol.topic_name import TopicName
     from broker.service.broker_service import BrokerService
-    from broker.service.topic import Topic
+    from broker.topic.topic import Topic
     from metadata.store import MetadataEvent
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from broker.errors import (
 )
 from broker.policies.effective import EffectivePolicies
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from broker.service.schemas.registry import SCHEMAS
+from broker.schema.registry import SCHEMAS
 from bundles.hash_ranges import NamespaceBundles
 from metadata.errors import BadVersionError, NotEmptyError, NotFoundError, ValueTooLargeError
 from metadata.paths import decode_name, encode_name

@@ -20,8 +20,8 @@ import pytest
 
 from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from bookkeeper.bookie import process as bookies
-from bookkeeper.bookie.admin_access import AdminAccess
-from bookkeeper.bookie.admin_server import AdminServer, Page
+from bookkeeper.bookie.http.admin_access import AdminAccess
+from bookkeeper.bookie.http.admin_server import AdminServer, Page
 from bookkeeper.bookie.settings import BookieSettings
 from bookkeeper.proto import bookie_pb2 as pb
 from bookkeeper.replication import process as recoveries

@@ -11,8 +11,8 @@ from bookkeeper.replication.admin_pages import AutoRecoveryPages
 from bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
 from bookkeeper.replication.under_replication import UnderReplicationStore
 from bookkeeper.service_info import AVAILABLE_PATH, ServiceInfo
-from broker.http.prometheus_page import PrometheusPage
-from broker.http.replication_metrics import add_replication_metrics
+from broker.http.metrics.prometheus_page import PrometheusPage
+from broker.http.metrics.replication_metrics import add_replication_metrics
 from metadata.embedded import EmbeddedMetadataStore
 from tests.autorecovery_process import parse_metrics
 from tests.integration.bookkeeper_network import eventually

@@ -13,7 +13,7 @@ import pytest
 
 from bookkeeper import codes, packet
 from bookkeeper.bookie import cookie as cookies
-from bookkeeper.bookie.garbage_collector import GarbageCollector
+from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
 from bookkeeper.bookie.open_bookie import open_bookie
 from bookkeeper.client.ledger_store import ledger_path

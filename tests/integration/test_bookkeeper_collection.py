@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from bookkeeper import codes
-from bookkeeper.bookie.admin_pages import AdminPages
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import GarbageCollectionConfig
 from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.garbage_collector import GarbageCollector
-from bookkeeper.bookie.metadata_freshness import COLLECTORS_PATH, MetadataFreshnessCheck
+from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from bookkeeper.bookie.gc.metadata_freshness import COLLECTORS_PATH, MetadataFreshnessCheck
+from bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
+from bookkeeper.bookie.http.admin_pages import AdminPages
 from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.bookie.over_replicated import OverReplicatedLedgers
 from bookkeeper.client.ledger_store import LedgerRange, LedgerStore
 from bookkeeper.errors import CookieMismatchError, LedgerError
 from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState, replace_members

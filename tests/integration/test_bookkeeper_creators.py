@@ -12,15 +12,15 @@ import pytest
 
 from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.garbage_collector import GarbageCollector
-from bookkeeper.bookie.integrity_service import IntegrityService, IntegrityServiceConfig
+from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from bookkeeper.bookie.integrity.integrity_service import IntegrityService, IntegrityServiceConfig
 from bookkeeper.bookie.re_adds import DuplicateCheck
 from bookkeeper.client.ledger_store import ledger_path
 from bookkeeper.errors import OtherCreatorError
 from bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, encode_head
 from bookkeeper.transport import AddRequest
-from broker.http.bookie_metrics import add_bookie_metrics
-from broker.http.prometheus_page import PrometheusPage
+from broker.http.metrics.bookie_metrics import add_bookie_metrics
+from broker.http.metrics.prometheus_page import PrometheusPage
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, request

@@ -15,8 +15,8 @@ import pytest
 from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.directories import MEMBER_FILE, SET_FILE, open_directories
 from bookkeeper.bookie.open_bookie import open_bookie
+from bookkeeper.bookie.storage.directories import MEMBER_FILE, SET_FILE, open_directories
 from bookkeeper.client.ledger_store import LedgerStore, ledger_path
 from bookkeeper.errors import CookieMismatchError, DirectoryLockedError
 from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, encode

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookkeeper import codes
-from bookkeeper.bookie.garbage_collector import GarbageCollector
+from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
 from metadata.embedded import EmbeddedMetadataStore
 from metadata.store import MetadataStore
 from tests.integration.bookie_node import Node, Registry, add

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from bookkeeper import codes, packet
-from bookkeeper.bookie.compaction import Compaction, compact_steps
-from bookkeeper.bookie.garbage_collector import GarbageCollector
-from bookkeeper.bookie.garbage_scan import drop_steps
+from bookkeeper.bookie.gc.compaction import Compaction, compact_steps
+from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from bookkeeper.bookie.gc.garbage_scan import drop_steps
 from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.integrity_check import IntegrityConfig
-from bookkeeper.bookie.integrity_service import IntegrityService, IntegrityServiceConfig
-from bookkeeper.bookie.replica_source import EnsembleReplicaSource
-from bookkeeper.bookie.scrubber import ScrubConfig
+from bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
+from bookkeeper.bookie.integrity.integrity_service import IntegrityService, IntegrityServiceConfig
+from bookkeeper.bookie.integrity.replica_source import EnsembleReplicaSource
+from bookkeeper.bookie.integrity.scrubber import ScrubConfig
 from bookkeeper.client.async_ledger_recovery import recover_ledger
 from bookkeeper.client.config import ClientConfig, LedgerConfig
 from bookkeeper.client.ledger_store import LedgerStore

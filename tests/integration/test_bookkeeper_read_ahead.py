@@ -12,9 +12,9 @@ import pytest
 
 from bookkeeper import codes, packet
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.entry_log import DIRECTORY
 from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.bookie.read_ahead import ReadAhead
+from bookkeeper.bookie.storage.entry_log import DIRECTORY
+from bookkeeper.bookie.storage.read_ahead import ReadAhead
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore
 from metadata.embedded import EmbeddedMetadataStore

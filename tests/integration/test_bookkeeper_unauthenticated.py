@@ -25,7 +25,7 @@ import grpc
 import jwt
 import pytest
 
-from bookkeeper.bookie.admin_access import OPEN_PATHS
+from bookkeeper.bookie.http.admin_access import OPEN_PATHS
 from bookkeeper.ledgers import connect_ledgers
 from bookkeeper.proto import bookie_pb2 as pb
 from bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, TransportConfig

@@ -28,7 +28,7 @@ from broker.auth.chain import Credentials, ProviderChain
 from broker.auth.errors import TooManyChecksError
 from broker.auth.password_checks import PasswordChecks
 from broker.errors import AuthenticationError
-from broker.http.authentication import AuthenticationMiddleware
+from broker.http.middleware.authentication import AuthenticationMiddleware
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import FrameReader, encode_command
 from tests.raw_client import RawClient

@@ -19,12 +19,12 @@ import pytest
 
 import magnetar
 from broker.config import BrokerConfig
+from broker.listener import pre_auth_acceptor as acceptor_module
+from broker.listener.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
+from broker.listener.tls import TlsListener, listening_socket
+from broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_command
-from broker.service import pre_auth_acceptor as acceptor_module
-from broker.service.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
-from broker.service.tls import TlsListener, listening_socket
-from broker.service.unauthenticated_limiter import UnauthenticatedLimiter
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority
 from tests.free_port import free_port

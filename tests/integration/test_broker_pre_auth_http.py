@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import magnetar
 from broker.auth.authenticator import Authenticator
 from broker.auth.chain import ProviderChain
-from broker.http import http_pre_auth
-from broker.http.authentication import AuthenticationMiddleware
-from broker.http.fast_rejector import HEAD_BYTES_MAX, FastRejector
-from broker.http.request_context import HttpMetrics
+from broker.http.middleware.authentication import AuthenticationMiddleware
+from broker.http.middleware.request_context import HttpMetrics
+from broker.http.server import http_pre_auth as http_pre_auth
+from broker.http.server.fast_rejector import HEAD_BYTES_MAX, FastRejector
 from magnetar.embedding import EmbeddedBroker
 
 SECRET = bytes(range(7, 39))

@@ -17,7 +17,7 @@ import pytest
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.compression import compress
 from broker.protocol.framing import encode_body, encode_payload_command
-from broker.service.schemas.definition import version_bytes
+from broker.schema.definition import version_bytes
 from tests.integration.failure_tools import new_topic, open_producer, open_reader, read_numbers
 from tests.integration.failure_tools import publish as publish_numbers
 from tests.standalone_process import StandaloneProcess

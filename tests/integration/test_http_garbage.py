@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from bookkeeper.bookie.admin_pages import AdminPages
-from bookkeeper.bookie.admin_server import AdminServer
+from bookkeeper.bookie.http.admin_pages import AdminPages
+from bookkeeper.bookie.http.admin_server import AdminServer
 from tests.integration.failure_tools import wait_until
 from tests.standalone_process import StandaloneProcess
 

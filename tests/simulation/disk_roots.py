@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookkeeper.bookie.directories import MultiDirFileSystem
+from bookkeeper.bookie.storage.directories import MultiDirFileSystem
 from bookkeeper.storage.file_system import DirectoryLock, File, FileSystem
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 

@@ -25,17 +25,15 @@ from typing import Any, Final
 import pytest
 
 from bookkeeper import codes
-from bookkeeper.bookie import (
-    flush,
-    garbage_collector,
-    garbage_scan,
-    index_format,
-    journal_reader,
-    record_format,
-    storage_startup,
-)
-from bookkeeper.bookie.directories import MultiDirFileSystem
-from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.gc import garbage_collector as garbage_collector
+from bookkeeper.bookie.gc import garbage_scan as garbage_scan
+from bookkeeper.bookie.journal import journal_reader as journal_reader
+from bookkeeper.bookie.storage import flush as flush
+from bookkeeper.bookie.storage import index_format as index_format
+from bookkeeper.bookie.storage import record_format as record_format
+from bookkeeper.bookie.storage import storage_startup as storage_startup
+from bookkeeper.bookie.storage.directories import MultiDirFileSystem
+from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from bookkeeper.client import ledger_store, quorum
 from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.explicit_lac import ExplicitLac

@@ -16,18 +16,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bookkeeper import codes
-from bookkeeper.bookie import compaction as compactions
-from bookkeeper.bookie import cookie, index_format, open_bookie, re_adds, scrub
-from bookkeeper.bookie import ledger_storage as storages
+from bookkeeper.bookie import cookie, open_bookie, re_adds
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.deferred_sync import DeferredAdds
-from bookkeeper.bookie.flush import replace_runs
-from bookkeeper.bookie.garbage_collector import GarbageCollector
-from bookkeeper.bookie.integrity_check import IntegrityCheck
-from bookkeeper.bookie.integrity_service import IntegrityService
-from bookkeeper.bookie.ledger_descriptor import LedgerDescriptor as StoredState
-from bookkeeper.bookie.location_runs import to_ranges
-from bookkeeper.bookie.metadata_freshness import MetadataFreshnessCheck
+from bookkeeper.bookie.gc import compaction as compactions
+from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
+from bookkeeper.bookie.integrity import scrub as scrub
+from bookkeeper.bookie.integrity.integrity_check import IntegrityCheck
+from bookkeeper.bookie.integrity.integrity_service import IntegrityService
+from bookkeeper.bookie.storage import index_format as index_format
+from bookkeeper.bookie.storage import ledger_storage as storages
+from bookkeeper.bookie.storage.flush import replace_runs
+from bookkeeper.bookie.storage.ledger_descriptor import LedgerDescriptor as StoredState
+from bookkeeper.bookie.storage.location_runs import to_ranges
 from bookkeeper.client import async_ledger_recovery as recoveries
 from bookkeeper.client import async_ledger_writer as writers
 from bookkeeper.client import client, ledger_reader, quorum

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bookkeeper import codes, packet
-from bookkeeper.bookie.compaction import Compaction, compact_steps, entry_log_bytes_fitting
-from bookkeeper.bookie.entry_log import DATA_OFFSET, DIRECTORY
-from bookkeeper.bookie.flush import flush_steps
-from bookkeeper.bookie.garbage_scan import drop_steps, remove_unreferenced_logs
-from bookkeeper.bookie.ledger_storage import LedgerStorage
-from bookkeeper.bookie.over_replicated import empty_steps
+from bookkeeper.bookie.gc.compaction import Compaction, compact_steps, entry_log_bytes_fitting
+from bookkeeper.bookie.gc.garbage_scan import drop_steps, remove_unreferenced_logs
+from bookkeeper.bookie.gc.over_replicated import empty_steps
 from bookkeeper.bookie.re_adds import add_after_look
-from bookkeeper.bookie.storage_startup import open_storage
+from bookkeeper.bookie.storage.entry_log import DATA_OFFSET, DIRECTORY
+from bookkeeper.bookie.storage.flush import flush_steps
+from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from bookkeeper.bookie.storage.storage_startup import open_storage
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore
 from bookkeeper.transport import AddRequest

@@ -11,11 +11,12 @@ from functools import partial
 import pytest
 
 from bookkeeper import codes, packet
-from bookkeeper.bookie import journal_format, record_format
-from bookkeeper.bookie.flush import flush_steps
-from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.journal import journal_format as journal_format
 from bookkeeper.bookie.re_adds import add_after_look
-from bookkeeper.bookie.storage_startup import open_storage
+from bookkeeper.bookie.storage import record_format as record_format
+from bookkeeper.bookie.storage.flush import flush_steps
+from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from bookkeeper.bookie.storage.storage_startup import open_storage
 from bookkeeper.errors import (
     BookieClosedError,
     CorruptFileError,

@@ -8,13 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from bookkeeper import codes, packet
-from bookkeeper.bookie import index_format, journal_format
-from bookkeeper.bookie.index_format import LIMBO_CHECKING, LIMBO_ENTERING
-from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.integrity.scrub import ScrubStep, scrub_steps
+from bookkeeper.bookie.journal import journal_format as journal_format
 from bookkeeper.bookie.limbo import note_steps
 from bookkeeper.bookie.open_damaged import open_damaged
 from bookkeeper.bookie.re_adds import add_after_look
-from bookkeeper.bookie.scrub import ScrubStep, scrub_steps
+from bookkeeper.bookie.storage import index_format as index_format
+from bookkeeper.bookie.storage.index_format import LIMBO_CHECKING, LIMBO_ENTERING
+from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from bookkeeper.errors import CorruptFileError, MissingFileError, StorageError
 from bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore

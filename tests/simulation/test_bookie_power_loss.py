@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import bookkeeper
-from bookkeeper.bookie.journal_format import journal_directory
+from bookkeeper.bookie.journal.journal_format import journal_directory
 from bookkeeper.errors import BookkeeperError, MissingFileError
 from tests.simulation.bookie_machine import Machine
 

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookkeeper.bookie import index_format, record_format
-from bookkeeper.bookie.ledger_storage import LedgerStorage
-from bookkeeper.bookie.scrub import (
+from bookkeeper.bookie.integrity.scrub import (
     DamagedRange,
     ScrubStep,
     check_entries_steps,
     check_index_steps,
     scrub_steps,
 )
-from bookkeeper.bookie.scrub_repair import RepairCopies, repair_steps
+from bookkeeper.bookie.integrity.scrub_repair import RepairCopies, repair_steps
+from bookkeeper.bookie.storage import index_format as index_format
+from bookkeeper.bookie.storage import record_format as record_format
+from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from bookkeeper.errors import CorruptFileError
 from bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
 from bookkeeper.storage.memory_store import MemoryStore

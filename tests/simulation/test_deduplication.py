@@ -21,11 +21,11 @@ import pytest
 
 from bookkeeper import codes
 from bookkeeper.transport import AddRequest
+from broker.producer.deduplication import Deduplication
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import parse_entry_body
 from broker.protocol.topic_name import TopicName
-from broker.service.deduplication import Deduplication
-from broker.service.persistent_topic import PersistentTopic
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger.position import EARLIEST
 from metadata.errors import MetadataError, OutcomeUnknownError
 from metadata.store import Versioned

@@ -7,11 +7,11 @@ from pathlib import Path
 from changed_tests import affected
 
 TESTS = {
-    "test_topic.py": "from broker.service.topic import Topic\n",
+    "test_topic.py": "from broker.topic.topic import Topic\n",
     "test_package.py": "from broker.service import (\n    topic,\n)\n",
-    "deeper/test_plain.py": "def test_it() -> None:\n    import broker.service.topic\n",
+    "deeper/test_plain.py": "def test_it() -> None:\n    import broker.topic.topic\n",
     "test_other.py": "from broker.service.topics import Topics\nfrom broker import service\n",
-    "helper.py": "from broker.service.topic import Topic\n",
+    "helper.py": "from broker.topic.topic import Topic\n",
     "broker_service/test_neighbour.py": "import broker.config\n",
     "test_helped.py": "from tests.unit import helper\n",
 }
@@ -23,7 +23,7 @@ def test_tests_that_import_a_changed_module_or_have_changed(tmp_path: Path) -> N
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     prefix = "tests/unit/"
-    assert affected({"broker/service/topic.py", "docs/topic.md"}, tmp_path) == [
+    assert affected({"broker/topic/topic.py", "docs/topic.md"}, tmp_path) == [
         f"{prefix}{name}"
         for name in (
             *("broker_service/test_neighbour.py", "deeper/test_plain.py"),

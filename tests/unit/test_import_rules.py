@@ -54,12 +54,15 @@ CORES = [
     *(f"bookkeeper/client/{name}.py" for name in ("add_deadline", "config")),
     *(
         f"bookkeeper/bookie/{name}.py"
-        for name in ("compaction", "disk_space", "flush", "garbage_scan")
+        for name in ("gc/compaction", "storage/disk_space", "storage/flush", "gc/garbage_scan")
     ),
-    *(f"bookkeeper/bookie/{name}.py" for name in ("journal", "ledger_storage", "over_replicated")),
     *(
         f"bookkeeper/bookie/{name}.py"
-        for name in ("location_runs", "storage_startup", "write_cache")
+        for name in ("journal/journal", "storage/ledger_storage", "gc/over_replicated")
+    ),
+    *(
+        f"bookkeeper/bookie/{name}.py"
+        for name in ("storage/location_runs", "storage/storage_startup", "storage/write_cache")
     ),
     *(f"bookkeeper/replication/{name}.py" for name in ("zones", "auditor_core", "fragments")),
     "managed_ledger/cursor/ack_state.py",
@@ -111,18 +114,18 @@ CORES = [
     "broker/dispatch/active_consumer.py",
     "broker/dispatch/key_selector.py",
     "broker/dispatch/single_active.py",
-    "broker/service/backlog_quota.py",
-    "broker/service/rate_limit.py",
-    "broker/service/schemas/definition.py",
-    "broker/service/schemas/avro_definition.py",
-    "broker/service/schemas/key_value.py",
-    "broker/service/schemas/protobuf_native.py",
-    "broker/service/schemas/compatibility.py",
-    "broker/service/schemas/history.py",
-    "broker/service/schemas/values.py",
-    "broker/service/schemas/primitive_values.py",
-    "broker/service/schemas/avro_values.py",
-    "broker/service/schemas/protobuf_values.py",
+    "broker/topic/backlog_quota.py",
+    "broker/rate_limits/rate_limit.py",
+    "broker/schema/definition.py",
+    "broker/schema/avro_definition.py",
+    "broker/schema/key_value.py",
+    "broker/schema/protobuf_native.py",
+    "broker/schema/compatibility.py",
+    "broker/schema/history.py",
+    "broker/schema/values.py",
+    "broker/schema/primitive_values.py",
+    "broker/schema/avro_values.py",
+    "broker/schema/protobuf_values.py",
 ]
 FORBIDDEN_IN_CORES = {
     *("asyncio", "grpc", "kazoo", "logging", "os", "random", "socket", "threading", "time"),
@@ -205,3 +208,42 @@ def test_a_declared_package_is_imported() -> None:
 
 def _normalized(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def _runtime_imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Modules and packages of ours, by the folder they are in; types alone don't count."""
+    todo: list[ast.AST] = [ast.parse(path.read_text())]
+    while todo:
+        for node in ast.iter_child_nodes(todo.pop()):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    name = node.module or ""
+                    inner = ROOT.joinpath(*name.split("."), alias.name)
+                    is_module = inner.is_dir() or inner.with_suffix(".py").exists()
+                    yield node.lineno, f"{name}.{alias.name}" if is_module else name
+            elif not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+                todo.append(node)
+
+
+def _pages_with_imports() -> list[str]:
+    return [
+        str(page.parent.relative_to(ROOT))
+        for package in ALLOWED
+        for page in sorted((ROOT / package).rglob("README.md"))
+        if "\nMay import: " in page.read_text()
+    ]
+
+
+@pytest.mark.parametrize("package", _pages_with_imports())
+def test_a_package_imports_what_its_page_says(package: str) -> None:
+    _, _, said = (ROOT / package / "README.md").read_text().partition("\nMay import: ")
+    named = re.findall(r"`([\w.]+)`", said.partition("\n\n")[0])
+    allowed = [package.replace("/", "."), *named]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in _modules(ROOT / package)
+        for line, name in _runtime_imports(path)
+        if name.split(".")[0] in ALLOWED
+        if not any(f"{name}.".startswith(f"{each}.") for each in allowed)
+    ]
+    assert wrong == []

@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("broker/service", "managed_ledger", "bundles", "loadbalance")
+PARTS = (
+    *(
+        f"broker/{name}"
+        for name in ("cluster", "connection", "listener", "producer", "rate_limits")
+    ),
+    *(f"broker/{name}" for name in ("schema", "service", "subscription", "topic")),
+    *("managed_ledger", "bundles", "loadbalance"),
+)
 RUN_ROUNDS = {
     "broker/service/periodic_tasks.py PeriodicTasks._run",
     "loadbalance/leader_tasks.py LeaderTasks.run",
@@ -20,9 +27,9 @@ RUN_ROUNDS = {
 }
 WAIT = {
     # until the store or another process answers
-    "broker/service/peer_failure_detector.py PeerFailureDetector._follow",
-    "broker/service/peer_failure_detector.py PeerFailureDetector._publish_record",
-    "broker/service/peer_failure_detector.py PeerFailureDetector._watch",
+    "broker/cluster/peer_failure_detector.py PeerFailureDetector._follow",
+    "broker/cluster/peer_failure_detector.py PeerFailureDetector._publish_record",
+    "broker/cluster/peer_failure_detector.py PeerFailureDetector._watch",
     "broker/service/dynamic_configuration.py DynamicConfiguration._follow",
     "bundles/local_policies.py BundleFactory._copy_later",
     "bundles/ownership.py OwnershipService._expect",

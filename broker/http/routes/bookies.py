@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from bookkeeper.client.placement.config import RACK_AWARE, ZONE_AWARE
 from broker.http.dependencies import Service, body_doc, json_body
 from broker.http.errors import ApiError
-from broker.http.raw_path import form_decode
+from broker.http.middleware.raw_path import form_decode
 from broker.http.responses import JsonResponse, no_content
 from broker.placement_settings import policy_of
 

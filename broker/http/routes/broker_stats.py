@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import psutil
 from fastapi import APIRouter, Path, Response
 
+from broker.cluster.load_report import load_report
 from broker.http.dependencies import Namespace, Service
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse
-from broker.service.load_report import load_report
-from broker.service.persistent_topic import PersistentTopic
+from broker.topic.persistent_topic import PersistentTopic
 
 if TYPE_CHECKING:
     from broker.service.broker_service import BrokerService

@@ -11,7 +11,7 @@ from starlette.background import BackgroundTask
 from broker.http.dependencies import Flag, Service, flag
 from broker.http.errors import ApiError
 from broker.http.health import HealthCheckError, check_round_trip
-from broker.http.raw_path import form_decode
+from broker.http.middleware.raw_path import form_decode
 from broker.http.responses import JsonResponse, TextResponse, no_content
 from broker.service.broker_service import BrokerService
 

@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
+from broker.cluster.broker_client import BrokerCall
+from broker.cluster.bundle_load import (
+    busiest_bundle,
+    fullest_bundle,
+    loads_by_bundle,
+    namespace_bundles,
+    split_points,
+    topics_of_bundle,
+)
 from broker.http.dependencies import (
     Authoritative,
     Namespace,
@@ -20,20 +29,11 @@ from broker.http.dependencies import (
     json_body,
 )
 from broker.http.errors import ApiError, RedirectError
-from broker.http.raw_path import form_decode
-from broker.http.redirects import location_at, require_owner, whom_to_ask
+from broker.http.middleware.raw_path import form_decode
 from broker.http.responses import JsonResponse, no_content
-from broker.http.scatter_gather import ScatterGather, Spread
+from broker.http.routing.redirects import location_at, require_owner, whom_to_ask
+from broker.http.routing.scatter_gather import ScatterGather, Spread
 from broker.protocol.topic_name import TopicName
-from broker.service.broker_client import BrokerCall
-from broker.service.bundle_load import (
-    busiest_bundle,
-    fullest_bundle,
-    loads_by_bundle,
-    namespace_bundles,
-    split_points,
-    topics_of_bundle,
-)
 from bundles.errors import BundleBusyError, BundleError, InvalidBundleError
 from bundles.hash_ranges import BUNDLES_MAX, HashRange, topic_hash
 from bundles.splitting import RANGE_EQUALLY_DIVIDE, SPLIT_ALGORITHMS

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict
 
 from broker.http.dependencies import Service, body_doc, json_body
 from broker.http.errors import ApiError
-from broker.http.namespace_topics import release_everywhere
-from broker.http.raw_path import form_decode
+from broker.http.middleware.raw_path import form_decode
 from broker.http.responses import JsonResponse, no_content
-from broker.http.scatter_gather import ScatterGather, Spread
+from broker.http.routing.scatter_gather import ScatterGather, Spread
+from broker.http.topics.namespace_topics import release_everywhere
 from broker.protocol.topic_name import valid_namespace_part
 from loadbalance import policies as placement
 from loadbalance.errors import InvalidDocumentError

@@ -22,9 +22,8 @@ from broker.http.dependencies import (
     read_body,
 )
 from broker.http.errors import ApiError
-from broker.http.internal_consumer import MessageKey
-from broker.http.responses import JsonResponse, no_content
-from broker.http.rest_consume import (
+from broker.http.messaging.internal_consumer import MessageKey
+from broker.http.messaging.rest_consume import (
     MESSAGES_MAX,
     UNACKED_MAX,
     WAIT_MS_MAX,
@@ -36,13 +35,14 @@ from broker.http.rest_consume import (
     parse_message_id_text,
     parse_token,
 )
-from broker.http.route_permissions import right_of
+from broker.http.responses import JsonResponse, no_content
+from broker.http.routing.route_permissions import right_of
 from broker.protocol.topic_name import TopicName
-from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 if TYPE_CHECKING:
-    from broker.http.internal_consumer import ConsumedMessage
-    from broker.http.value_schemas import DecodedValue, ValueSchemas
+    from broker.http.messaging.internal_consumer import ConsumedMessage
+    from broker.http.messaging.value_schemas import DecodedValue, ValueSchemas
     from broker.service.broker_service import BrokerService
 
 router = APIRouter(tags=["messages"])

@@ -14,8 +14,8 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from broker.http.compression import accepts_gzip
 from broker.http.errors import ApiError
+from broker.http.middleware.compression import accepts_gzip
 from broker.http.responses import JsonResponse
 
 router = APIRouter(include_in_schema=False)

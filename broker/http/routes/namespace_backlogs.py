@@ -8,18 +8,18 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Response
 
+from broker.cluster.broker_client import BrokerCall, BrokerRefusedError, topic_path
 from broker.errors import BrokerError, SubscriptionNotFoundError, TopicNotFoundError
 from broker.http.dependencies import Authoritative, Namespace, Service, SubscriptionName
 from broker.http.errors import ApiError
-from broker.http.namespace_topics import topics_everywhere
 from broker.http.responses import no_content
-from broker.http.scatter_gather import ScatterGather, Spread
-from broker.http.topic_access import each, loaded, require_bundle, require_namespace
+from broker.http.routing.scatter_gather import ScatterGather, Spread
+from broker.http.topics.namespace_topics import topics_everywhere
+from broker.http.topics.topic_access import each, loaded, require_bundle, require_namespace
 from broker.protocol.topic_name import TopicName
-from broker.service import subscription_admin
-from broker.service.broker_client import BrokerCall, BrokerRefusedError, topic_path
 from broker.service.broker_service import BrokerService
-from broker.service.persistent_subscription import PersistentSubscription
+from broker.subscription import subscription_admin as subscription_admin
+from broker.subscription.persistent_subscription import PersistentSubscription
 
 router = APIRouter(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["namespaces"])
 

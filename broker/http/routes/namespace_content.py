@@ -17,14 +17,14 @@ from broker.http.dependencies import (
     read_body,
 )
 from broker.http.errors import ApiError
-from broker.http.policy_access import (
+from broker.http.middleware.raw_path import form_decode
+from broker.http.policies.policy_access import (
     ABSENT,
     JsonBody,
     cluster_names,
     namespace_policies,
     require_local,
 )
-from broker.http.raw_path import form_decode
 from broker.http.responses import JsonResponse, TextResponse, no_content
 from broker.policies.documents import remove_offload, with_properties
 from broker.policies.errors import UnsupportedPolicyError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter
 
 from broker.http.dependencies import Namespace, Service
-from broker.http.policy_access import namespace_policies, read_strictly
-from broker.http.policy_routes import PolicyScope, ScopeConfig, add_policy_routes
+from broker.http.policies.policy_access import namespace_policies, read_strictly
+from broker.http.policies.policy_routes import PolicyScope, ScopeConfig, add_policy_routes
 from broker.policies.documents import change_namespace, change_quota, in_namespace
 from broker.policies.quotas import QUOTAS
 

@@ -16,19 +16,19 @@ from broker.http.dependencies import (
     flag,
 )
 from broker.http.errors import ApiError
-from broker.http.namespace_topics import (
+from broker.http.policies.policy_access import JsonBody, namespace_policies, require_local
+from broker.http.responses import JsonResponse, no_content
+from broker.http.routes.bundles import bundle_errors
+from broker.http.routes.namespace_content import check_clusters
+from broker.http.routing.scatter_gather import Spread
+from broker.http.topics.namespace_topics import (
     delete_namespace_with_topics,
     delete_topics,
     forget_namespace,
     release_everywhere,
     topics_everywhere,
 )
-from broker.http.policy_access import JsonBody, namespace_policies, require_local
-from broker.http.responses import JsonResponse, no_content
-from broker.http.routes.bundles import bundle_errors
-from broker.http.routes.namespace_content import check_clusters
-from broker.http.scatter_gather import Spread
-from broker.http.topic_access import user_topics
+from broker.http.topics.topic_access import user_topics
 from broker.policies.documents import parse_namespace
 from broker.policies.quotas import QUOTA_SCHEMA, QUOTAS
 from broker.policies.table import POLICIES

@@ -15,10 +15,10 @@ from broker.http.dependencies import (
     read_body,
 )
 from broker.http.errors import ApiError
-from broker.http.messages import OutgoingMessage
+from broker.http.messaging.messages import OutgoingMessage
+from broker.http.messaging.rest_produce import MESSAGES_MAX, RestPublishers, parse_messages
+from broker.http.messaging.value_schemas import STRING
 from broker.http.responses import JsonResponse
-from broker.http.rest_produce import MESSAGES_MAX, RestPublishers, parse_messages
-from broker.http.value_schemas import STRING
 from broker.protocol.topic_name import TopicName
 
 router = APIRouter(tags=["messages"])

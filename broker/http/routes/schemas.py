@@ -20,18 +20,18 @@ from broker.http.dependencies import (
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse
 from broker.protocol.topic_name import TopicName
-from broker.service.schemas.definition import (
+from broker.schema.definition import (
     DEFINITION_BYTES_MAX,
     SCHEMA_TYPES,
     SchemaDefinition,
 )
-from broker.service.schemas.key_value import join_texts, texts_of
-from broker.service.schemas.schema_checks import rules_of
+from broker.schema.key_value import join_texts, texts_of
+from broker.schema.schema_checks import rules_of
 
 if TYPE_CHECKING:
+    from broker.schema.definition import StoredSchema
+    from broker.schema.registry import SchemaRules
     from broker.service.broker_service import BrokerService
-    from broker.service.schemas.definition import StoredSchema
-    from broker.service.schemas.registry import SchemaRules
 
 router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{topic}", tags=["schemas"])
 

@@ -11,14 +11,14 @@ from fastapi import APIRouter, Path, Response
 
 from broker.http.dependencies import Authoritative, Service, SubscriptionName, Topic
 from broker.http.errors import ApiError
-from broker.http.messages import UndecodableEntryError, decode_whole_entry
+from broker.http.messaging.messages import UndecodableEntryError, decode_whole_entry
 from broker.http.responses import JsonResponse
-from broker.http.topic_access import TOPIC, message_id, persistent
+from broker.http.topics.topic_access import TOPIC, message_id, persistent
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.entry_header import parse_header
 from broker.protocol.text import readable
+from broker.rate_limits.rates import iso_time
 from broker.service.broker_service import BrokerService
-from broker.service.rates import iso_time
 from managed_ledger.cursor.cursor import Cursor
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.managed_ledger import ManagedLedger

@@ -16,8 +16,8 @@ from broker.http.dependencies import (
 )
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse, no_content
-from broker.http.scatter_gather import Spread
-from broker.http.topic_access import (
+from broker.http.routing.scatter_gather import Spread
+from broker.http.topics.topic_access import (
     ID_DOC,
     NOT_FOUND,
     OF_PARTITIONED,
@@ -33,8 +33,8 @@ from broker.http.topic_access import (
     persistent,
 )
 from broker.protocol.topic_name import TopicName
-from broker.service import subscription_admin
-from broker.service.persistent_subscription import PersistentSubscription
+from broker.subscription import subscription_admin as subscription_admin
+from broker.subscription.persistent_subscription import PersistentSubscription
 from managed_ledger.position import format_position
 
 router = APIRouter(tags=["subscriptions"])

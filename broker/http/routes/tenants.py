@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from broker.errors import AlreadyExistsError, PreconditionFailedError, TenantNotFoundError
 from broker.http.dependencies import Service, Tenant, body_doc, flag, json_body
 from broker.http.errors import ApiError
-from broker.http.namespace_topics import delete_namespace_with_topics
 from broker.http.responses import JsonResponse, no_content
-from broker.http.scatter_gather import Spread
+from broker.http.routing.scatter_gather import Spread
+from broker.http.topics.namespace_topics import delete_namespace_with_topics
 from broker.protocol.topic_name import valid_namespace_part
 from broker.service.broker_service import BrokerService
 

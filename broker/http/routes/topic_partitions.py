@@ -12,7 +12,7 @@ from broker.errors import AlreadyExistsError
 from broker.http.dependencies import Authoritative, Service, Topic, flag, read_json
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse, no_content
-from broker.http.topic_access import (
+from broker.http.topics.topic_access import (
     NOT_FOUND,
     TOPIC,
     check_properties,
@@ -23,7 +23,7 @@ from broker.http.topic_access import (
 )
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
-from broker.service.topic_directory import partitions_max
+from broker.topic.topic_directory import partitions_max
 
 router = APIRouter(tags=["topics"])
 

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from broker.http.dependencies import Service, Topic, body_doc, json_body
 from broker.http.errors import ApiError
-from broker.http.raw_path import form_decode
+from broker.http.middleware.raw_path import form_decode
 from broker.http.responses import JsonResponse, no_content
-from broker.http.topic_access import NOT_FOUND, TOPIC, not_found
+from broker.http.topics.topic_access import NOT_FOUND, TOPIC, not_found
 from broker.protocol.topic_name import TopicName
-from broker.service import topic_permissions
 from broker.service.broker_service import BrokerService
+from broker.topic import topic_permissions as topic_permissions
 
 router = APIRouter(tags=["topics"])
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Response
 
 from broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, flag
 from broker.http.errors import ApiError
-from broker.http.policy_access import (
+from broker.http.policies.policy_access import (
     TOPIC_ABSENT,
     TOPIC_REFUSALS,
     Applied,
@@ -23,9 +23,9 @@ from broker.http.policy_access import (
     read_leniently,
     require_local,
 )
-from broker.http.policy_routes import PolicyScope, ScopeConfig, add_policy_routes
+from broker.http.policies.policy_routes import PolicyScope, ScopeConfig, add_policy_routes
 from broker.http.responses import JsonResponse, no_content
-from broker.http.topic_access import TOPIC
+from broker.http.topics.topic_access import TOPIC
 from broker.policies.documents import (
     TOPIC_QUOTA_ABOVE_RETENTION,
     TOPIC_RETENTION_BELOW_QUOTA,

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from broker.http.dependencies import Authoritative, Service, Topic, json_body
 from broker.http.errors import ApiError
 from broker.http.responses import JsonResponse, no_content
-from broker.http.topic_access import (
+from broker.http.topics.topic_access import (
     NOT_FOUND,
     PROPERTIES_DOC,
     TOPIC,
@@ -21,7 +21,7 @@ from broker.http.topic_access import (
 )
 from broker.protocol.topic_name import TopicName
 from broker.service.broker_service import BrokerService
-from broker.service.persistent_topic import PersistentTopic
+from broker.topic.persistent_topic import PersistentTopic
 
 router = APIRouter(tags=["topics"])
 

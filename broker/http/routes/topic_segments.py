@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Request, Response
 
 from broker.http.dependencies import Authoritative, Flag, Service, Topic, flag
 from broker.http.long_answers import in_pieces
-from broker.http.topic_access import OF_PARTITIONED, TOPIC, persistent
-from broker.http.topic_segments import topic_segments
+from broker.http.topics.topic_access import OF_PARTITIONED, TOPIC, persistent
+from broker.http.topics.topic_segments import topic_segments
 
 router = APIRouter(tags=["persistent topics"])
 

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from broker.cluster.broker_client import BrokerCall, topic_path
 from broker.http.dependencies import Authoritative, Service, Topic, flag, json_body
 from broker.http.errors import ApiError
 from broker.http.long_answers import in_pieces, long_object
-from broker.http.partitioned_stats import sum_topic_stats
 from broker.http.responses import JsonResponse
-from broker.http.scatter_gather import Spread
-from broker.http.topic_access import (
+from broker.http.routing.scatter_gather import Spread
+from broker.http.topics.partitioned_stats import sum_topic_stats
+from broker.http.topics.topic_access import (
     ID_DOC,
     NOT_FOUND,
     OF_PARTITIONED,
@@ -30,17 +31,16 @@ from broker.http.topic_access import (
     require_existing,
     stored,
 )
-from broker.http.topic_internals import (
+from broker.http.topics.topic_internals import (
     internal_stats,
     ledger_info,
     offline_stats,
     volatile_internal_stats,
 )
 from broker.protocol.topic_name import TopicName
-from broker.service.broker_client import BrokerCall, topic_path
 from broker.service.broker_service import BrokerService
-from broker.service.persistent_topic import PersistentTopic
-from broker.service.topic_stats import (
+from broker.topic.persistent_topic import PersistentTopic
+from broker.topic.topic_stats import (
     add_earliest_times,
     add_last_publish_time,
     empty_topic_stats,

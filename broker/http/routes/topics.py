@@ -10,10 +10,10 @@ from fastapi import APIRouter, Depends, Query, Response
 from broker.errors import AlreadyExistsError, TopicNotFoundError
 from broker.http.dependencies import Authoritative, Namespace, Service, Topic, flag, json_body
 from broker.http.errors import ApiError
-from broker.http.namespace_topics import topics_everywhere
 from broker.http.responses import JsonResponse, no_content
-from broker.http.scatter_gather import Spread
-from broker.http.topic_access import (
+from broker.http.routing.scatter_gather import Spread
+from broker.http.topics.namespace_topics import topics_everywhere
+from broker.http.topics.topic_access import (
     NAMESPACE,
     NOT_FOUND,
     PROPERTIES_DOC,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from broker.errors import BrokerError
-from broker.http.internal_consumer import ConsumedMessage, InternalConsumer, MessageKey
-from broker.http.internal_producer import InternalProducer
-from broker.http.messages import (
+from broker.http.messaging.internal_consumer import ConsumedMessage, InternalConsumer, MessageKey
+from broker.http.messaging.internal_producer import InternalProducer
+from broker.http.messaging.messages import (
     HEAVY_BYTES,
     MessageIdError,
     OutgoingMessage,
@@ -28,8 +28,8 @@ from broker.http.websocket.channel import CLOSE_BASE, RESTART
 from broker.http.websocket.fields import iso_millis, whole
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from broker.service.consumer import EXCLUSIVE, SubscribeRequest
-from broker.service.schemas.definition import parse_version
+from broker.schema.definition import parse_version
+from broker.subscription.consumer import EXCLUSIVE, SubscribeRequest
 from managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:

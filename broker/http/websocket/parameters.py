@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from broker.http.errors import ApiError
-from broker.http.local_producer import java_string_hash, murmur_hash
-from broker.http.messages import MessageIdError, parse_message_id
+from broker.http.messaging.local_producer import java_string_hash, murmur_hash
+from broker.http.messaging.messages import MessageIdError, parse_message_id
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.compression import COMPRESSIONS
 from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

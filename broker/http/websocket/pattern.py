@@ -20,7 +20,7 @@ from broker.errors import (
 from broker.http.errors import ApiError
 from broker.http.websocket.consumer import ConsumerSession
 from broker.protocol.topic_name import TopicName, valid_namespace_part
-from broker.service.topic_list import TopicPattern, visible_topics
+from broker.topic.topic_list import TopicPattern, visible_topics
 from managed_ledger.position import EARLIEST
 from metadata.errors import MetadataError
 

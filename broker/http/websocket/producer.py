@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from broker.http.internal_producer import InternalProducer
-from broker.http.messages import (
+from broker.http.messaging.internal_producer import InternalProducer
+from broker.http.messaging.messages import (
     HEAVY_BYTES,
     OutgoingMessage,
     encode_batch,
@@ -30,7 +30,7 @@ from broker.protocol.compression import COMPRESSIONS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.http.local_producer import Entry
+    from broker.http.messaging.local_producer import Entry
     from broker.http.websocket.channel import WebSocketChannel
     from broker.http.websocket.parameters import ProducerParameters
     from broker.protocol.topic_name import TopicName

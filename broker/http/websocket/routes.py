@@ -19,8 +19,8 @@ from broker.errors import (
 )
 from broker.http.dependencies import make_topic_name
 from broker.http.errors import ApiError, error_response, response_of
-from broker.http.raw_path import form_decode
-from broker.http.route_permissions import authorize_websocket, caller_of, require
+from broker.http.middleware.raw_path import form_decode
+from broker.http.routing.route_permissions import authorize_websocket, caller_of, require
 from broker.http.websocket.channel import CLOSE_BASE, INTERNAL, WebSocketChannel
 from broker.http.websocket.consumer import ConsumerSession, ReaderSession
 from broker.http.websocket.parameters import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.websockets import WebSocket
 
-    from broker.http.authenticated_requests import AuthenticatedRequest
+    from broker.http.middleware.authenticated_requests import AuthenticatedRequest
     from broker.service.access_control import AccessControl, Right
     from broker.service.broker_service import BrokerService
 

@@ -17,9 +17,9 @@ from typing import Protocol
 from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
-from bookkeeper.bookie.integrity_service import IntegrityService
-from bookkeeper.bookie.ledger_storage import LedgerStorage
+from bookkeeper.bookie.integrity.integrity_service import IntegrityService
 from bookkeeper.bookie.open_bookie import open_bookie
+from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from bookkeeper.client.ledger_store import ledger_path
 from bookkeeper.errors import BookkeeperError, StorageError
 from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss

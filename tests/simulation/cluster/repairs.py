@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from bookkeeper.bookie.bookie import Bookie
 from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.garbage_collector import GarbageCollector
-from bookkeeper.bookie.integrity_check import IntegrityConfig
-from bookkeeper.bookie.integrity_service import IntegrityService, IntegrityServiceConfig
-from bookkeeper.bookie.metadata_freshness import MetadataFreshnessCheck
-from bookkeeper.bookie.over_replicated import OverReplicatedLedgers
-from bookkeeper.bookie.replica_source import EnsembleReplicaSource
-from bookkeeper.bookie.scrubber import ScrubConfig
+from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
+from bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
+from bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
+from bookkeeper.bookie.integrity.integrity_service import IntegrityService, IntegrityServiceConfig
+from bookkeeper.bookie.integrity.replica_source import EnsembleReplicaSource
+from bookkeeper.bookie.integrity.scrubber import ScrubConfig
 from bookkeeper.client.async_ledger_recovery import recover_ledger
 from bookkeeper.client.config import ClientConfig
 from bookkeeper.client.ledger_store import LedgerStore

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bookkeeper import codes
 from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.garbage_collector import GarbageCollector
+from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
 from bookkeeper.bookie.re_adds import is_same_entry
 from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from bookkeeper.client.config import LedgerConfig

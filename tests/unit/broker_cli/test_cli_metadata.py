@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeper.bookie.directory_contents import DirectoryContents
+from bookkeeper.bookie.storage.directory_contents import DirectoryContents
 from broker.cli.metadata_command import _complete
 from metadata.salvage import Salvage
 

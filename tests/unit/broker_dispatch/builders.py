@@ -10,11 +10,11 @@ from broker.config import BrokerConfig
 from broker.dispatch.unacked_budget import UnackedBudget
 from broker.policies.effective import EffectivePolicies
 from broker.protocol.topic_name import TopicName
-from broker.service.consumer import Consumer, SubscribeRequest
-from broker.service.non_persistent_subscription import NonPersistentSubscription
-from broker.service.persistent_subscription import PersistentSubscription
-from broker.service.subscription import open_subscription
-from broker.service.topic_rates import TopicRates
+from broker.rate_limits.topic_rates import TopicRates
+from broker.subscription.consumer import Consumer, SubscribeRequest
+from broker.subscription.non_persistent_subscription import NonPersistentSubscription
+from broker.subscription.persistent_subscription import PersistentSubscription
+from broker.subscription.subscription import open_subscription
 from managed_ledger.entry_batch import EntryBatch
 from managed_ledger.position import Position
 from tests.unit.broker_dispatch.doubles import MemoryCursor, MemoryLedger

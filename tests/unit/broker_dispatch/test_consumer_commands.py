@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from broker.connection.consumer_commands import HANDLERS, position_of, subscribe_request
 from broker.errors import BrokerError, TopicNotFoundError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import MalformedFrameError, encode_command
 from broker.protocol.topic_name import TopicName
-from broker.service.consumer import SHARED, Consumer, ConsumerSink, SubscribeRequest
-from broker.service.consumer_commands import HANDLERS, position_of, subscribe_request
+from broker.subscription.consumer import SHARED, Consumer, ConsumerSink, SubscribeRequest
 from managed_ledger.errors import InvalidPositionError
 from managed_ledger.position import EARLIEST, LATEST
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, settle

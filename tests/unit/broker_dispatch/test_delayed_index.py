@@ -20,7 +20,7 @@ from broker.dispatch.interfaces import Deliver, DispatchLimits
 from broker.dispatch.key_selector import HashRing
 from broker.dispatch.key_shared import KeySharedDispatcher
 from broker.dispatch.shared import SharedDispatcher
-from broker.service.consumer import KEY_SHARED, SHARED
+from broker.subscription.consumer import KEY_SHARED, SHARED
 from managed_ledger.entry_batch import Buffer
 from managed_ledger.position import Position
 from tests.unit.broker_dispatch.builders import Bench, until

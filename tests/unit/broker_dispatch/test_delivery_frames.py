@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_payload_command
-from broker.service.delivery import MessageFrames
+from broker.subscription.delivery import MessageFrames
 from managed_ledger.entry_batch import EntryBatch
 
 LIMITS = [0, 1, 126, 127, 128, 129, 16_382, 16_383, 16_384, 16_385, 2_097_151, 2_097_152, 10**9]

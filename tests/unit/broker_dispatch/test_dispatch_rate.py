@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from broker.policies.effective import Rate
-from broker.service.consumer import EXCLUSIVE, KEY_SHARED, SHARED
-from broker.service.throttle import CAUGHT_UP_ENTRIES, Throttle
+from broker.rate_limits.throttle import CAUGHT_UP_ENTRIES, Throttle
+from broker.subscription.consumer import EXCLUSIVE, KEY_SHARED, SHARED
 from tests.manual_clock import ManualLoop
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, settle
 from tests.unit.broker_dispatch.doubles import head

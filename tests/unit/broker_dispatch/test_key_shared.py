@@ -15,7 +15,7 @@ from broker.errors import ConsumerAssignError, NotAllowedError, SubscriptionBusy
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.entry_header import make_header
 from broker.protocol.framing import encode_body
-from broker.service.consumer import KEY_SHARED, SubscribeRequest
+from broker.subscription.consumer import KEY_SHARED, SubscribeRequest
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle
 
 

@@ -15,8 +15,8 @@ from broker.errors import (
     SubscriptionFencedError,
     TopicBusyError,
 )
-from broker.service.consumer import EXCLUSIVE, FAILOVER, SHARED, Consumer, SubscribeRequest
-from broker.service.subscription import start_position
+from broker.subscription.consumer import EXCLUSIVE, FAILOVER, SHARED, Consumer, SubscribeRequest
+from broker.subscription.subscription import start_position
 from managed_ledger.position import EARLIEST, LATEST
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle, until
 from tests.unit.broker_dispatch.doubles import head

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.protocol.entry_header import FLAG_MARKER
-from broker.service import subscription_admin as admin
-from broker.service.consumer import SHARED
+from broker.subscription import subscription_admin as admin
+from broker.subscription.consumer import SHARED
 from managed_ledger.position import Position
 from tests.unit.broker_dispatch.builders import Bench
 from tests.unit.broker_dispatch.doubles import head

@@ -10,7 +10,7 @@ import pytest
 from broker.dispatch.interfaces import DispatchLimits
 from broker.dispatch.shared import SharedDispatcher
 from broker.dispatch.unacked_budget import UnackedBudget
-from broker.service.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from tests.unit.broker_dispatch.builders import Bench, settle
 from tests.unit.broker_dispatch.doubles import head
 from tests.unit.broker_service.doubles import Broker

@@ -22,11 +22,11 @@ from fastapi import FastAPI
 from broker.auth.authorization import Caller, Permission, Resource
 from broker.config import BrokerConfig
 from broker.errors import AuthorizationError
-from broker.http import route_permissions as access
 from broker.http.app import create_app
 from broker.http.errors import ApiError
 from broker.http.openapi import operations
-from broker.http.route_permissions import AccessRule, rule_of
+from broker.http.routing import route_permissions as access
+from broker.http.routing.route_permissions import AccessRule, rule_of
 from broker.http.websocket.routes import websocket_routes
 from tests.unit.broker_service.doubles import Broker
 

@@ -12,7 +12,7 @@ from bookkeeper.auth.tokens import Principal
 from broker.auth.authenticator import Authenticator
 from broker.auth.chain import ProviderChain
 from broker.errors import AuthenticationError
-from broker.http.authentication import AuthenticationMiddleware
+from broker.http.middleware.authentication import AuthenticationMiddleware
 
 
 class _Fixed:

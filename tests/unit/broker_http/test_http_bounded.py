@@ -7,10 +7,10 @@ import struct
 
 import pytest
 
-from broker.http import entry_unpacker
-from broker.http.internal_consumer import PARTIAL_BYTES_MAX, InternalConsumer
-from broker.http.local_producer import java_string_hash
-from broker.http.messages import (
+from broker.http.messaging import entry_unpacker as entry_unpacker
+from broker.http.messaging.internal_consumer import PARTIAL_BYTES_MAX, InternalConsumer
+from broker.http.messaging.local_producer import java_string_hash
+from broker.http.messaging.messages import (
     MESSAGES_AT_ONCE,
     OutgoingMessage,
     UndecodableEntryError,
@@ -25,7 +25,7 @@ from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.compression import compress
 from broker.protocol.framing import encode_body
 from broker.protocol.topic_name import TopicName
-from broker.service.consumer import SHARED, SubscribeRequest
+from broker.subscription.consumer import SHARED, SubscribeRequest
 from tests.unit.broker_service.doubles import Broker
 
 NAME = TopicName.parse("persistent://public/default/bounded")

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from broker.http import internal_consumer as feed_module
 from broker.http.app import create_app
-from broker.http.chunks import CHUNKS_MAX, ChunkAssembler, JoinedMessage
-from broker.http.local_producer import LocalProducer
-from broker.http.messages import parse_message_id
+from broker.http.messaging import internal_consumer as feed_module
+from broker.http.messaging.chunks import CHUNKS_MAX, ChunkAssembler, JoinedMessage
+from broker.http.messaging.local_producer import LocalProducer
+from broker.http.messaging.messages import parse_message_id
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import encode_body
 from broker.protocol.topic_name import TopicName

@@ -17,7 +17,7 @@ from broker.config import BrokerConfig
 from broker.http.app import create_app
 from broker.http.errors import ApiError
 from broker.http.openapi import operations
-from broker.http.route_permissions import authorize
+from broker.http.routing.route_permissions import authorize
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 NOT_ASKED = re.compile(

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from broker.config import BrokerConfig
-from broker.http.audit import audit
-from broker.http.compression import GzipMiddleware, accepts_gzip
 from broker.http.errors import ApiError
-from broker.http.rate_limit import AddressLimiter, address_group
-from broker.http.request_context import HttpMetrics, RequestContextMiddleware
+from broker.http.middleware.audit import audit
+from broker.http.middleware.compression import GzipMiddleware, accepts_gzip
+from broker.http.middleware.rate_limit import AddressLimiter, address_group
+from broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
 from broker.logs import REQUEST_ID, set_up_logging
 
 
@@ -208,7 +208,7 @@ def test_errors_of_routes_keep_their_status() -> None:
 
 def test_too_many_requests_are_told_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=lambda: 5.0, perf_counter=time.perf_counter)
-    monkeypatch.setattr("broker.http.request_context.time", clock)
+    monkeypatch.setattr("broker.http.middleware.request_context.time", clock)
     call = _Call([b"{}"])
     limits = {"http_requests_limit_enabled": True, "http_requests_max_per_second": 2.0}
     middleware = _pre_auth(call, **limits)

@@ -12,9 +12,9 @@ from fastapi import Request
 from starlette.responses import StreamingResponse
 
 from broker.http.long_answers import in_pieces, long_array, long_object
-from broker.http.topic_internals import internal_stats, ledger_info, offline_stats
-from broker.http.topic_segments import topic_segments
-from broker.service.persistent_topic import PersistentTopic
+from broker.http.topics.topic_internals import internal_stats, ledger_info, offline_stats
+from broker.http.topics.topic_segments import topic_segments
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger.ledger_rows import CHUNK_ROWS, LedgerInfo, LedgerRows, PackedRows
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.managed_ledger_info import LedgerOffsets

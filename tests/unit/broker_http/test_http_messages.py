@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.http.local_producer import java_string_hash
-from broker.http.messages import (
+from broker.http.messaging.local_producer import java_string_hash
+from broker.http.messaging.messages import (
     MessageIdError,
     OutgoingMessage,
     UndecodableEntryError,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from broker.http.errors import ApiError
-from broker.http.partitioned_stats import sum_topic_stats
-from broker.http.raw_path import form_decode
-from broker.http.rest_produce import parse_messages
+from broker.http.messaging.rest_produce import parse_messages
+from broker.http.middleware.raw_path import form_decode
+from broker.http.topics.partitioned_stats import sum_topic_stats
 from broker.http.websocket.parameters import (
     ConsumerParameters,
     ProducerParameters,

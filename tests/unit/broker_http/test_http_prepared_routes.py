@@ -13,7 +13,7 @@ import pytest
 from fastapi.dependencies import utils
 
 from broker.http.app import create_app
-from broker.http.route_warmup import RouteWarmup
+from broker.http.server.route_warmup import RouteWarmup
 from tests.unit.broker_service.doubles import Broker
 from tests.unit.managed_ledger.cluster import eventually
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from broker.http.app import create_app
-from broker.http.redirects import named_topic
+from broker.http.routing.redirects import named_topic
 from broker.protocol.topic_name import TopicName
 from bundles.lookup import BrokerLookup
 from bundles.ownership import OWNERS_ROOT, Redirect

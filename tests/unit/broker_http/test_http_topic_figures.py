@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.http.partitioned_stats import sum_topic_stats
-from broker.http.topic_access import partitioned_metadata, user_topics
-from broker.http.topic_internals import format_ranges, ledger_info
+from broker.http.topics.partitioned_stats import sum_topic_stats
+from broker.http.topics.topic_access import partitioned_metadata, user_topics
+from broker.http.topics.topic_internals import format_ranges, ledger_info
 from broker.protocol.topic_name import TopicName
-from broker.service.topic_stats import empty_topic_stats
+from broker.topic.topic_stats import empty_topic_stats
 from managed_ledger.cursor.cursor_store import CursorNode
 from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from managed_ledger.managed_ledger_info import ManagedLedgerInfo

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from bookkeeper.replication.under_replication import UnderReplicationStore
-from broker.http.topic_internals import internal_stats, ledger_info
-from broker.service.persistent_topic import PersistentTopic
+from broker.http.topics.topic_internals import internal_stats, ledger_info
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger.position import EARLIEST
 from managed_ledger.stored_info import read_stored
 from tests.unit.broker_http.long_answer import whole

@@ -12,7 +12,7 @@ import pytest
 from bookkeeper.ledger_metadata import EnsembleSegment as EnsembleSegment
 from bookkeeper.ledger_metadata import LedgerMetadata
 from broker.errors import PersistenceError, TopicFencedError
-from broker.http.topic_segments import (
+from broker.http.topics.topic_segments import (
     access_fields,
     ledger_row,
     named_bookies,
@@ -20,7 +20,7 @@ from broker.http.topic_segments import (
     topic_segments,
 )
 from broker.service.bookie_access import BookieAccess
-from broker.service.persistent_topic import PersistentTopic
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.managed_ledger_info import LedgerOffsets
@@ -327,7 +327,7 @@ async def test_very_many_ledgers_some_of_which_are_trimmed_meanwhile(
             log.ledgers.remove(range(1000))
         return left_of(ledgers, log)
 
-    monkeypatch.setattr("broker.http.topic_segments.left_of", trim_then_look)
+    monkeypatch.setattr("broker.http.topics.topic_segments.left_of", trim_then_look)
     answer = await ask(log, locations=False)
     assert made == [1000, 1500, 956]
     assert [x["ledgerId"] for x in answer["ledgers"]] == list(range(1000, 3456))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.http import request_protocol
-from broker.http.request_protocol import LenientHttpProtocol
+from broker.http.server import request_protocol as request_protocol
+from broker.http.server.request_protocol import LenientHttpProtocol
 from broker.http.websocket import protocol as websocket_protocol
 from broker.http.websocket.protocol import CorkedWebSocketProtocol
 

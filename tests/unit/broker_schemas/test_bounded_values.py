@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import InvalidSchemaError
-from broker.service.schemas.avro_decoding import AvroReader, empty_values
-from broker.service.schemas.avro_encoding import _Encoder
-from broker.service.schemas.avro_values import AvroCodec
-from broker.service.schemas.compatibility import validate
-from broker.service.schemas.value_errors import ValueCodecError
-from broker.service.schemas.values import KeyValueCodec, ValueCodec, codec_of
+from broker.schema.avro_decoding import AvroReader, empty_values
+from broker.schema.avro_encoding import _Encoder
+from broker.schema.avro_values import AvroCodec
+from broker.schema.compatibility import validate
+from broker.schema.value_errors import ValueCodecError
+from broker.schema.values import KeyValueCodec, ValueCodec, codec_of
 from tests.unit.broker_schemas.builders import avro, field, record
 
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import IncompatibleSchemaError, InvalidSchemaError
-from broker.service.schemas.compatibility import (
+from broker.schema.compatibility import (
     Strategy,
     check_consumer,
     check_evolution,
     same_definition,
     validate,
 )
-from broker.service.schemas.definition import SchemaDefinition
+from broker.schema.definition import SchemaDefinition
 from tests.unit.broker_schemas.builders import (
     avro,
     field,

@@ -15,10 +15,10 @@ from broker.errors import (
     InvalidSchemaError,
 )
 from broker.protocol.topic_name import TopicName
-from broker.service.schemas.compatibility import Strategy
-from broker.service.schemas.definition import SchemaDefinition, StoredSchema
-from broker.service.schemas.history import HISTORY_BYTES_MAX, VERSIONS_MAX, SchemaHistory
-from broker.service.schemas.registry import SchemaRegistry, SchemaRules
+from broker.schema.compatibility import Strategy
+from broker.schema.definition import SchemaDefinition, StoredSchema
+from broker.schema.history import HISTORY_BYTES_MAX, VERSIONS_MAX, SchemaHistory
+from broker.schema.registry import SchemaRegistry, SchemaRules
 from metadata.embedded import EmbeddedMetadataStore
 from tests.unit.broker_schemas.builders import avro, optional, plain, protobuf_native, record
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import InvalidSchemaError
-from broker.service.schemas.definition import SchemaDefinition
-from broker.service.schemas.key_value import join_parts
-from broker.service.schemas.value_errors import ValueCodecError
-from broker.service.schemas.values import KeyValueCodec, ValueCodec, codec_of
+from broker.schema.definition import SchemaDefinition
+from broker.schema.key_value import join_parts
+from broker.schema.value_errors import ValueCodecError
+from broker.schema.values import KeyValueCodec, ValueCodec, codec_of
 from tests.unit.broker_schemas.builders import (
     avro,
     field,

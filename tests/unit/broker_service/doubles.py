@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from broker.config import BrokerConfig
+from broker.connection.connection import Connection
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import FrameReader, encode_body, encode_command, encode_payload_command
 from broker.service.broker_service import BrokerService
-from broker.service.connection import Connection
 from tests.unit.managed_ledger.cluster import Cluster, eventually
 
 Frame = tuple[pb.BaseCommand, bytes]

@@ -8,7 +8,7 @@ import pytest
 
 from bookkeeper.client.config import LedgerConfig
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.service.persistent_topic import PersistentTopic
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger.ledger_info_chunks import chunks_path
 from managed_ledger.orphan_ledgers import custom_metadata
 from managed_ledger.position import EARLIEST

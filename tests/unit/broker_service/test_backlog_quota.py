@@ -6,7 +6,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.policies.effective import BacklogQuota, EffectivePolicies
-from broker.service.backlog_quota import (
+from broker.topic.backlog_quota import (
     AGE,
     HOLD,
     SIZE,

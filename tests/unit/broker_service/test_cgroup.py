@@ -9,8 +9,8 @@ import pytest
 
 from broker.auth import password_checks
 from broker.cgroup import cores_max, memory_bytes_max
-from broker.service import load_report
-from broker.service.load_report import HostUsage
+from broker.cluster import load_report as load_report
+from broker.cluster.load_report import HostUsage
 
 GIB = 1 << 30
 

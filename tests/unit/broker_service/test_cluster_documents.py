@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from broker.service.cluster_documents import DEFAULT_QUOTA, ClusterDocuments
+from broker.cluster.cluster_documents import DEFAULT_QUOTA, ClusterDocuments
 from metadata.embedded import EmbeddedMetadataStore
 
 BUNDLE = "acme/orders/0x00000000_0x40000000"

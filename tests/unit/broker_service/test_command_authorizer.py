@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from broker.auth.authorization import Caller, Permission, Resource
+from broker.connection.command_authorizer import NOT_TAKEN, RULES, CommandAuthorizer
+from broker.connection.handlers import HANDLERS
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.access_control import AccessControl
-from broker.service.command_authorizer import NOT_TAKEN, RULES, CommandAuthorizer
-from broker.service.handlers import HANDLERS
 from metadata.errors import SessionLostError
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually

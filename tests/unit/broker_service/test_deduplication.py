@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from broker.errors import PersistenceError
+from broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.framing import parse_entry_body
 from broker.protocol.topic_name import TopicName
-from broker.service.deduplication import DEDUPLICATION_CURSOR, Deduplication
-from broker.service.persistent_topic import PersistentTopic
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger.errors import ManagedLedgerClosedError
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.position import EARLIEST

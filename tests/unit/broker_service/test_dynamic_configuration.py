@@ -14,8 +14,8 @@ from broker.errors import PreconditionFailedError
 from broker.protocol.topic_name import TopicName
 from broker.pulsar_settings import FEATURES, LACKING
 from broker.service.dynamic_configuration import DYNAMIC_FIELDS, PATH, DynamicConfiguration
-from broker.service.persistent_subscription import PersistentSubscription, dispatch_limits
-from broker.service.persistent_topic import PersistentTopic
+from broker.subscription.persistent_subscription import PersistentSubscription, dispatch_limits
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger.position import EARLIEST
 from metadata.embedded import EmbeddedMetadataStore
 from tests.unit.broker_service.doubles import Broker as LiveBroker

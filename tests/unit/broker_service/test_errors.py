@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import broker.errors
+from broker.cluster.broker_connection import error_of
 from broker.errors import BrokerError
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.server_error import NAMES
-from broker.service.broker_connection import error_of
 
 
 def classes() -> list[type[BrokerError]]:

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from broker.errors import PersistenceError, TopicNotFoundError
+from broker.producer.deduplication import DEDUPLICATION_CURSOR
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
-from broker.service.deduplication import DEDUPLICATION_CURSOR
-from broker.service.persistent_topic import PersistentTopic
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger.managed_ledger import ManagedLedger
 from managed_ledger.position import EARLIEST
 from metadata.errors import MetadataError, OutcomeUnknownError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from broker.service.load_sharing import READS_CHUNKS, LoadSharing
+from broker.cluster.load_sharing import READS_CHUNKS, LoadSharing
 from loadbalance.registry import BROKERS_ROOT
 from tests.unit.broker_service.doubles import Broker
 from tests.unit.managed_ledger.cluster import eventually

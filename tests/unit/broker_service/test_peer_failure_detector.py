@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from broker.errors import ServiceNotReadyError
-from broker.service.peer_failure_detector import (
+from broker.cluster.peer_failure_detector import (
     SESSION_RECORDS_ROOT,
     PeerFailureDetector,
     SessionRecord,
     next_in_ring,
 )
+from broker.errors import ServiceNotReadyError
 from bundles.lookup import BrokerLookup
 from metadata.embedded import EmbeddedMetadataStore
 

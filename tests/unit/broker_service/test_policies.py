@@ -13,7 +13,7 @@ from broker.errors import NamespaceNotFoundError, NotAllowedError, PreconditionF
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from broker.service.resources import topic_policies_path
-from broker.service.topic import Topic
+from broker.topic.topic import Topic
 from metadata.errors import MetadataWriteError
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.http.local_producer import LocalProducer
+from broker.http.messaging.local_producer import LocalProducer
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
 from tests.unit.broker_dispatch.builders import settle

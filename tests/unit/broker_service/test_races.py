@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from bookkeeper.errors import EntryDigestError
+from broker.connection.connection import Connection
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.service.connection import Connection
-from broker.service.persistent_topic import PersistentTopic
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger.errors import ManagedLedgerFencedError
 from managed_ledger.managed_ledger import ManagedLedger
 from metadata.errors import MetadataWriteError

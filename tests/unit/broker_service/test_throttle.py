@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from broker.http.local_producer import LocalProducer
+from broker.connection.connection import Connection
+from broker.http.messaging.local_producer import LocalProducer
 from broker.policies.effective import Rate
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.service.connection import Connection
-from broker.service.persistent_topic import PersistentTopic
-from broker.service.throttle import PublishThrottle, Throttle, renewed
+from broker.rate_limits.throttle import PublishThrottle, Throttle, renewed
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger.position import EARLIEST
 from tests.manual_clock import ManualLoop
 from tests.unit.broker_dispatch.builders import settle

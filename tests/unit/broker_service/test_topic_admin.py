@@ -18,9 +18,9 @@ from broker.errors import (
 )
 from broker.http.app import create_app
 from broker.protocol.topic_name import TopicName
-from broker.service.persistent_subscription import PersistentSubscription
-from broker.service.persistent_topic import EPOCH_PROPERTY, PersistentTopic
-from broker.service.topic_permissions import granted, names_of, of_topic
+from broker.subscription.persistent_subscription import PersistentSubscription
+from broker.topic.persistent_topic import EPOCH_PROPERTY, PersistentTopic
+from broker.topic.topic_permissions import granted, names_of, of_topic
 from managed_ledger.cursor.errors import CursorBusyError, CursorWriteError
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.managed_ledger import PROPERTIES_BYTES_MAX

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from broker.service.topic_index import TopicIndex
+from broker.topic.topic_index import TopicIndex
 from bundles.errors import InvalidBundleError
 from bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.errors import PreconditionFailedError
 from broker.protocol.topic_name import TopicName
-from broker.service import topic_permissions as grants
+from broker.topic import topic_permissions as grants
 
 TOPIC = TopicName.parse("persistent://t/ns/p")
 ACTIONS = st.lists(st.sampled_from(["produce", "consume", "functions"]), max_size=4)

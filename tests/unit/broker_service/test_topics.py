@@ -18,8 +18,8 @@ from broker.errors import (
 )
 from broker.protocol import pulsar_api_pb2 as pb
 from broker.protocol.topic_name import TopicName
-from broker.service import topic_list
-from broker.service.topic_list import TopicPattern, topics_hash
+from broker.topic import topic_list as topic_list
+from broker.topic.topic_list import TopicPattern, topics_hash
 from bundles.lookup import BrokerLookup
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.managed_ledger_info import DELETING

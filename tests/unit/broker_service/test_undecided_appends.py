@@ -11,9 +11,9 @@ from bookkeeper.errors import BookieUnavailableError
 from bookkeeper.transport import AddRequest
 from broker.config import BrokerConfig
 from broker.errors import TopicFencedError
+from broker.producer import deduplication as deduplication
 from broker.protocol import pulsar_api_pb2 as pb
-from broker.service import deduplication
-from broker.service.persistent_topic import PersistentTopic
+from broker.topic.persistent_topic import PersistentTopic
 from managed_ledger import append_path
 from managed_ledger.managed_ledger import ManagedLedger
 from metadata.errors import SessionLostError

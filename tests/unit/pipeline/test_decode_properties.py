@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.http.messages import (
+from broker.http.messaging.messages import (
     OutgoingMessage,
     UndecodableEntryError,
     decode_entry,

@@ -7,10 +7,13 @@ import random
 import pytest
 
 from bookkeeper import packet
-from bookkeeper.bookie import entry_log, index_format, journal_format, record_format
-from bookkeeper.bookie.index_format import LedgerRecord
-from bookkeeper.bookie.journal_format import SegmentHeader
-from bookkeeper.bookie.location_runs import LocationRun
+from bookkeeper.bookie.journal import journal_format as journal_format
+from bookkeeper.bookie.journal.journal_format import SegmentHeader
+from bookkeeper.bookie.storage import entry_log as entry_log
+from bookkeeper.bookie.storage import index_format as index_format
+from bookkeeper.bookie.storage import record_format as record_format
+from bookkeeper.bookie.storage.index_format import LedgerRecord
+from bookkeeper.bookie.storage.location_runs import LocationRun
 from bookkeeper.errors import CorruptFileError
 
 

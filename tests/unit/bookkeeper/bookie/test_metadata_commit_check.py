@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeper.bookie import journal_format, record_format
 from bookkeeper.bookie.config import StorageConfig
-from bookkeeper.bookie.flush import flush_steps
-from bookkeeper.bookie.journal import Journal, JournalGroup
-from bookkeeper.bookie.journal_format import SegmentHeader
-from bookkeeper.bookie.journal_reader import read_group
+from bookkeeper.bookie.journal import journal_format as journal_format
+from bookkeeper.bookie.journal.journal import Journal, JournalGroup
+from bookkeeper.bookie.journal.journal_format import SegmentHeader
+from bookkeeper.bookie.journal.journal_reader import read_group
 from bookkeeper.bookie.metadata_commit_check import decode_mark, encode_mark, follow_metadata
-from bookkeeper.bookie.storage_startup import open_storage
+from bookkeeper.bookie.storage import record_format as record_format
+from bookkeeper.bookie.storage.flush import flush_steps
+from bookkeeper.bookie.storage.storage_startup import open_storage
 from bookkeeper.errors import StaleMetadataError
 from bookkeeper.storage.memory_file_system import MemoryFileSystem
 from bookkeeper.storage.memory_store import MemoryStore

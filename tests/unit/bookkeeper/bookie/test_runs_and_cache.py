@@ -9,10 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookkeeper import packet
-from bookkeeper.bookie import record_format
-from bookkeeper.bookie.location_runs import LocationRun, group_chunks, overlay
-from bookkeeper.bookie.record_format import RECORD_HEADER_BYTES
-from bookkeeper.bookie.write_cache import GROWN_ENTRIES_MAX, JOINED, WriteCache, WriteCacheChunk
+from bookkeeper.bookie.storage import record_format as record_format
+from bookkeeper.bookie.storage.location_runs import LocationRun, group_chunks, overlay
+from bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
+from bookkeeper.bookie.storage.write_cache import (
+    GROWN_ENTRIES_MAX,
+    JOINED,
+    WriteCache,
+    WriteCacheChunk,
+)
 
 TAG = record_format.make_tag(3, 77)
 

@@ -1,0 +1,206 @@
+"""What a bookie tells over HTTP, at the paths of Apache BookKeeper's own admin API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+from bookkeeper.bookie.bookie import Bookie
+from bookkeeper.bookie.drain import Drain
+from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from bookkeeper.bookie.http.admin_server import HttpResponse, Page
+from bookkeeper.probes import probe_pages
+
+Metrics = Callable[[Bookie], Awaitable[bytes]]
+
+DRAIN_PATH: Final = "/api/v1/bookie/drain"
+"""Our own: see drain.py."""
+
+
+class AdminPages:
+    """Pages of one process; ``bookie`` and ``drain`` are set once it is open.
+
+    Attributes:
+        stage: what a start is at, for those who ask why it isn't ready.
+
+    Args:
+        metrics: makes the page for Prometheus; None: there is none.
+    """
+
+    def __init__(self, metrics: Metrics | None) -> None:
+        self.bookie: Bookie | None = None
+        self.drain: Drain | None = None
+        self.stage = "starting"
+        self.collector: GarbageCollector | None = None
+        self._metrics = metrics
+
+    def by_path(self) -> dict[str, Page]:
+        pages: dict[str, Page] = {
+            **probe_pages(self._reasons),
+            "/heartbeat": self._heartbeat,
+            "/api/v1/bookie/is_ready": self._is_ready,
+            "/api/v1/bookie/state": self._state,
+            "/api/v1/bookie/info": self._info,
+            "/api/v1/bookie/gc": self._gc,
+            "PUT /api/v1/bookie/gc": self._start_gc,
+            "/api/v1/bookie/gc_details": self._gc_details,
+            "/api/v1/bookie/data": self._data,
+            "PUT /api/v1/bookie/data/scrub": self._scrub,
+            "PUT /api/v1/bookie/data/integrity": self._check_integrity,
+            DRAIN_PATH: self._drain_state,
+            f"PUT {DRAIN_PATH}": self._begin_drain,
+            f"DELETE {DRAIN_PATH}": self._end_drain,
+        }
+        if self._metrics is not None:
+            pages["/metrics"] = self._metrics_page
+        return pages
+
+    def _reasons(self) -> list[str]:
+        """Why it isn't ready."""
+        bookie, drain = self.bookie, self.drain
+        if bookie is None:
+            return [self.stage]
+        if bookie.error is not None:
+            return [f"the storage failed: {bookie.error}"]
+        if bookie.is_closed:
+            return ["stopping"]
+        reasons = []
+        if not bookie.is_registered:
+            reasons.append("not registered in the metadata store")
+        if bookie.is_stalled:
+            reasons.append("no space for the journal")
+        if drain is not None and drain.is_under_way:
+            reasons.append("draining: read-only by order")
+        return reasons
+
+    async def _drain_state(self) -> HttpResponse:
+        """Whether writers were sent away, and have gone."""
+        return self._drain_answer(self.drain)
+
+    async def _begin_drain(self) -> HttpResponse:
+        """Send writers away: read-only, whatever the disk says."""
+        if self._running() is not None and self.drain is not None:
+            self.drain.begin()
+        return self._drain_answer(self.drain)
+
+    async def _end_drain(self) -> HttpResponse:
+        """Take writers again."""
+        if self.drain is not None:
+            await self.drain.end()
+        return self._drain_answer(self.drain)
+
+    def _drain_answer(self, drain: Drain | None) -> HttpResponse:
+        if self._running() is None or drain is None:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+        return _json({"draining": drain.is_under_way, "done": drain.done})
+
+    async def _heartbeat(self) -> HttpResponse:
+        """The process is alive, whatever its bookie does."""
+        return _text(HTTPStatus.OK, "OK\n")
+
+    async def _is_ready(self) -> HttpResponse:
+        """It answers clients: for readiness probes."""
+        if self._running() is None:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+        return _text(HTTPStatus.OK, "")
+
+    async def _state(self) -> HttpResponse:
+        bookie = self._running()
+        read_only = bookie is not None and bookie.read_only
+        return _json(
+            {
+                "running": bookie is not None,
+                "readOnly": read_only,
+                "shuttingDown": self.bookie is not None and bookie is None,
+                "availableForHighPriorityWrites": bookie is not None and bookie.takes_recovery(),
+            }
+        )
+
+    async def _info(self) -> HttpResponse:
+        bookie = self._running()
+        if bookie is None:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+        info = await bookie.info()
+        return _json({"freeSpace": info.free_bytes, "totalSpace": info.total_bytes})
+
+    async def _data(self) -> HttpResponse:
+        """What is damaged or in limbo, and how far checks are (docs/bookies.md); our own path."""
+        return self._check_data()
+
+    async def _scrub(self) -> HttpResponse:
+        """Read and check everything, now and at full speed."""
+        return self._check_data(scrub=True)
+
+    async def _check_integrity(self) -> HttpResponse:
+        """Compare what should be here with what is."""
+        return self._check_data(integrity=True)
+
+    def _check_data(self, *, scrub: bool = False, integrity: bool = False) -> HttpResponse:
+        bookie = self._running()
+        if bookie is None or bookie.integrity is None:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+        status = bookie.integrity.check(scrub=scrub, integrity=integrity)
+        return HttpResponse(HTTPStatus.OK, "application/json", status.encode())
+
+    async def _gc(self) -> HttpResponse:
+        """A round that somebody asked for is under way, or not."""
+        if self._running() is None or self.collector is None:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+        return _json({"is_in_force_gc": str(self.collector.is_forced).lower()})
+
+    async def _start_gc(self) -> HttpResponse:
+        """Collect and compact now; one such round at a time, and one a minute at most."""
+        if self._running() is None or self.collector is None:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+        if not self.collector.collect_soon():
+            text = "A round was asked for less than a minute ago, or is under way\n"
+            return _text(HTTPStatus.TOO_MANY_REQUESTS, text)
+        return _text(HTTPStatus.OK, "Triggered GC on the bookie\n")
+
+    async def _gc_details(self) -> HttpResponse:
+        """BookKeeper's list of one collector, and how far it is."""
+        bookie = self._running()
+        if bookie is None:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+        metrics, storage = bookie.metrics, bookie.storage
+        compaction, began_s = metrics.last_compaction, metrics.last_compaction_at_s
+        running = "" if compaction is None or compaction.done else compaction.kind
+        document: dict[str, object] = {
+            "forceCompacting": running == "forced",
+            "majorCompacting": running == "major",
+            "minorCompacting": running == "minor",
+            "lastMajorCompactionTime": int(began_s["major"] * 1000),
+            "lastMinorCompactionTime": int(began_s["minor"] * 1000),
+            "majorCompactionCounter": metrics.compactions["major"],
+            "minorCompactionCounter": metrics.compactions["minor"],
+            "forcedCompactionCounter": metrics.compactions["forced"],
+            "collectionCounter": metrics.collections,
+            "deletedLedgers": metrics.deleted_ledgers,
+            "emptiedLedgers": metrics.emptied_ledgers,
+            "reclaimedBytes": metrics.deleted_logs_bytes + metrics.compacted_logs_bytes,
+            "damagedLogs": {f"{id_:016x}": why for id_, why in storage.damaged_logs.items()},
+        }
+        if compaction is not None:
+            document["compaction"] = compaction.as_dict()
+        return _json([document])
+
+    async def _metrics_page(self) -> HttpResponse:
+        bookie = self._running()
+        if bookie is None or self._metrics is None:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+        content_type = "text/plain; version=0.0.4; charset=utf-8"
+        return HttpResponse(HTTPStatus.OK, content_type, await self._metrics(bookie))
+
+    def _running(self) -> Bookie | None:
+        bookie = self.bookie
+        return None if bookie is None or bookie.is_closed else bookie
+
+
+def _text(status: HTTPStatus, text: str) -> HttpResponse:
+    return HttpResponse(status, "text/plain; charset=utf-8", text.encode())
+
+
+def _json(value: dict[str, object] | list[dict[str, object]]) -> HttpResponse:
+    return HttpResponse(HTTPStatus.OK, "application/json", json.dumps(value).encode())

@@ -1,0 +1,86 @@
+"""What a bookie keeps in memory about every ledger it holds."""
+
+from __future__ import annotations
+
+from bookkeeper.bookie.storage.index_format import LedgerRecord
+
+NO_ENTRY_ID = -1
+
+
+class LedgerDescriptor:
+    """Loop-owned; the maintenance thread only reads it.
+
+    Attributes:
+        fenced: refuses normal adds from this moment on.
+        fence_durable: the fence survives a crash, so it may be confirmed.
+        limbo: entries or a fence may have been lost with a disk: no explicit negative answers.
+        fence_unknown: it came back after a loss as a copy that a recovery or repair made: a fence
+        that it
+            had before may be forgotten, so its writer is refused until somebody has looked.
+        last_entry: highest entry id accepted, durable or not; -1: none.
+        flushed_last: highest entry id in the index (maintenance thread only).
+        draining: its entries are being removed, because others hold them: takes none, lists none.
+        creator: token of whoever made the ledger; 0: not known. It never changes.
+        disputed: another creator's ledger with this id asked for its place here: the metadata store
+            went back, so what it says of this id proves nothing, and nothing is collected by it.
+        creator_stored: ``disputed`` as the index has it, with the creator; None: it has neither
+            (maintenance thread only, as ``flushed_last``).
+        listed_s: loop time when somebody was told what is here, and may rely on it.
+    """
+
+    __slots__ = (
+        "creator",
+        "creator_stored",
+        "disputed",
+        "draining",
+        "explicit_lac",
+        "fence_durable",
+        "fence_unknown",
+        "fenced",
+        "flushed_last",
+        "last_entry",
+        "ledger_id",
+        "limbo",
+        "listed_s",
+        "master_key",
+    )
+
+    def __init__(self, ledger_id: int, master_key: bytes, creator: int = 0) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key
+        self.fenced = False
+        self.fence_durable = False
+        self.limbo = False
+        self.fence_unknown = False
+        self.draining = False
+        self.creator = creator
+        self.disputed = False
+        self.creator_stored: bool | None = None
+        self.listed_s = float("-inf")
+        self.explicit_lac = -1
+        self.last_entry = NO_ENTRY_ID
+        self.flushed_last = NO_ENTRY_ID
+
+    def is_of(self, creator: int) -> bool:
+        """False: this ledger is certainly another one than ``creator`` made."""
+        return creator == self.creator or not creator or not self.creator
+
+    @classmethod
+    def from_record(cls, ledger_id: int, record: LedgerRecord) -> LedgerDescriptor:
+        state = cls(ledger_id, record.master_key)
+        state.fenced = state.fence_durable = record.fenced
+        state.limbo = record.limbo
+        state.fence_unknown = record.fence_unknown
+        state.explicit_lac = record.explicit_lac
+        state.last_entry = state.flushed_last = record.last_entry
+        return state
+
+    def to_record(self, last_entry: int) -> LedgerRecord:
+        return LedgerRecord(
+            self.master_key,
+            self.fenced,
+            self.limbo,
+            self.explicit_lac,
+            last_entry,
+            self.fence_unknown,
+        )

@@ -1,0 +1,114 @@
+"""How this broker proves to other brokers who it is: the settings ``brokerClient...``."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from broker.auth.chain import Credentials
+from broker.cli.client_auth import (
+    ClientAuth,  # the forms of Pulsar's client plugins, the same everywhere
+)
+from broker.cli.errors import CliError
+from broker.errors import BrokerError, ServiceNotReadyError
+
+if TYPE_CHECKING:
+    from broker.auth.authenticator import Authenticator
+    from broker.cluster.broker_client import BrokerEndpoint
+    from broker.config import BrokerConfig
+    from bundles.lookup import BrokerLookup
+
+_SETTING: Final = "brokerClientAuthenticationParameters"
+
+
+class BrokerClientAuth:
+    """Credentials and trust between brokers; files are read when they are needed."""
+
+    def __init__(self, config: BrokerConfig, authenticator: Authenticator | None) -> None:
+        self._over_tls = config.broker_client_tls_enabled
+        self._authenticator = authenticator
+        self._access = ClientAuth(
+            config.broker_client_authentication_plugin,
+            config.broker_client_authentication_parameters,
+            config.broker_client_trust_certs_file_path,
+            insecure=config.tls_allow_insecure_connection,
+        )
+
+    def url_of(self, peer: BrokerEndpoint) -> str:
+        """Where it is asked, without a slash at the end.
+
+        Raises:
+            ServiceNotReadyError: it doesn't offer what brokerClientTlsEnabled wants.
+        """
+        url = peer.http_url_tls if self._over_tls else peer.http_url
+        if not url:
+            kind = "HTTPS" if self._over_tls else "HTTP"
+            raise ServiceNotReadyError(
+                f"Broker {peer.name} can't be asked: it has no {kind}"
+                f" (brokerClientTlsEnabled={str(self._over_tls).lower()})"
+            )
+        return url.rstrip("/")
+
+    def binary_url_of(self, peer: BrokerLookup) -> str:
+        """The same for the binary protocol. Raises ServiceNotReadyError."""
+        url = peer.broker_url_tls if self._over_tls else peer.broker_url
+        if not url:
+            raise ServiceNotReadyError(
+                f"Broker {peer.http_url or peer.http_url_tls} can't be asked: it has no binary port"
+                f" for brokerClientTlsEnabled={str(self._over_tls).lower()}"
+            )
+        return url
+
+    def tls_context(self) -> ssl.SSLContext | bool:
+        """Raises ServiceNotReadyError: a certificate can't be used."""
+        if not self._over_tls:
+            return False  # nothing is asked over TLS
+        try:
+            return self._access.tls()
+        except CliError as error:
+            raise ServiceNotReadyError(f"brokerClient...: {error}") from error
+
+    async def headers(self, caller: str | None) -> dict[str, str]:
+        """Of a request in the name of a role; None: of the broker's own.
+
+        Raises:
+            ServiceNotReadyError: the credentials can't be read.
+        """
+        if not self._access.plugin:
+            return {}
+        try:
+            # In a thread: files are read, and OAuth 2.0 asks its issuer.
+            headers = await asyncio.to_thread(self._access.headers)
+            if caller is not None and await self._is_proxy():
+                headers["X-Original-Principal"] = caller
+        except (CliError, BrokerError) as error:
+            raise ServiceNotReadyError(f"{_SETTING}: {error}") from error
+        return headers
+
+    async def login(self, caller: str | None) -> tuple[tuple[str, bytes], str | None]:
+        """The same for CONNECT: method and data; for whom we speak, as a proxy.
+
+        Raises:
+            ServiceNotReadyError: the credentials can't be read.
+        """
+        if not self._access.plugin:
+            return ("", b""), None
+        try:
+            data = await asyncio.to_thread(self._access.data)
+            original = caller if caller is not None and await self._is_proxy() else None
+            return (self._access.method, data), original
+        except (CliError, BrokerError) as error:
+            raise ServiceNotReadyError(f"{_SETTING}: {error}") from error
+
+    async def _is_proxy(self) -> bool:
+        """Whether our own role must say for whom it speaks; brokers share their settings."""
+        authenticator = self._authenticator
+        if authenticator is None or not authenticator.chain.proxy_roles:
+            return False
+        data = await asyncio.to_thread(self._access.data)
+        certificate = self._access.certificate() if self._access.method == "tls" else None
+        credentials = Credentials(self._access.method, data, certificate)
+        return (await authenticator.authenticate(credentials)).role in (
+            authenticator.chain.proxy_roles
+        )

@@ -1,0 +1,165 @@
+"""What this broker says of its load: Pulsar's LocalBrokerData (bundles-and-load 5.3).
+
+CPU and network are differences between two looks, so they are those since the last report.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+from broker.advertised_listeners import parse_listeners
+from broker.cgroup import cores_max, memory_bytes_max
+from broker.cluster.bundle_load import loads_by_bundle
+
+if TYPE_CHECKING:
+    from broker.service.broker_service import BrokerService
+
+_MIB: Final = 1024 * 1024
+_UNKNOWN: Final = -1.0
+_SAMPLE_S_MIN: Final = 1.0
+_VIRTUAL: Final = ("lo", "docker", "veth", "br-", "virbr", "tun", "tap")
+
+
+class HostUsage:
+    """Use of this machine's CPU, memory and network by everything that runs on it.
+
+    Where a control group bounds this process, as in a container, use and limit are its own. Use is
+    that of a second at least, none in the first one, and who asks again within a second is told
+    the same: the use of a few milliseconds is all or nothing, and a leader would take a broker
+    that says so for overloaded.
+    """
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._sampled_s = time.monotonic()
+        self._net = _net_bytes()
+        psutil.cpu_percent(None), self._process.cpu_percent(None)  # starts the measurements
+        self._latest = self._metrics(0.0, (0.0, 0.0))  # until there is something to tell
+
+    def sample(self) -> dict[str, dict[str, float]]:
+        """``{usage, limit}`` by resource: CPU in percent of one core, memory in MiB, network in
+        kbit/s; -1 where this machine doesn't tell.
+        """
+        now_s = time.monotonic()
+        elapsed_s = now_s - self._sampled_s
+        if elapsed_s < _SAMPLE_S_MIN:
+            return self._latest
+        net = _net_bytes()
+        received, sent = (
+            (new - old) * 8 / 1000 / elapsed_s for new, old in zip(net, self._net, strict=True)
+        )
+        self._sampled_s, self._net = now_s, net
+        of_all, own = psutil.cpu_percent(None), self._process.cpu_percent(None)
+        # In a container the rest of the machine is none of our business.
+        cpu = of_all * _cores() if _own_cores() is None else own
+        self._latest = self._metrics(cpu, (received, sent))
+        return self._latest
+
+    def _metrics(self, cpu: float, kbits: tuple[float, float]) -> dict[str, dict[str, float]]:
+        cores = _own_cores() or _cores()
+        speed = _net_kbits_max()
+        memory = min(psutil.virtual_memory().total, memory_bytes_max() or sys.maxsize)
+        return {
+            "cpu": _usage(cpu, 100.0 * cores),
+            "memory": _usage(self._process.memory_info().rss / _MIB, memory / _MIB),
+            "bandwidthIn": _usage(kbits[0], speed),
+            "bandwidthOut": _usage(kbits[1], speed),
+        }
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _own_cores() -> float | None:
+    """Those that a control group leaves this process; None: all of the machine's."""
+    own_max = cores_max()
+    return own_max if own_max is not None and own_max < _cores() else None
+
+
+def _usage(usage: float, limit: float) -> dict[str, float]:
+    return {"usage": usage, "limit": limit}
+
+
+def _is_real(name: str) -> bool:
+    return not name.startswith(_VIRTUAL)
+
+
+def _net_bytes() -> tuple[int, int]:
+    """Bytes received and sent by the machine's own interfaces so far."""
+    counters = [
+        each for name, each in psutil.net_io_counters(pernic=True).items() if _is_real(name)
+    ]
+    return sum(each.bytes_recv for each in counters), sum(each.bytes_sent for each in counters)
+
+
+def _net_kbits_max() -> float:
+    """Speed of all interfaces that are up; -1 when one doesn't tell (virtual machines)."""
+    speeds = [
+        each.speed for name, each in psutil.net_if_stats().items() if each.isup and _is_real(name)
+    ]
+    return sum(speeds) * 1000.0 if speeds and all(speeds) else _UNKNOWN
+
+
+async def load_report(service: BrokerService, usage: HostUsage, version: str) -> dict[str, Any]:
+    """LocalBrokerData of now."""
+    bundles = await loads_by_bundle(service)
+    host = usage.sample()
+    cache = service.ledgers.cache
+
+    def total(field: str) -> Any:
+        return sum(metrics[field] for metrics in bundles.values())
+
+    resources = {
+        "cpu": host["cpu"],
+        "memory": host["memory"],
+        # What Pulsar keeps outside of its heap: messages on their way to consumers.
+        "directMemory": _usage(
+            cache.size / _MIB, float(service.config.managed_ledger_cache_size_mb)
+        ),
+        "bandwidthIn": host["bandwidthIn"],
+        "bandwidthOut": host["bandwidthOut"],
+    }
+    return {
+        **_urls(service),
+        "persistentTopicsEnabled": service.config.enable_persistent_topics,
+        "nonPersistentTopicsEnabled": service.config.enable_non_persistent_topics,
+        **resources,
+        "msgThroughputIn": float(total("msgThroughputIn")),
+        "msgThroughputOut": float(total("msgThroughputOut")),
+        "msgRateIn": float(total("msgRateIn")),
+        "msgRateOut": float(total("msgRateOut")),
+        "lastUpdate": service.clock(),
+        "lastStats": bundles,
+        "numTopics": len(service.topics),
+        "numBundles": len(service.bundles.owned_bundles),
+        "numConsumers": total("consumerCount"),
+        "numProducers": total("producerCount"),
+        "bundles": sorted(service.bundles.owned_bundles),
+        "lastBundleGains": [],
+        "lastBundleLosses": [],
+        "brokerVersionString": version,
+        "protocols": {},
+        "advertisedListeners": parse_listeners(service.config.advertised_listeners),
+        "startTimestamp": int(psutil.Process().create_time() * 1000),
+        "maxResourceUsage": max(
+            (each["usage"] / each["limit"] for each in resources.values() if each["limit"] > 0),
+            default=0.0,
+        ),
+        "loadReportType": "LocalBrokerData",
+    }
+
+
+def _urls(service: BrokerService) -> dict[str, str]:
+    urls = {
+        "webServiceUrl": service.web_url,
+        "webServiceUrlTls": service.web_url_tls,
+        "pulsarServiceUrl": service.service_url,
+        "pulsarServiceUrlTls": service.service_url_tls,
+    }
+    return {name: url for name, url in urls.items() if url}

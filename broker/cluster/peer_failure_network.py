@@ -1,0 +1,78 @@
+"""How the peer failure detector reaches other brokers: as a client of their binary ports."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from broker.cluster.broker_client import CALLER
+from broker.cluster.broker_connection import BrokerConnection
+
+if TYPE_CHECKING:
+    from broker.errors import ServiceNotReadyError
+    from broker.protocol import pulsar_api_pb2 as pb
+    from broker.service.broker_service import BrokerService
+    from bundles.lookup import BrokerLookup
+
+_CONNECT_S: Final = 2.0
+_CALLER: Final = "magnetar-death-watch"
+"""Proxy roles must name somebody. Nothing is asked over these links, so no rights are needed."""
+
+
+class BrokerPeerNetwork:
+    """A ``failure_detector.Network``."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    async def connect(self, broker: BrokerLookup) -> BrokerPeerConnection:
+        caller = CALLER.set(_CALLER)
+        try:
+            return BrokerPeerConnection(await BrokerConnection.open(self._service, broker))
+        finally:
+            CALLER.reset(caller)
+
+    async def refuses(self, broker: BrokerLookup) -> bool:
+        loop = self._service.loop
+        parts = urlsplit(self._service.broker_client.access.binary_url_of(broker))
+        try:
+            found = await loop.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+        except OSError:
+            return False  # its name is gone: who knows what of it lives
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as attempt:
+                attempt.setblocking(False)
+                try:
+                    async with asyncio.timeout(_CONNECT_S):
+                        await loop.sock_connect(attempt, address)
+                    return False
+                except ConnectionRefusedError:
+                    continue
+                except OSError:  # TimeoutError, too
+                    return False
+        return bool(found)
+
+
+class BrokerPeerConnection:
+    """A link that nothing is sent over; a ``failure_detector.PeerConnection``."""
+
+    def __init__(self, link: BrokerConnection) -> None:
+        self._link = link
+        self._ended = asyncio.Event()
+        link.users["peer", 0] = self
+        if link.closed:
+            self._ended.set()
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    def close(self) -> None:
+        self._link.close()
+
+    def on_frame(self, command: pb.BaseCommand, body: bytes) -> None:
+        """Nothing is asked, so nothing comes."""
+
+    def on_link_lost(self, error: ServiceNotReadyError) -> None:
+        self._ended.set()

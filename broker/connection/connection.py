@@ -1,0 +1,536 @@
+"""One client's TCP connection: frames in, commands out, back-pressure in both directions.
+
+Reading stops while too many published bytes of this connection, or of the whole process, wait for
+storage, and while the client doesn't read its replies; a client that stops reading costs a bounded
+amount of memory. Whoever produces bulk output (dispatch) asks ``writable`` first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from google.protobuf.message import DecodeError
+
+from broker.connection.handlers import FIELDS, HANDLERS
+from broker.connection.pending_creation import PendingCreation
+from broker.connection.receive_buffer import FrameBuffer
+from broker.connection.write_grouping import coalesce
+from broker.errors import BrokerError
+from broker.listener.tls import client_certificate
+from broker.producer.send_path import SendPath
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.framing import FRAME_PADDING_BYTES, MalformedFrameError
+from broker.protocol.text import has_broken_text
+
+if TYPE_CHECKING:
+    from broker.connection.auth_session import AuthSession
+    from broker.producer.producer import Producer, PublishBatch
+    from broker.rate_limits.throttle import PublishThrottle
+    from broker.service.broker_service import BrokerService
+
+logger = logging.getLogger(__name__)
+
+NO_REQUEST: Final = 2**64 - 1
+"""Request id of answers and orders that belong to no request."""
+_TWO_U32 = Struct(">II")
+_SEND, _ACK, _FLOW = pb.BaseCommand.SEND, pb.BaseCommand.ACK, pb.BaseCommand.FLOW
+_BEFORE_CONNECT = frozenset(
+    (pb.BaseCommand.CONNECT, pb.BaseCommand.AUTH_RESPONSE, pb.BaseCommand.PING, pb.BaseCommand.PONG)
+)
+# Hot commands are parsed straight from their sub-message when the bytes in front of it are the
+# canonical ones (type, then the field of the same number, length below 128): 0.3 us instead of 0.9.
+_HOT: Final[dict[bytes, Any]] = {
+    bytes((0x08, kind, kind << 3 | 2)): message
+    for kind, message in ((_ACK, pb.CommandAck), (_FLOW, pb.CommandFlow))
+}
+_SEND_PREFIX = bytes((0x08, _SEND, _SEND << 3 | 2))
+_PING_FRAME = bytes.fromhex("00000009000000050812920100")
+
+# Why reading is paused; it resumes when no reason is left. 32: command_authorizer.py
+PAUSED_CONNECTION, PAUSED_PROCESS, PAUSED_OUTGOING, PAUSED_TASKS, PAUSED_RATE = 1, 2, 4, 8, 16
+PAUSED_TURN: Final = 64
+_COMMANDS_PER_TURN = 64
+"""Of those that aren't SEND, ACK or FLOW; the rest of their read waits for the loop's next turn."""
+_TASKS_MAX = 5_000
+"""Requests of one connection under way at which its next ones wait."""
+_COMMAND_BYTES_MAX = 1024 * 1024
+"""Of a command without its payload: over 50,000 message ids, as many as a consumer can owe. What a
+frame could hold besides, 500,000 ids, would stop everybody else for seconds.
+"""
+UNKNOWN_FRAME_BYTES_MAX: Final = 192 * 1024
+"""Of a client that hasn't proved yet who it is: enough for two large tokens, and no more memory."""
+_LINGER_S = 5.0
+"""How long a closed connection may take to read what was still queued for it."""
+_BULK_BYTES_MAX = 1024 * 1024
+"""Messages' bytes of one tick after which they are handed to the socket at once."""
+_OUTGOING_BYTES_MAX = 16 * 1024 * 1024
+"""Unsent bytes at which the client's commands wait until it reads."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The shell around the protocol; command handlers are functions in ``*_commands.py``.
+
+    consumer_commands.py wraps it in its ConsumerSink and keeps its consumers in ``consumers``.
+    """
+
+    listener: str | None = None
+    """Whose addresses its lookups ask for; "": for none's; None: it made none, or differing ones,
+    as a proxy does.
+    """
+    has_looked_up = False
+
+    def __init__(self, service: BrokerService, received: bytes = b"") -> None:
+        """``received``: what the client has said before there was a connection
+        (binary_pre_auth.py)."""
+        self.service = service
+        self._received = received
+        self.client_version = ""
+        self.protocol_version = 0
+        self.features = pb.FeatureFlags()
+        self.role: str | None = None  # authenticated principal; None while authentication is off
+        self.original_role: str | None = None  # for whom a proxy speaks; None: for itself
+        self.session: AuthSession | None = None  # from CONNECT on, while authentication is on
+        self.remote = self.ip = ""
+        self.connected = False
+        """CONNECTED was sent."""
+        self.closed = False
+        self.writable = True
+        """False while the socket's send buffer is above its high-water mark."""
+        self.producers: dict[int, Producer | PendingCreation] = {}
+        self.consumers: dict[int, Any] = {}
+        self.watchers: dict[int, Any] = {}
+        self.on_writable: dict[object, Callable[[], None]] = {}
+        """Called when the connection becomes writable again; keyed so that owners can leave."""
+        self.on_closed: dict[object, Callable[[], None]] = {}
+        """Called once when the connection is gone."""
+        self.accepted_ms = service.clock()
+        self.in_flight_bytes = 0
+        self._loop = service.loop
+        self._buffer = FrameBuffer(service.shared_buffer)
+        self._frame_bytes_max = service.config.max_message_size + FRAME_PADDING_BYTES
+        if service.authenticator is not None:
+            self._frame_bytes_max = min(self._frame_bytes_max, UNKNOWN_FRAME_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._unsent_bytes = 0  # at the last keep-alive tick
+        self._outgoing: list[bytes | memoryview] = []
+        self._bulk_bytes = 0  # of them, since the last flush
+        self._flush_scheduled = False
+        self._paused = 0
+        self._rest = b""  # of a read with more commands than one turn takes
+        self._over_rate: set[PublishThrottle] = set()  # the publish limits it waits for
+        self._read_max = 0  # bytes of one read while publish limits hold here; 0: what comes
+        self._heard = True  # any byte since the last keep-alive tick
+        self._ping_sent = False
+        self._keep_alive_ms = self.accepted_ms + service.keep_alive_ms
+        self._liveness: list[asyncio.Future[bool]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.sends = SendPath(self)
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.ip = str(peer[0]) if isinstance(peer, tuple) else "local"
+        self.remote = f"{self.ip}:{peer[1]}" if isinstance(peer, tuple) else self.ip
+        config = self.service.config
+        transport.set_write_buffer_limits(
+            config.connection_write_buffer_high_bytes, config.connection_write_buffer_low_bytes
+        )
+        if (refusal := self.service.add_connection(self)) is not None:
+            # Not one line for each: whoever floods the port must not fill the log as well.
+            self.refuse(pb.NotAllowedError, refusal, level=logging.DEBUG)
+        elif self._received:
+            received, self._received = self._received, b""
+            self._buffer.target()[: len(received)] = received
+            self.buffer_updated(len(received))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        target = self._buffer.target()
+        return target[: self._read_max] if self._read_max else target
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard = True
+        if self._liveness:
+            self._alive()
+        view, end = self._buffer.received(nbytes)
+        if self._rest:  # a transport may hand over what it had read before it was paused
+            self._rest += view[:end]
+            self._buffer.keep(view, 0, 0)
+        elif not self.closed:
+            self._take(view, end, nbytes)
+
+    def _go_on(self) -> None:
+        rest, self._rest = self._rest, b""
+        if not self.closed:
+            self._take(memoryview(rest), len(rest), 0)
+            if not self._rest:
+                self.resume_reading(PAUSED_TURN)
+
+    def _take(self, view: memoryview, end: int, nbytes: int) -> None:
+        """Handle ``view[0:end]``, of which ``nbytes`` were read just now, and keep what is left."""
+        try:
+            start = self._take_frames(view, end)
+        except (MalformedFrameError, DecodeError, ValueError) as error:
+            self.close(f"malformed frame: {error}")
+        except Exception:
+            logger.exception("connection %s: handler failed", self.remote)
+            self.close("internal error")
+        else:
+            if start < end:
+                self._buffer.keep(view, start, end)
+            else:
+                self._buffer.keep(view, 0, 0)
+        # What was accepted before a bad frame is published: a malformed frame ends the connection,
+        # not the messages in front of it.
+        self.sends.publish(nbytes)
+
+    def _take_frames(self, view: memoryview, end: int) -> int:
+        """Handle every complete frame of ``view[0:end]``; where the incomplete one begins."""
+        start, unpack, frame_bytes_max = 0, _TWO_U32.unpack_from, self._frame_bytes_max
+        sends, commands = self.sends, 0
+        while end - start >= 8:
+            total, size = unpack(view, start)
+            if total > frame_bytes_max:
+                raise MalformedFrameError(f"frame of {total} bytes, limit {frame_bytes_max}")
+            if (frame_end := start + 4 + total) > end:
+                return start
+            command_from = start + 8
+            body_from = command_from + size
+            if not 2 <= size <= _COMMAND_BYTES_MAX or body_from > frame_end:
+                raise MalformedFrameError(
+                    f"command of {size} bytes in a frame of {total}, limit {_COMMAND_BYTES_MAX}"
+                )
+            # 4 bytes of prefix and length: type, field, length of the sub-message
+            if size > 3 and view[command_from + 3] + 4 == size and self.connected:
+                prefix = bytes(view[command_from : command_from + 3])
+                if prefix == _SEND_PREFIX:
+                    sends.on_send(view, command_from + 4, body_from, frame_end)
+                    start = frame_end
+                    continue
+                if (message := _HOT.get(prefix)) is not None:
+                    command = message.FromString(view[command_from + 4 : body_from])
+                    if not command.IsInitialized():
+                        raise MalformedFrameError("required field missing")
+                    HANDLERS[view[command_from + 1]](self, command)
+                    start = frame_end
+                    continue
+            if commands == _COMMANDS_PER_TURN:
+                self._rest = bytes(view[start:end])
+                self.pause_reading(PAUSED_TURN)
+                self._loop.call_soon(self._go_on)
+                return end
+            commands += 1
+            self._take_command(view, command_from, body_from, frame_end)
+            if self.closed:
+                return end
+            start = frame_end
+        if end - start >= 4:
+            total = int.from_bytes(view[start : start + 4], "big")
+            if total > frame_bytes_max or total < 4:
+                raise MalformedFrameError(f"frame of {total} bytes, limit {frame_bytes_max}")
+        return start
+
+    def _take_command(self, view: memoryview, start: int, body_from: int, end: int) -> None:
+        base = pb.BaseCommand.FromString(bytes(view[start:body_from]))
+        if not base.IsInitialized():  # covers unknown types: a closed enum drops them
+            raise MalformedFrameError("command lacks a required field")
+        kind = base.type
+        if not self.connected and kind not in _BEFORE_CONNECT:
+            raise MalformedFrameError(f"command {kind} before CONNECT")
+        # typed by field name in the stubs, but these names come from the descriptor
+        has_field: Callable[[str], bool] = cast("Callable[[str], bool]", base.HasField)
+        if (field := FIELDS.get(kind)) is None or not has_field(field):
+            raise MalformedFrameError(f"command {kind} without its message, or not for a broker")
+        if kind == _SEND:
+            # A client that encodes SEND in another order: same rules, slower
+            self.sends.on_send(view, start, body_from, end, base.send.SerializeToString())
+            return
+        message = getattr(base, field)
+        if has_broken_text(message):
+            raise MalformedFrameError(f"command {kind} holds text that isn't UTF-8")
+        if (command_authorizer := self.service.command_authorizer) is not None:
+            command_authorizer.take(self, kind, message)
+        else:
+            HANDLERS[kind](self, message)
+
+    def eof_received(self) -> None:
+        return None  # the transport closes itself
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gone()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self.resume_reading(PAUSED_OUTGOING)
+        for wake in list(self.on_writable.values()):
+            wake()
+
+    # --- output
+
+    def write_bulk(self, buffers: list[bytes | memoryview]) -> None:
+        """As `write`, for dispatch: much output leaves at once, so that ``writable`` is true to it.
+
+        Otherwise a thousand consumers of one connection could each add a turn's worth in one tick.
+        """
+        self._bulk_bytes += sum(map(len, buffers))
+        self.write(buffers)
+        if self._bulk_bytes > _BULK_BYTES_MAX:
+            self._flush()
+            self._flush_scheduled = True  # the scheduled call finds nothing, or what comes now
+
+    def write(self, buffers: list[bytes | memoryview]) -> None:
+        """Queue buffers in call order; all of a tick leave with one write."""
+        self._outgoing += buffers
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def send(self, command: pb.BaseCommand) -> None:
+        """Queue a simple command; it is serialised before this returns."""
+        data = command.SerializeToString()
+        size = len(data)
+        self._outgoing.append(_TWO_U32.pack(size + 4, size) + data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self._bulk_bytes = 0
+        outgoing, self._outgoing = self._outgoing, []
+        transport = self._transport
+        if self.closed or transport is None or not outgoing:
+            return
+        transport.writelines(coalesce(outgoing))
+        if not self.connected and transport.get_write_buffer_size() > UNKNOWN_FRAME_BYTES_MAX:
+            # Pings are answered before CONNECT, too: whoever reads no answer gets no more of them.
+            self.close("it reads nothing before its CONNECT", level=logging.DEBUG)
+            return
+        if not self.writable and transport.get_write_buffer_size() > _OUTGOING_BYTES_MAX:
+            self.pause_reading(PAUSED_OUTGOING)
+
+    def reply_error(self, request_id: int, error: BrokerError | int, message: str = "") -> None:
+        """Queue an ERROR command; ``error`` is an exception of the tree or a ServerError number."""
+        command = pb.BaseCommand(type=pb.BaseCommand.ERROR)
+        reply = command.error
+        reply.request_id = request_id
+        if isinstance(error, BrokerError):
+            reply.error, reply.message = error.wire_code, message or str(error)
+        else:
+            reply.error, reply.message = pb.ServerError.ValueType(error), message
+        self.send(command)
+
+    def reply_success(self, request_id: int) -> None:
+        """Queue a SUCCESS command."""
+        command = pb.BaseCommand(type=pb.BaseCommand.SUCCESS)
+        command.success.request_id = request_id
+        self.send(command)
+
+    def refuse(self, code: int, message: str, *, level: int = logging.INFO) -> None:
+        """ERROR outside of any request, then close: refused connections and failed logins."""
+        self.reply_error(NO_REQUEST, code, message)
+        self._flush()
+        self.close(message, level=level)
+
+    # --- life
+
+    def admit(self) -> None:
+        """CONNECTED is sent: from now on any command may come."""
+        self.connected = True
+        self.service.unauthenticated_limiter.leave(self)
+        self._frame_bytes_max = self.service.config.max_message_size + FRAME_PADDING_BYTES
+
+    def client_certificate(self) -> bytes | None:
+        """The client's certificate, DER; None when TLS has verified none."""
+        return None if self._transport is None else client_certificate(self._transport)
+
+    def close(self, reason: str, *, level: int = logging.INFO) -> None:
+        """Drop the connection with no further word; what is queued still leaves."""
+        if self.closed:
+            return
+        service = self.service
+        if not self.connected and not service.unauthenticated_limiter.may_log(service.clock()):
+            level = logging.DEBUG  # whoever floods the port must not fill the log as well
+        logger.log(level, "connection %s: closed: %s", self.remote, reason)
+        self._flush()
+        if (transport := self._transport) is not None:
+            transport.close()
+            if transport.get_write_buffer_size():
+                # A peer that never reads must not keep these bytes for ever.
+                self._loop.call_later(_LINGER_S, transport.abort)
+        self._gone()
+
+    def _gone(self) -> None:
+        """Forget producers, consumers and tasks; once."""
+        if self.closed:
+            return
+        self.closed = True
+        self.writable = False
+        self.service.remove_connection(self)
+        for task in list(self._tasks):
+            task.cancel()
+        for future in self._liveness:
+            if not future.done():
+                future.set_result(False)
+        self._liveness.clear()
+        for producer in list(self.producers.values()):
+            if isinstance(producer, PendingCreation):
+                producer.cancelled = True
+            else:
+                producer.topic.remove_producer(producer)
+        self.producers.clear()
+        for callback in list(self.on_closed.values()):
+            callback()
+        self.on_closed.clear()
+        self.on_writable.clear()
+
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a task that the connection owns: cancelled when it closes, errors are reported."""
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        if len(self._tasks) >= _TASKS_MAX:
+            self.pause_reading(PAUSED_TASKS)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._paused & PAUSED_TASKS and len(self._tasks) <= _TASKS_MAX // 2:
+            self.resume_reading(PAUSED_TASKS)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("connection %s: request failed", self.remote, exc_info=error)
+            self.close("internal error")
+
+    # --- back-pressure on reading
+
+    def pause_for_process(self) -> None:
+        """The process's publish buffer is full."""
+        self.pause_reading(PAUSED_PROCESS)
+
+    def resume_for_process(self) -> None:
+        self.resume_reading(PAUSED_PROCESS)
+
+    @property
+    def paused(self) -> bool:
+        """Whether something keeps it from reading: a rate, memory, unsent answers."""
+        return self._paused != 0
+
+    def pause_reading(self, reason: int) -> None:
+        """Stop reading for ``reason``; idempotent."""
+        if not self._paused and self._is_open():
+            assert self._transport is not None
+            self._transport.pause_reading()
+        self._paused |= reason
+
+    def resume_reading(self, reason: int) -> None:
+        """``reason`` is over; reads again when it was the last one."""
+        if not self._paused & reason:
+            return
+        self._paused &= ~reason
+        if not self._paused and self._is_open():
+            assert self._transport is not None
+            self._keep_alive_ms = self.service.clock() + self.service.keep_alive_ms
+            self._heard = True
+            self._transport.resume_reading()
+
+    def _is_open(self) -> bool:
+        """Whether the socket can still be paused and resumed."""
+        return not self.closed and self._transport is not None and not self._transport.is_closing()
+
+    # --- keep-alive
+
+    def on_sweep(self, now_ms: int) -> None:
+        """One look per sweep of all connections: handshake deadline and keep-alive."""
+        if now_ms < self._keep_alive_ms or self.closed:
+            return
+        self._keep_alive_ms = now_ms + self.service.keep_alive_ms
+        if self._read_max:
+            self._fit_reads()
+        if not self.connected:
+            self.close("handshake timeout")
+        elif self._ping_sent and not self._heard and not self._excused():
+            self.close("keep-alive timeout")
+        else:
+            self._ping_sent, self._heard = True, False
+            self.write([_PING_FRAME])
+
+    def _excused(self) -> bool:
+        """Whether silence proves nothing: we don't read, and the peer takes what we send."""
+        unsent, before = 0, self._unsent_bytes
+        if self._transport is not None:
+            unsent = self._unsent_bytes = self._transport.get_write_buffer_size()
+        if self._paused & PAUSED_OUTGOING and 0 < before <= unsent:
+            return False  # it read nothing of what it has to read first
+        return bool(self._paused)
+
+    async def check_liveness(self) -> bool:
+        """PING; whether any byte came back in time (wire-protocol 4.19). Closes the dead one."""
+        if self.closed:
+            return False
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self._liveness.append(future)
+        self.write([_PING_FRAME])
+        timeout_s = self.service.config.connection_liveness_check_timeout_millis / 1000
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), timeout_s)
+        except TimeoutError:
+            if self._paused:
+                return True  # we are the ones who don't listen
+            self.close("no answer to the liveness check")
+            return False
+        finally:
+            if future in self._liveness:
+                self._liveness.remove(future)
+
+    def _alive(self) -> None:
+        for future in self._liveness:
+            if not future.done():
+                future.set_result(True)
+        self._liveness.clear()
+
+    # --- ProducerSink
+
+    def publish_done(
+        self, batch: PublishBatch, offset: int, count: int, ledger_id: int, first_entry_id: int
+    ) -> None:
+        self.sends.publish_done(batch, offset, count, ledger_id, first_entry_id)
+
+    def publish_failed(
+        self, batch: PublishBatch, offset: int, count: int, error: Exception
+    ) -> None:
+        self.sends.publish_failed(batch, offset, count, error)
+
+    def close_producer(self, producer: Producer) -> None:
+        self.sends.close_producer(producer)
+
+    def pause_publishing(self, limit: PublishThrottle) -> None:
+        self._over_rate.add(limit)
+        self.read_less(limit)
+        self.pause_reading(PAUSED_RATE)
+
+    def resume_publishing(self, limit: PublishThrottle) -> None:
+        self._over_rate.discard(limit)
+        if not self._over_rate:
+            self.resume_reading(PAUSED_RATE)
+
+    def read_less(self, limit: PublishThrottle) -> None:
+        """Fit the size of reads to a publish limit: what one read brings is accepted whole, and a
+        client that sends far ahead of a low limit would have to wait for all of it afterwards.
+        """
+        self._read_max = min(limit.read_bytes, self._read_max or limit.read_bytes)
+
+    def _fit_reads(self) -> None:
+        """Limits may have changed, and producers gone, since reads were made smaller."""
+        limits = {self.service.publish_throttle, *self._over_rate}
+        for producer in self.producers.values():
+            if not isinstance(producer, PendingCreation):
+                limits.add(producer.topic.rate_limits.publish)
+        self._read_max = min((limit.read_bytes for limit in limits if limit is not None), default=0)

@@ -1,0 +1,541 @@
+"""Handlers of the commands that consumers send (wire-protocol 4.6 to 4.14)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from bookkeeper.errors import LedgerError
+from broker.connection.lookup_commands import parse_topic
+from broker.errors import (
+    BrokerError,
+    BrokerMetadataError,
+    NamingError,
+    NotAllowedError,
+    PersistenceError,
+    ServiceNotReadyError,
+)
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.entry_header import FLAG_BATCH, FLAG_MARKER, parse_header
+from broker.protocol.framing import MalformedFrameError
+from broker.protocol.text import has_broken_text
+from broker.rate_limits.rates import iso_time
+from broker.schema.definition import definition_of
+from broker.subscription.consumer import (
+    KEY_SHARED,
+    SHARED,
+    SUB_TYPE_NAMES,
+    Consumer,
+    SubscribeRequest,
+)
+from broker.subscription.consumer_sink import BinaryConsumerSink
+from broker.subscription.persistent_subscription import PersistentSubscription
+from broker.subscription.subscription_base import AckDone
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.position import EARLIEST, LATEST, Position
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+    from broker.protocol.topic_name import TopicName
+
+logger = logging.getLogger(__name__)
+
+_METADATA_BYTES_MAX = 1024
+_PROPERTIES_CHARACTERS_MAX = 64 * 1024  # one document of the metadata store holds them all
+_NAME_LENGTH_MAX = 4096
+_U64 = 2**64
+_TOP_BIT = 2**63
+_LAST_ENTRY_BYTES_MAX = 1 << 20
+_IDS_AT_ONCE = 2_000
+"""Ids of an ACK that are taken in one go, some milliseconds."""
+_IDS_PER_TURN = 32
+"""Ids of a larger one, or of one with long ack sets; the longest set takes half a millisecond."""
+_WORDS_AT_ONCE = 16_384
+
+
+class _Pending:
+    """Stands in ``connection.consumers`` for a consumer that is being created."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: SubscribeRequest) -> None:
+        self.request = request
+
+
+def _signed(number: int) -> int:
+    """-1 and 2**63 - 1 mean earliest and latest in unsigned fields (trap 17)."""
+    return number - _U64 if number >= _TOP_BIT else number
+
+
+def position_of(message_id: pb.MessageIdData) -> Position:
+    """The entry a message id names; EARLIEST and LATEST come out as such."""
+    return (_signed(message_id.ledgerId), _signed(message_id.entryId))
+
+
+# --- SUBSCRIBE
+
+
+def subscribe_request(command: pb.CommandSubscribe) -> SubscribeRequest:
+    """What the command asks for, apart from the topic."""
+    start = position_of(command.start_message_id) if command.HasField("start_message_id") else None
+    earliest = command.initialPosition == pb.CommandSubscribe.Earliest
+    return SubscribeRequest(
+        subscription=command.subscription,
+        sub_type=int(command.subType),
+        consumer_id=command.consumer_id,
+        consumer_name=command.consumer_name,
+        priority_level=command.priority_level,
+        durable=command.durable,
+        initial_position=EARLIEST if earliest else LATEST,
+        start_position=start,
+        rollback_seconds=command.start_message_rollback_duration_sec,
+        read_compacted=command.read_compacted,
+        replicate_state=command.replicate_subscription_state,
+        properties={pair.key: pair.value for pair in command.subscription_properties},
+        epoch=command.consumer_epoch if command.HasField("consumer_epoch") else None,
+        metadata={pair.key: pair.value for pair in command.metadata},
+        key_shared_meta=command.keySharedMeta if command.HasField("keySharedMeta") else None,
+        schema=definition_of(command.schema) if command.HasField("schema") else None,
+    )
+
+
+def on_subscribe(connection: Connection, command: pb.CommandSubscribe) -> None:
+    request_id, consumer_id = command.request_id, command.consumer_id
+    try:
+        topic = parse_topic(command.topic)
+        request = _checked_request(topic, command)
+    except BrokerError as error:
+        connection.reply_error(request_id, error)
+        return
+    known = connection.consumers.get(consumer_id)
+    if isinstance(known, _Pending):
+        connection.reply_error(
+            request_id, ServiceNotReadyError("Consumer is already present on the connection")
+        )
+        return
+    if known is not None:
+        connection.reply_success(request_id)
+        return
+    request.role = connection.role or ""
+    pending = connection.consumers[consumer_id] = _Pending(request)
+    create = command.force_topic_creation
+    connection.run(_subscribe(connection, topic, pending, request_id, create=create))
+
+
+def _checked_request(topic: TopicName, command: pb.CommandSubscribe) -> SubscribeRequest:
+    """The checks that need no topic, in the order of wire-protocol 4.6."""
+    if not command.subscription.strip():
+        raise NamingError("Empty subscription name")
+    for text in (command.subscription, command.consumer_name):
+        if len(text) > _NAME_LENGTH_MAX:
+            raise NamingError(f"Subscription or consumer name over {_NAME_LENGTH_MAX} characters")
+    if sum(len(pair.key) + len(pair.value) for pair in command.metadata) > _METADATA_BYTES_MAX:
+        raise BrokerMetadataError(f"Consumer metadata is larger than {_METADATA_BYTES_MAX} bytes")
+    properties = command.subscription_properties
+    if sum(len(pair.key) + len(pair.value) for pair in properties) > _PROPERTIES_CHARACTERS_MAX:
+        raise BrokerMetadataError(
+            f"Subscription properties are longer than {_PROPERTIES_CHARACTERS_MAX} characters"
+        )
+    request = subscribe_request(command)
+    if request.read_compacted and (
+        request.sub_type in (SHARED, KEY_SHARED) or not topic.is_persistent
+    ):
+        raise NotAllowedError(
+            "readCompacted needs a persistent topic and an exclusive or failover subscription"
+        )
+    return request
+
+
+async def _subscribe(
+    connection: Connection, name: TopicName, pending: _Pending, request_id: int, *, create: bool
+) -> None:
+    request = pending.request
+    consumer_id = request.consumer_id
+    consumers = connection.consumers
+    sink = BinaryConsumerSink(connection, consumer_id, name.partition_index)
+    try:
+        topic = await connection.service.get_topic(name, create=create, acquire=False)
+        consumer = await topic.subscribe(request, sink)
+    except BrokerError as error:
+        if consumers.get(consumer_id) is pending:
+            del consumers[consumer_id]
+        if not request.cancelled:
+            connection.reply_error(request_id, error)
+        return
+    except ManagedLedgerError as error:
+        if consumers.get(consumer_id) is pending:
+            del consumers[consumer_id]
+        if not request.cancelled:
+            connection.reply_error(request_id, PersistenceError(str(error)))
+        return
+    except BaseException:
+        if consumers.get(consumer_id) is pending:
+            del consumers[consumer_id]
+        raise
+    # No await since the consumer was registered: a close that came meanwhile is seen here.
+    if request.cancelled or connection.closed or consumers.get(consumer_id) is not pending:
+        consumer.subscription.remove_consumer(consumer)
+        return
+    consumers[consumer_id] = consumer
+    sink.attach(consumer)
+    connection.reply_success(request_id)
+    if (access := connection.service.access) is not None:
+        access.consumer_created(connection, consumer)
+
+
+# --- FLOW, ACK, REDELIVER
+
+
+def _consumer(connection: Connection, consumer_id: int) -> Consumer | None:
+    known = connection.consumers.get(consumer_id)
+    return known if isinstance(known, Consumer) else None
+
+
+def on_flow(connection: Connection, command: pb.CommandFlow) -> None:
+    permits = command.messagePermits
+    if permits <= 0:
+        raise MalformedFrameError("FLOW without permits")
+    if (consumer := _consumer(connection, command.consumer_id)) is not None:
+        consumer.subscription.flow(consumer, permits)
+
+
+def on_ack(connection: Connection, command: pb.CommandAck) -> None:
+    consumer = _consumer(connection, command.consumer_id)
+    if consumer is None:
+        return  # wire-protocol 4.9: dropped without an answer
+    done: AckDone | None = None
+    if command.HasField("request_id"):
+        request_id = command.request_id
+        if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
+            error = NotAllowedError("Transactions are not enabled on this broker")
+            _ack_response(connection, consumer.consumer_id, request_id, error)
+            return
+
+        def done(error: BaseException | None) -> None:
+            _ack_response(connection, consumer.consumer_id, request_id, error)
+
+    elif command.HasField("txnid_most_bits"):
+        return  # an ack of a transaction that can't exist must not acknowledge anything
+    if command.HasField("validation_error"):
+        logger.warning(
+            "%s: consumer %s discarded messages: %s",
+            consumer.subscription.topic.name,
+            consumer.name,
+            pb.CommandAck.ValidationError.Name(command.validation_error),
+        )
+    if command.ack_type == pb.CommandAck.Individual:
+        _ack_individual(connection, consumer, command.message_id, done)
+    elif has_broken_text(command):  # the properties' keys
+        raise MalformedFrameError("ACK holds text that isn't UTF-8")
+    elif sum(len(pair.key) + 8 for pair in command.properties) > _PROPERTIES_CHARACTERS_MAX:
+        too_long = BrokerMetadataError(
+            f"Properties of an acknowledgement are longer than {_PROPERTIES_CHARACTERS_MAX} "
+            "characters, at 8 for each value"
+        )
+        logger.warning("%s: cumulative ack refused: %s", connection.remote, too_long)
+        if done is not None:
+            done(too_long)
+    elif len(command.message_id) == 1:
+        message_id = command.message_id[0]
+        properties = {pair.key: pair.value for pair in command.properties}
+        consumer.subscription.acknowledge_cumulative(
+            consumer, position_of(message_id), properties, done, ack_set=list(message_id.ack_set)
+        )
+    else:
+        logger.warning(
+            "%s: cumulative ack with %d ids ignored", connection.remote, len(command.message_id)
+        )
+        if done is not None:
+            done(None)
+
+
+def _ack_individual(
+    connection: Connection,
+    consumer: Consumer,
+    message_ids: Sequence[pb.MessageIdData],
+    done: AckDone | None,
+) -> None:
+    if len(message_ids) <= _IDS_AT_ONCE:
+        whole, parts = _split(message_ids)
+        few = len(parts) <= _IDS_PER_TURN
+        if few or sum(len(ack_set) for _, ack_set in parts) <= _WORDS_AT_ONCE:
+            _ack_split(consumer, whole, parts, done)
+            return
+    # The end of the connection or of the consumer takes nothing back of what they had sent, so the
+    # task is the broker's; the connection only waits for it, and reads no further if it has many.
+    work = connection.service.run(_ack_in_slices(consumer, message_ids, done))
+    connection.run(_until_done(work))
+
+
+async def _until_done(work: asyncio.Task[Any]) -> None:
+    await asyncio.shield(work)
+
+
+async def _ack_in_slices(
+    consumer: Consumer, message_ids: Sequence[pb.MessageIdData], done: AckDone | None
+) -> None:
+    """A command has room for 90,000 ids, or a million words: others get their turn in between.
+
+    What the connection sends behind it may come first, which acknowledgements of single messages
+    don't mind.
+    """
+    starts = range(0, len(message_ids), _IDS_PER_TURN)
+    if done is not None:
+        done = _after(done, len(starts))
+    for start in starts:
+        _ack_split(consumer, *_split(message_ids[start : start + _IDS_PER_TURN]), done)
+        await asyncio.sleep(0)
+
+
+_Parts = list[tuple["Position", list[int]]]
+
+
+def _split(message_ids: Sequence[pb.MessageIdData]) -> tuple[list[Position], _Parts]:
+    """Whole entries, and batches of which some messages are acknowledged."""
+    whole: list[Position] = []
+    parts: _Parts = []
+    for message_id in message_ids:
+        if message_id.ack_set:
+            parts.append((position_of(message_id), list(message_id.ack_set)))
+        else:
+            whole.append((message_id.ledgerId, message_id.entryId))
+    return whole, parts
+
+
+def _ack_split(
+    consumer: Consumer, whole: list[Position], parts: _Parts, done: AckDone | None
+) -> None:
+    subscription = consumer.subscription
+    if not parts:
+        if whole or done is not None:
+            subscription.acknowledge(consumer, whole, done)
+        return
+    if done is not None:
+        done = _after(done, len(parts) + (1 if whole else 0))
+    if whole:
+        subscription.acknowledge(consumer, whole, done)
+    for position, ack_set in parts:
+        subscription.acknowledge_batch(consumer, position, ack_set, done)
+
+
+def _after(done: AckDone, count: int) -> AckDone:
+    """Calls ``done`` once, after ``count`` calls, with the first error among them."""
+    left, failure = count, None
+
+    def one_more(error: BaseException | None) -> None:
+        nonlocal left, failure
+        left -= 1
+        failure = failure or error
+        if left == 0:
+            done(failure)
+
+    return one_more
+
+
+def _ack_response(
+    connection: Connection, consumer_id: int, request_id: int, error: BaseException | None
+) -> None:
+    if connection.closed:
+        return
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE)
+    reply = command.ackResponse
+    reply.consumer_id = consumer_id
+    reply.request_id = request_id
+    if error is not None:  # both fields: Go looks at the message, C++ at the error (trap 7)
+        reply.error = error.wire_code if isinstance(error, BrokerError) else pb.PersistenceError
+        reply.message = str(error) or type(error).__name__
+    connection.send(command)
+
+
+def on_redeliver(
+    connection: Connection, command: pb.CommandRedeliverUnacknowledgedMessages
+) -> None:
+    consumer = _consumer(connection, command.consumer_id)
+    if consumer is None:
+        return
+    epoch = command.consumer_epoch if command.HasField("consumer_epoch") else None
+    if len(command.message_ids) > _IDS_AT_ONCE:
+        connection.run(_redeliver_in_slices(consumer, command.message_ids, epoch))
+        return
+    positions = [(each.ledgerId, each.entryId) for each in command.message_ids]
+    consumer.subscription.redeliver(consumer, positions or None, epoch)
+
+
+async def _redeliver_in_slices(
+    consumer: Consumer, message_ids: Sequence[pb.MessageIdData], epoch: int | None
+) -> None:
+    """As `_ack_in_slices`: an id that is acknowledged meanwhile isn't pending any more."""
+    for start in range(0, len(message_ids), _IDS_AT_ONCE):
+        ids = message_ids[start : start + _IDS_AT_ONCE]
+        positions = [(each.ledgerId, each.entryId) for each in ids]
+        consumer.subscription.redeliver(consumer, positions, epoch)
+        await asyncio.sleep(0)
+
+
+# --- UNSUBSCRIBE, CLOSE_CONSUMER, SEEK
+
+
+def _forget(connection: Connection, consumer: Consumer) -> None:
+    connection.consumers.pop(consumer.consumer_id, None)
+    if isinstance(consumer.sink, BinaryConsumerSink):
+        consumer.sink.detach()
+
+
+def on_unsubscribe(connection: Connection, command: pb.CommandUnsubscribe) -> None:
+    consumer = _consumer(connection, command.consumer_id)
+    if consumer is None:
+        connection.reply_error(command.request_id, BrokerMetadataError("Consumer not found"))
+        return
+    connection.run(_unsubscribe(connection, consumer, command.request_id, force=command.force))
+
+
+async def _unsubscribe(
+    connection: Connection, consumer: Consumer, request_id: int, *, force: bool
+) -> None:
+    try:
+        await consumer.subscription.unsubscribe(consumer, force=force)
+    except (BrokerError, ManagedLedgerError) as error:
+        wire = error if isinstance(error, BrokerError) else BrokerMetadataError(str(error))
+        connection.reply_error(request_id, wire)
+        return
+    finally:
+        if consumer.closed and connection.consumers.get(consumer.consumer_id) is consumer:
+            _forget(connection, consumer)
+    connection.reply_success(request_id)
+
+
+def on_close_consumer(connection: Connection, command: pb.CommandCloseConsumer) -> None:
+    known = connection.consumers.pop(command.consumer_id, None)
+    if isinstance(known, _Pending):
+        known.request.cancelled = True  # its creation, when it ends, is undone
+    elif isinstance(known, Consumer):
+        _forget(connection, known)
+        known.subscription.remove_consumer(known)
+    connection.reply_success(command.request_id)
+
+
+def on_seek(connection: Connection, command: pb.CommandSeek) -> None:
+    consumer = _consumer(connection, command.consumer_id)
+    if consumer is None:
+        connection.reply_error(command.request_id, BrokerMetadataError("Consumer not found"))
+        return
+    if not command.HasField("message_id") and not command.HasField("message_publish_time"):
+        connection.reply_error(
+            command.request_id, BrokerMetadataError("Neither a message id nor a time to seek to")
+        )
+        return
+    # Owned by the subscription, not the connection: it ends the consumers of this connection
+    # first, and must not stop half-way when the client leaves.
+    consumer.subscription.run_reset(_seek(connection, consumer, command))
+
+
+async def _seek(connection: Connection, consumer: Consumer, command: pb.CommandSeek) -> None:
+    subscription = consumer.subscription
+    try:
+        if command.HasField("message_id"):
+            message_id = command.message_id
+            await subscription.reset(position_of(message_id), list(message_id.ack_set))
+        else:
+            await subscription.reset_to_time(command.message_publish_time)
+    except BrokerError as error:
+        connection.reply_error(command.request_id, error)
+    except ManagedLedgerError as error:  # no such position, or the subscription ends meanwhile
+        connection.reply_error(command.request_id, PersistenceError(str(error)))
+    except Exception as error:
+        logger.exception("%s %s: seek failed", subscription.topic.name, subscription.name)
+        connection.reply_error(
+            command.request_id, pb.UnknownError, str(error) or type(error).__name__
+        )
+    else:
+        connection.reply_success(command.request_id)
+
+
+# --- GET_LAST_MESSAGE_ID, CONSUMER_STATS
+
+
+def on_get_last_message_id(connection: Connection, command: pb.CommandGetLastMessageId) -> None:
+    consumer = _consumer(connection, command.consumer_id)
+    if consumer is None:
+        connection.reply_error(command.request_id, BrokerMetadataError("Consumer not found"))
+        return
+    connection.run(_last_message_id(connection, consumer, command.request_id))
+
+
+async def _last_message_id(connection: Connection, consumer: Consumer, request_id: int) -> None:
+    subscription = consumer.subscription
+    command = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+    reply = command.getLastMessageIdResponse
+    reply.request_id = request_id
+    last = reply.last_message_id
+    last.ledgerId = last.entryId = _U64 - 1
+    last.partition = subscription.topic.name.partition_index
+    last.batch_index = -1
+    if isinstance(subscription, PersistentSubscription):
+        try:
+            await _fill_last(subscription, last)
+        except (LedgerError, ManagedLedgerError) as error:
+            connection.reply_error(request_id, BrokerMetadataError(str(error)))
+            return
+        ledger_id, entry_id = subscription.cursor.mark_delete
+        reply.consumer_mark_delete_position.ledgerId = ledger_id % _U64
+        reply.consumer_mark_delete_position.entryId = entry_id % _U64
+    connection.send(command)
+
+
+async def _fill_last(subscription: PersistentSubscription, last: pb.MessageIdData) -> None:
+    """The last entry a consumer will ever see: markers are stepped over (trap 25)."""
+    ledger = subscription.ledger
+    position = ledger.last_confirmed
+    while position[1] >= 0:
+        batch = ledger.read_nowait(position, 1, _LAST_ENTRY_BYTES_MAX)
+        if batch is None:
+            batch = await ledger.read(position, 1, _LAST_ENTRY_BYTES_MAX)
+        if batch is None:
+            return  # trimmed: as good as empty
+        head = parse_header(batch.heads[0])
+        if not head.flags & FLAG_MARKER:
+            last.ledgerId, last.entryId = batch.ledger_id, batch.first
+            last.batch_index = head.message_count - 1 if head.flags & FLAG_BATCH else -1
+            return
+        position = ledger.previous_position(position)
+
+
+def on_consumer_stats(connection: Connection, command: pb.CommandConsumerStats) -> None:
+    base = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE)
+    reply = base.consumerStatsResponse
+    reply.request_id = command.request_id
+    if (consumer := _consumer(connection, command.consumer_id)) is None:
+        reply.error_code = pb.ConsumerNotFound
+        reply.error_message = "Consumer not found"
+        connection.send(base)
+        return
+    subscription = consumer.subscription
+    rate_out, throughput, rate_redeliver, rate_ack = consumer.rates.rates
+    reply.msgRateOut, reply.msgThroughputOut = rate_out, throughput
+    reply.msgRateRedeliver, reply.messageAckRate = rate_redeliver, rate_ack
+    reply.consumerName = consumer.name
+    reply.availablePermits = consumer.permits % _U64
+    reply.unackedMessages = consumer.unacked
+    reply.blockedConsumerOnUnackedMsgs = consumer.blocked
+    reply.address = f"/{consumer.sink.remote}"
+    reply.connectedSince = iso_time(consumer.connected_ms)
+    reply.type = SUB_TYPE_NAMES[subscription.sub_type or 0]
+    reply.msgRateExpired = 0.0
+    if isinstance(subscription, PersistentSubscription):
+        reply.msgBacklog = subscription.cursor.backlog
+    connection.send(base)
+
+
+HANDLERS: Final[dict[int, Any]] = {
+    pb.BaseCommand.SUBSCRIBE: on_subscribe,
+    pb.BaseCommand.FLOW: on_flow,
+    pb.BaseCommand.ACK: on_ack,
+    pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: on_redeliver,
+    pb.BaseCommand.UNSUBSCRIBE: on_unsubscribe,
+    pb.BaseCommand.CLOSE_CONSUMER: on_close_consumer,
+    pb.BaseCommand.SEEK: on_seek,
+    pb.BaseCommand.GET_LAST_MESSAGE_ID: on_get_last_message_id,
+    pb.BaseCommand.CONSUMER_STATS: on_consumer_stats,
+}

@@ -1,0 +1,305 @@
+"""PARTITIONED_METADATA, LOOKUP, GET_TOPICS_OF_NAMESPACE and the topic list watchers.
+
+Failures of the first two use their own response types: some clients ignore ERROR for them
+(wire-protocol 9, trap 6). Trouble with a single topic is MetadataError there, since ServiceNotReady
+makes every client drop the whole connection (trap 13).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.errors import (
+    BrokerError,
+    BrokerMetadataError,
+    InvalidTopicError,
+    NamespaceNotFoundError,
+    NotAllowedError,
+    ServiceNotReadyError,
+    TenantNotFoundError,
+    TooManyRequestsError,
+)
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.topic_name import InvalidTopicNameError, TopicName, valid_namespace_part
+from broker.topic.topic_list import (
+    PATTERN_LENGTH_MAX,
+    TopicPattern,
+    topics_hash,
+)
+from bundles.errors import BundleError
+from bundles.ownership import Redirect
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+    from bundles.lookup import BrokerLookup
+
+logger = logging.getLogger(__name__)
+
+TOPIC_NAME_LENGTH_MAX: Final = 4_096
+_FAILED = pb.CommandLookupTopicResponse.Failed
+_CONNECT = pb.CommandLookupTopicResponse.Connect
+_REDIRECT = pb.CommandLookupTopicResponse.Redirect
+_METADATA_FAILED = pb.CommandPartitionedTopicMetadataResponse.Failed
+_METADATA_SUCCESS = pb.CommandPartitionedTopicMetadataResponse.Success
+_MODES: Final = {
+    pb.CommandGetTopicsOfNamespace.PERSISTENT: "persistent",
+    pb.CommandGetTopicsOfNamespace.NON_PERSISTENT: "non-persistent",
+    pb.CommandGetTopicsOfNamespace.ALL: "all",
+}
+
+
+def parse_topic(text: str) -> TopicName:
+    """Raises InvalidTopicError."""
+    if len(text) > TOPIC_NAME_LENGTH_MAX:  # before any cache keeps it
+        raise InvalidTopicError(f"Topic name longer than {TOPIC_NAME_LENGTH_MAX} characters")
+    try:
+        return TopicName.parse(text)
+    except InvalidTopicNameError as error:
+        raise InvalidTopicError(str(error)) from error
+
+
+def _check_permit(connection: Connection) -> None:
+    service = connection.service
+    if service.lookups >= service.config.max_concurrent_lookup_request:
+        raise TooManyRequestsError("Failed due to too many pending lookup requests")
+
+
+async def _with_permit(connection: Connection, work: Callable[[], Awaitable[None]]) -> None:
+    """``work`` is a function: a task cancelled before its first step would lose a coroutine."""
+    service = connection.service
+    service.lookups += 1
+    try:
+        await work()
+    finally:
+        service.lookups -= 1
+
+
+# --- PARTITIONED_METADATA
+
+
+def on_partitioned_metadata(
+    connection: Connection, command: pb.CommandPartitionedTopicMetadata
+) -> None:
+    try:
+        name = parse_topic(command.topic)
+        _check_permit(connection)
+    except BrokerError as error:
+        reply_partitions(connection, command.request_id, 0, error)
+        return
+    connection.run(_with_permit(connection, lambda: _partitions(connection, command, name)))
+
+
+async def _partitions(
+    connection: Connection, command: pb.CommandPartitionedTopicMetadata, name: TopicName
+) -> None:
+    error: BrokerError | None = None
+    count = 0
+    try:
+        count = await connection.service.partitions_for_client(
+            name, create=command.metadata_auto_creation_enabled
+        )
+    except ServiceNotReadyError as failed:
+        error = BrokerMetadataError(str(failed))
+    except BrokerError as failed:
+        error = failed
+    except MetadataError as failed:
+        error = BrokerMetadataError(str(failed))
+    reply_partitions(connection, command.request_id, count, error)
+
+
+def refuse_partitions(connection: Connection, command: Any, error: BrokerError) -> None:
+    """Tell who may not know; a tenant that doesn't exist is told of.
+
+    It is the first that clients ask about a topic, and a misspelled name shows here
+    (ServerCnx.handlePartitionMetadataRequest).
+    """
+    try:
+        name = parse_topic(command.topic)
+        _check_permit(connection)
+    except BrokerError:
+        reply_partitions(connection, command.request_id, 0, error)
+        return
+    connection.run(_with_permit(connection, lambda: _refuse(connection, command, name, error)))
+
+
+async def _refuse(
+    connection: Connection,
+    command: pb.CommandPartitionedTopicMetadata,
+    name: TopicName,
+    error: BrokerError,
+) -> None:
+    with suppress(MetadataError):  # the refusal stands then
+        if await connection.service.resources.tenant(name.tenant) is None:
+            error = TenantNotFoundError(
+                f"Tenant or namespace or topic does not exist: {name.namespace}"
+            )
+    reply_partitions(connection, command.request_id, 0, error)
+
+
+def reply_partitions(
+    connection: Connection, request_id: int, count: int, error: BrokerError | None
+) -> None:
+    base = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
+    reply = base.partitionMetadataResponse
+    reply.request_id = request_id
+    if error is None:
+        reply.partitions, reply.response = count, _METADATA_SUCCESS
+    else:
+        reply.response, reply.error, reply.message = _METADATA_FAILED, error.wire_code, str(error)
+    connection.send(base)
+
+
+# --- LOOKUP
+
+
+def on_lookup(connection: Connection, command: pb.CommandLookupTopic) -> None:
+    try:
+        name = parse_topic(command.topic)
+        _check_permit(connection)
+    except BrokerError as error:
+        reply_lookup_error(connection, command.request_id, error)
+        return
+    _note_listener(connection, command.advertised_listener_name)
+    connection.run(_with_permit(connection, lambda: _lookup(connection, command, name)))
+
+
+def _note_listener(connection: Connection, listener: str) -> None:
+    if not connection.has_looked_up:
+        connection.has_looked_up, connection.listener = True, listener
+    elif connection.listener != listener:
+        connection.listener = None
+
+
+async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: TopicName) -> None:
+    service = connection.service
+    began_s = perf_counter()
+    try:
+        if not await service.resources.namespace_exists(name.namespace):
+            raise NamespaceNotFoundError(f"Namespace {name.namespace} does not exist")
+        answer = await service.bundles.lookup(str(name), authoritative=command.authoritative)
+        if answer is None:
+            raise BrokerMetadataError(f"Nobody serves {name} now")
+        broker: BrokerLookup | None = answer.broker
+        if listener := command.advertised_listener_name:  # "" means unset (trap 32)
+            broker = answer.broker.by_listener(listener)
+        if broker is None:
+            # One of the texts that C++ clients forgive (trap 13)
+            raise ServiceNotReadyError(f"the broker do not have {listener} listener")
+    except BrokerError as error:
+        reply_lookup_error(connection, command.request_id, error)
+        return
+    except (BundleError, MetadataError) as error:
+        reply_lookup_error(connection, command.request_id, BrokerMetadataError(str(error)))
+        return
+    base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
+    reply = base.lookupTopicResponse
+    reply.request_id = command.request_id
+    if isinstance(answer, Redirect):
+        reply.response, reply.authoritative = _REDIRECT, answer.authoritative
+    else:  # also when another broker owns it: the ownership node proves it
+        reply.response, reply.authoritative = _CONNECT, True
+    reply.brokerServiceUrl = broker.broker_url or ""
+    if broker.broker_url_tls:
+        reply.brokerServiceUrlTls = broker.broker_url_tls
+    reply.proxy_through_service_url = False
+    connection.send(base)
+    service.metrics.lookup.record((perf_counter() - began_s) * 1000)
+
+
+def reply_lookup_error(connection: Connection, request_id: int, error: BrokerError) -> None:
+    connection.service.metrics.lookup_failures += 1
+    base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
+    reply = base.lookupTopicResponse
+    reply.request_id, reply.response = request_id, _FAILED
+    reply.error, reply.message = error.wire_code, str(error)
+    connection.send(base)
+
+
+# --- GET_TOPICS_OF_NAMESPACE
+
+
+def on_get_topics(connection: Connection, command: pb.CommandGetTopicsOfNamespace) -> None:
+    try:
+        check_namespace(command.namespace)
+        _check_permit(connection)
+        pattern = None
+        if 0 < len(command.topics_pattern) <= PATTERN_LENGTH_MAX:
+            pattern = TopicPattern(command.topics_pattern)
+    except BrokerError as error:
+        connection.reply_error(command.request_id, error)
+        return
+    connection.run(_with_permit(connection, lambda: _get_topics(connection, command, pattern)))
+
+
+async def _get_topics(
+    connection: Connection,
+    command: pb.CommandGetTopicsOfNamespace,
+    pattern: TopicPattern | None,
+) -> None:
+    try:
+        topics = await connection.service.watchers.matching(
+            connection, command.namespace, _MODES[command.mode], pattern
+        )
+    except (BrokerError, MetadataError) as error:
+        connection.reply_error(command.request_id, BrokerMetadataError(str(error)))
+        return
+    base = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    reply = base.getTopicsOfNamespaceResponse
+    reply.request_id = command.request_id
+    reply.filtered = pattern is not None
+    reply.topics_hash = topics_hash(topics)
+    reply.changed = not command.topics_hash or command.topics_hash != reply.topics_hash
+    if reply.changed:
+        reply.topics.extend(topics)
+    connection.send(base)
+
+
+def check_namespace(namespace: str) -> None:
+    parts = namespace.split("/")
+    if len(parts) != 2 or not all(map(valid_namespace_part, parts)):
+        raise InvalidTopicError(f"Invalid namespace name: {namespace}")
+
+
+# --- WATCH_TOPIC_LIST
+
+
+def on_watch_topic_list(connection: Connection, command: pb.CommandWatchTopicList) -> None:
+    try:
+        check_namespace(command.namespace)
+        _check_permit(connection)
+        if len(command.topics_pattern) > PATTERN_LENGTH_MAX:
+            raise NotAllowedError(f"Topics pattern longer than maximum: {PATTERN_LENGTH_MAX}")
+    except BrokerError as error:
+        connection.reply_error(command.request_id, error)
+        return
+    connection.run(_with_permit(connection, lambda: _watch(connection, command)))
+
+
+async def _watch(connection: Connection, command: pb.CommandWatchTopicList) -> None:
+    try:
+        await connection.service.watchers.add(connection, command)
+    except BrokerError as error:
+        connection.reply_error(command.request_id, error)
+    except MetadataError as error:
+        connection.reply_error(command.request_id, BrokerMetadataError(str(error)))
+
+
+def on_watch_topic_list_close(
+    connection: Connection, command: pb.CommandWatchTopicListClose
+) -> None:
+    connection.service.watchers.remove(connection, command.watcher_id)
+    connection.reply_success(command.request_id)
+
+
+HANDLERS: Final[dict[int, Any]] = {
+    pb.BaseCommand.PARTITIONED_METADATA: on_partitioned_metadata,
+    pb.BaseCommand.LOOKUP: on_lookup,
+    pb.BaseCommand.GET_TOPICS_OF_NAMESPACE: on_get_topics,
+    pb.BaseCommand.WATCH_TOPIC_LIST: on_watch_topic_list,
+    pb.BaseCommand.WATCH_TOPIC_LIST_CLOSE: on_watch_topic_list_close,
+}

@@ -1,0 +1,436 @@
+"""REST produce (http-api 5): one JSON call, many messages, one publish per partition."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from base64 import b64encode
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from broker.errors import (
+    IncompatibleSchemaError,
+    ProducerFencedError,
+    ServiceNotReadyError,
+)
+from broker.http.errors import ApiError
+from broker.http.messaging.internal_producer import InternalProducer
+from broker.http.messaging.messages import HEAVY_BYTES, OutgoingMessage, encode_single
+from broker.http.messaging.value_schemas import LATE, Codec, ProduceSchema, ValueSchemas
+from broker.protocol.framing import FRAME_PADDING_BYTES
+from broker.schema.definition import version_bytes
+from broker.schema.value_errors import ValueCodecError
+from broker.schema.values import KeyValueCodec
+
+if TYPE_CHECKING:
+    from broker.http.messaging.local_producer import Entry, LocalProducer
+    from broker.http.messaging.remote_producer import RemoteProducer
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+
+    _Part: TypeAlias = tuple[list[int], list[Entry]]
+    """Of a call, for one producer: slots of the results, and the entries."""
+
+ANSWER_TIMEOUT_S = 30.0
+_OVER_RATE = "The topic's publish rate did not admit the message in time"
+_RETRYABLE, _FAILED = 1, 2
+_INT64_MAX = 2**63 - 1
+MESSAGES_MAX = 10_000
+"""Of one call: they are taken in one go, for which everybody else waits, a tenth of a second."""
+_NAME_LENGTH_MAX = 4_096  # as on the binary port
+_TEXT_FACTOR = 4
+"""A value's text may be so many times as long as the longest payload: JSON names each field."""
+
+
+class _Call:
+    """Collects the results of one call; one future for all of its messages."""
+
+    __slots__ = ("answered", "left", "results", "schema_version")
+
+    def __init__(self, count: int, schema_version: int) -> None:
+        self.results: list[dict[str, Any]] = [{}] * count
+        self.schema_version = schema_version
+        self.left = count
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(self, slot: int, error: Exception) -> None:
+        """One message was not published."""
+        self.results[slot] = failure(error, self.schema_version)
+        self.count_down(1)
+
+    def count_down(self, count: int) -> None:
+        self.left -= count
+        if self.left == 0 and not self.answered.done():
+            self.answered.set_result(None)
+
+
+class _Shared:
+    """A publisher of several calls; the last one closes it.
+
+    Attributes:
+        order: held while a call gets sequence ids and publishes, also while a rate holds it back.
+            One that overtook it would have higher ids, and de-duplication would drop the lower
+            ones.
+    """
+
+    __slots__ = ("order", "publisher", "users")
+
+    def __init__(self, publisher: asyncio.Future[InternalProducer]) -> None:
+        self.publisher = publisher
+        self.order = asyncio.Lock()
+        self.users = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether a new call needs a new one: it failed, or its topic was closed or moved."""
+        future = self.publisher
+        return future.done() and (
+            future.cancelled() or future.exception() is not None or future.result().closed
+        )
+
+    def close(self) -> None:
+        if not self.publisher.done():
+            self.publisher.cancel()
+        elif not self.publisher.cancelled() and self.publisher.exception() is None:
+            self.publisher.result().close()
+
+
+class _PartitionContext:
+    """The part of a call that went to one partition; ``slots``: where its results belong."""
+
+    __slots__ = ("_call", "_partition", "_slots")
+
+    def __init__(self, call: _Call, slots: list[int], partition: int) -> None:
+        self._call, self._slots, self._partition = call, slots, partition
+
+    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
+        results, partition = self._call.results, self._partition
+        schema_version = self._call.schema_version
+        duplicate = ledger_id < 0
+        for offset in range(count):
+            entry_id = first_entry_id if duplicate else first_entry_id + offset
+            results[self._slots[index + offset]] = {
+                "messageId": f"{ledger_id}:{entry_id}:{partition}",
+                "errorCode": 0,
+                "schemaVersion": schema_version,
+            }
+        self._call.count_down(count)
+
+    def failed(self, index: int, count: int, error: Exception) -> None:
+        for offset in range(count):
+            slot = self._slots[index + offset]
+            self._call.results[slot] = failure(error, self._call.schema_version)
+        self._call.count_down(count)
+
+
+async def _may_publish(producer: LocalProducer | RemoteProducer, until_s: float) -> bool:
+    """Wait for the topic's publish rate; False: not by that time of the loop's clock."""
+    try:
+        async with asyncio.timeout_at(until_s):
+            await producer.ready()
+    except TimeoutError:
+        return False
+    return True
+
+
+def failure(error: Exception, schema_version: int) -> dict[str, Any]:
+    """The result of a message that wasn't stored; code 1: worth a retry."""
+    code = _RETRYABLE if isinstance(error, ServiceNotReadyError | ProducerFencedError) else _FAILED
+    return {
+        "errorCode": code,
+        "errorMsg": str(error) or type(error).__name__,
+        "schemaVersion": schema_version,
+    }
+
+
+class RestPublishers:
+    """Publishers of the calls under way, shared by calls to the same topic under the same name.
+
+    Nothing is kept between calls: a producer that lingers would keep its topic from being deleted.
+    Under load there is always a call under way, so the registration is shared just when it matters.
+    """
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._open: dict[tuple[str, str], _Shared] = {}
+        self._sequence = itertools.count()
+        self.schemas = ValueSchemas(service)
+
+    async def produce(
+        self,
+        name: TopicName,
+        producer_name: str,
+        messages: list[OutgoingMessage],
+        schema: ProduceSchema,
+        now_ms: int,
+        body_bytes: int = 0,
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Publish and wait; results in request order, and the schema's version (-1: raw bytes).
+
+        Args:
+            body_bytes: of the request: messages of a large one are made into entries in a thread.
+        Raises:
+            BrokerError: nothing could be published at all (no such topic, name taken ...).
+        """
+        key = (str(name), producer_name)
+        while True:
+            shared = self._open.get(key)
+            own = shared is None or shared.closed
+            if shared is None or own:
+                shared = self._open[key] = self._opening(name, producer_name, schema)
+            shared.users += 1
+            try:
+                publisher = await asyncio.shield(shared.publisher)
+                return await self._produce(
+                    publisher, shared.order, messages, schema, now_ms, body_bytes
+                )
+            except IncompatibleSchemaError:
+                # Another call's schema may have been refused when the publisher was opened.
+                if own or not shared.closed:
+                    raise
+            finally:
+                self._leave(key, shared)
+
+    def _opening(self, name: TopicName, producer_name: str, schema: ProduceSchema) -> _Shared:
+        return _Shared(
+            asyncio.ensure_future(
+                InternalProducer.open(
+                    self._service,
+                    name,
+                    producer_name,
+                    remote="127.0.0.1:0",
+                    client_version="REST",
+                    schema=schema.definition,
+                    single_here=True,  # else the client is sent to its broker
+                )
+            )
+        )
+
+    def _leave(self, key: tuple[str, str], shared: _Shared) -> None:
+        shared.users -= 1
+        if shared.users == 0:
+            shared.close()
+            if self._open.get(key) is shared:
+                del self._open[key]
+
+    async def _produce(
+        self,
+        publisher: InternalProducer,
+        order: asyncio.Lock,
+        messages: list[OutgoingMessage],
+        schema: ProduceSchema,
+        now_ms: int,
+        body_bytes: int,
+    ) -> tuple[list[dict[str, Any]], int]:
+        until_s = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
+        version = await publisher.schema_version(schema.definition)
+        wrong = await self._encode(schema.codec, messages)
+        call = _Call(len(messages), -1 if version is None else version)
+        stamp = version_bytes(version)
+        for message in messages:
+            message.schema_version = stamp
+        async with order:
+            self._number(publisher, messages, wrong, now_ms)
+            make = partial(self._entries, publisher, messages, wrong, now_ms)
+            if body_bytes > HEAVY_BYTES:
+                split = await self._service.schemas.in_value_thread(make)
+            else:
+                split = make()
+            for slot, error in wrong.items():
+                call.fail(slot, error)
+            await _publish(publisher, call, split, until_s)
+        return await _answers(call), call.schema_version
+
+    async def _encode(
+        self, codec: Codec | None, messages: list[OutgoingMessage]
+    ) -> dict[int, Exception]:
+        """Texts to values, in place; what is wrong with those that are none, by index."""
+        if codec is None:
+            return {}
+        length_max = _TEXT_FACTOR * self._service.config.max_message_size
+
+        def encode(index: int) -> Exception | None:
+            message = messages[index]
+            if len(message.payload) > length_max:
+                return ValueError(f"Text of {len(message.payload)} bytes, limit {length_max}")
+            return encode_value(codec, message)
+
+        found = await self.schemas.work(
+            [message.payload for message in messages],
+            encode,
+            lambda _: ServiceNotReadyError(f"Not encoded: {LATE}"),
+        )
+        return {index: error for index, error in enumerate(found) if error is not None}
+
+    def _number(
+        self,
+        publisher: InternalProducer,
+        messages: list[OutgoingMessage],
+        wrong: dict[int, Exception],
+        now_ms: int,
+    ) -> None:
+        """Give ids and times to messages of a size that can be stored."""
+        size_max = self._service.config.max_message_size
+        for slot, message in enumerate(messages):
+            if len(message.payload) > size_max:
+                wrong[slot] = ValueError(
+                    f"Payload of {len(message.payload)} bytes, limit {size_max}"
+                )
+            if wrong and slot in wrong:
+                continue
+            if message.sequence_id < 0:
+                message.sequence_id = max(next(self._sequence), publisher.next_sequence_id)
+            publisher.next_sequence_id = max(publisher.next_sequence_id, message.sequence_id + 1)
+            if message.deliver_after_ms:
+                # http-api 5: relative to the event time; without one only now makes sense
+                message.deliver_at_ms = message.deliver_after_ms + (message.event_time_ms or now_ms)
+
+    def _entries(
+        self,
+        publisher: InternalProducer,
+        messages: list[OutgoingMessage],
+        wrong: dict[int, Exception],
+        now_ms: int,
+    ) -> dict[int, _Part]:
+        """Of what isn't wrong, by producer, with the slots of the call; may run in a thread."""
+        split: dict[int, _Part] = {}
+        # With metadata: what the binary port takes.
+        entry_max = self._service.config.max_message_size + FRAME_PADDING_BYTES
+        for slot, message in enumerate(messages):
+            if wrong and slot in wrong:
+                continue
+            entry = encode_single(publisher.producer_name, message, now_ms)
+            if len(entry[1]) > entry_max:
+                wrong[slot] = ValueError(f"Message of {len(entry[1])} bytes, limit {entry_max}")
+                continue
+            slots, entries = split.setdefault(publisher.route(message), ([], []))
+            slots.append(slot)
+            entries.append(entry)
+        return split
+
+
+async def _publish(
+    publisher: InternalProducer, call: _Call, split: dict[int, _Part], until_s: float
+) -> None:
+    """Publish the parts; those that no rate holds back come first."""
+    producers = publisher.producers
+    for index, (slots, entries) in sorted(split.items(), key=lambda x: producers[x[0]].held):
+        producer = producers[index]
+        context = _PartitionContext(call, slots, publisher.partition_of(index))
+        if not producer.held or await _may_publish(producer, until_s):
+            producer.publish(entries, context)
+        else:
+            context.failed(0, len(slots), ServiceNotReadyError(_OVER_RATE))
+
+
+async def _answers(call: _Call) -> list[dict[str, Any]]:
+    if call.left:
+        done, _ = await asyncio.wait((call.answered,), timeout=ANSWER_TIMEOUT_S)
+        if not done:
+            late = ServiceNotReadyError("The storage did not answer in time")
+            timeout = failure(late, call.schema_version)
+            return [result or timeout for result in call.results]
+    return call.results
+
+
+def encode_value(codec: Codec, message: OutgoingMessage) -> Exception | None:
+    """Replace a message's text by its value; what is wrong with one that is none."""
+    text = message.payload.decode()
+    try:
+        if not isinstance(codec, KeyValueCodec):
+            message.payload = codec.encode(text)
+            return None
+        key, message.payload = codec.encode_pair(message.key, text)
+        if key is not None:
+            message.key, message.key_is_base64 = b64encode(key).decode(), True
+        elif codec.separated:
+            return ValueCodecError("A message of a KEY_VALUE schema needs a key")
+    except ValueCodecError as error:
+        return error
+    return None
+
+
+def parse_messages(body: Any) -> tuple[str, list[OutgoingMessage]]:
+    """Producer name and messages of a ProducerMessages object.
+
+    Raises:
+        ApiError: 400 with the first thing that is wrong.
+    """
+    if not isinstance(body, dict):
+        raise ApiError(400, "Request body must be a JSON object with the field messages")
+    items = body.get("messages")
+    if not isinstance(items, list) or not items:
+        raise ApiError(400, "messages must be a non-empty array")
+    if len(items) > MESSAGES_MAX:
+        raise ApiError(413, f"{len(items)} messages in one call, at most {MESSAGES_MAX} are taken")
+    name = body.get("producerName")
+    if name is not None and not isinstance(name, str):
+        raise ApiError(400, "producerName must be a string")
+    if name is not None and len(name) > _NAME_LENGTH_MAX:
+        raise ApiError(412, f"Producer name longer than {_NAME_LENGTH_MAX} characters")
+    return name or "", [_parse_message(item, index) for index, item in enumerate(items)]
+
+
+def _parse_message(item: Any, index: int) -> OutgoingMessage:
+    if not isinstance(item, dict):
+        raise ApiError(400, f"messages[{index}] must be an object")
+    get = item.get
+    payload = get("payload")
+    if not isinstance(payload, str):
+        raise ApiError(400, f"messages[{index}].payload must be a string")
+    try:
+        message = OutgoingMessage(payload.encode(), -1)
+        if (key := get("key")) is not None:
+            message.key = _expect(key, str, index, "key")
+        if (properties := get("properties")) is not None:
+            message.properties = _text_map(properties, index)
+    except UnicodeEncodeError as error:
+        raise ApiError(400, f"messages[{index}] holds a lone surrogate") from error
+    if len(item) > 1 and not item.keys() <= {"payload", "key", "properties"}:
+        _parse_rest(item, index, message)
+    return message
+
+
+def _parse_rest(item: dict[str, Any], index: int, message: OutgoingMessage) -> None:
+    if (event_time := item.get("eventTime")) is not None:
+        message.event_time_ms = _millis(event_time, index, "eventTime")
+    if (sequence_id := item.get("sequenceId")) is not None:
+        message.sequence_id = _millis(sequence_id, index, "sequenceId")
+    if (deliver_at := item.get("deliverAt")) is not None:
+        message.deliver_at_ms = _millis(deliver_at, index, "deliverAt")
+    if (after := item.get("deliverAfterMs")) is not None and (
+        delay := _millis(after, index, "deliverAfterMs")
+    ):
+        message.deliver_after_ms = delay
+    if item.get("disableReplication") is True:
+        message.replicate_to = ("__local__",)
+    elif (clusters := item.get("replicationClusters")) is not None:
+        clusters = _expect(clusters, list, index, "replicationClusters")
+        message.replicate_to = [_expect(c, str, index, "replicationClusters") for c in clusters]
+
+
+def _expect(value: Any, kind: type, index: int, field: str) -> Any:
+    if not isinstance(value, kind):
+        raise ApiError(400, f"messages[{index}].{field} must be a {kind.__name__}")
+    if isinstance(value, str):
+        value.encode()  # a lone surrogate can't be stored: UnicodeEncodeError
+    return value
+
+
+def _text_map(value: Any, index: int) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ApiError(400, f"messages[{index}].properties must be an object")
+    for text in value.values():
+        _expect(text, str, index, "properties")
+    return value
+
+
+def _millis(value: Any, index: int, field: str) -> int:
+    """A non-negative 64-bit number, also as text: Pulsar takes both."""
+    try:
+        number = int(value) if not isinstance(value, bool | float) else -1
+    except (TypeError, ValueError):
+        number = -1
+    if not 0 <= number <= _INT64_MAX:
+        raise ApiError(400, f"messages[{index}].{field} must be a number, not {value!r:.50}")
+    return number

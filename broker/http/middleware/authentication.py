@@ -1,0 +1,222 @@
+"""Who sends a request: the layer in front of all routes while authentication is enabled.
+
+Sets ``scope["state"]["role"]``, for a proxy also ``["original_role"]``. Whether that role may do
+what it asks is decided later (route_permissions.py). Refusals:
+AuthenticationService.authenticateHttpRequest; unlike there, credentials that are wrong are refused
+also where showing none would be good enough.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
+
+from broker.auth.chain import Credentials
+from broker.auth.errors import TooManyChecksError
+from broker.auth.provider import BUSY, REFUSED
+from broker.cluster.broker_client import CALLER
+from broker.errors import AuthenticationError, BrokerError
+from broker.http.errors import error_response, refuse
+from broker.http.middleware.authenticated_requests import AuthenticatedRequest
+from broker.http.middleware.origin_middleware import may_last
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from broker.auth.authenticator import Authenticator
+
+_REQUIRED: Final = "Authentication required"
+_OPEN: Final = frozenset(
+    {"", "/livez", "/readyz", "/status.html", "/ready", "/openapi.json", "/docs"}
+)
+"""For everybody: liveness, and documentation that tells nothing of this broker."""
+_SCHEMES: Final = {"token": "Bearer", "basic": "Basic"}
+_AMBIENT: Final = frozenset({"tls", "basic"})
+"""Methods whose credentials browsers show by themselves: not for pages of every site
+(origin_middleware.py)."""
+
+
+class AuthenticationMiddleware:
+    """Pure ASGI; a credential that was seen in the last minute costs some microseconds."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        authenticator: Authenticator,
+        metrics_too: bool = False,
+        grace_s: float = 0.0,
+    ) -> None:
+        """
+        Args:
+            metrics_too: /metrics needs credentials as well.
+            grace_s: how long what goes on may outlast its credentials.
+        """
+        self._app = app
+        self._authenticator = authenticator
+        self._grace_s = grace_s
+        self._open = _OPEN if metrics_too else _OPEN | {"/metrics"}
+        schemes = [_SCHEMES[method] for method in authenticator.chain.methods if method in _SCHEMES]
+        self._challenges = [
+            (b"www-authenticate", f'{scheme} realm="magnetar"'.encode()) for scheme in schemes
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or self._is_open(scope):
+            await self._app(scope, receive, send)
+            return
+        authenticator = self._authenticator
+        method = "?"
+        try:
+            headers = _headers(scope)
+            credentials = self._credentials(scope, headers)
+            method = credentials.method
+            if method in _AMBIENT and scope["state"].get("is_foreign"):
+                raise _CrossSiteError("another site's page asks with its visitor's credentials")
+            principal = authenticator.authenticate_nowait(credentials)
+            if principal is None:
+                client = scope.get("client")
+                address = client[0] if client else ""
+                principal = await authenticator.authenticate(credentials, address)
+            original = authenticator.chain.check_original(
+                principal.role, headers.get(b"x-original-principal"), same_is_good=True
+            )
+        except BrokerError as error:
+            client = scope.get("client")
+            address = f"{client[0]}:{client[1]}" if client else "unknown"
+            authenticator.refusal(address, scope["type"], method, error)
+            await self._refuse(error, scope, receive, send)
+            return
+        authenticator.success(method)
+        state = scope["state"]
+        state["role"] = principal.role
+        if original is not None:
+            state["original_role"] = original
+        CALLER.set(principal.role if original is None else original)
+        if may_last(scope):
+            live = AuthenticatedRequest(authenticator, credentials, principal, self._grace_s)
+            await live.serve(self._app, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def refuse_nowait(self, scope: Scope) -> BrokerError | Credentials | None:
+        """Why an HTTP request is refused whatever it asks for; noted and counted.
+
+        Credentials: their check takes longer, ``refuse_later`` can tell. None: there is more to ask
+        about it, in the usual way.
+        """
+        if self._is_open(scope):
+            return None
+        authenticator, method = self._authenticator, "?"
+        host, port = scope["client"]
+        try:
+            credentials = self._credentials(scope, _headers(scope))
+            method = credentials.method
+            principal = authenticator.authenticate_or_wait(credentials, host)
+        except BrokerError as error:
+            authenticator.refusal(f"{host}:{port}", scope["type"], method, error)
+            return error
+        return credentials if principal is None else None
+
+    async def refuse_later(self, scope: Scope, credentials: Credentials) -> BrokerError | None:
+        """The same, however long the check takes. None: they are good, and that is remembered."""
+        host, port = scope["client"]
+        try:
+            await self._authenticator.authenticate(credentials, host)
+        except BrokerError as error:
+            self._authenticator.refusal(f"{host}:{port}", scope["type"], credentials.method, error)
+            return error
+        return None
+
+    def _is_open(self, scope: Scope) -> bool:
+        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+            return False
+        # As it came: routes see it like this, too (raw_path.py).
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        path = raw.split(b"?", 1)[0].decode("latin-1").rstrip("/")
+        return path in self._open or path.startswith("/docs/")
+
+    def _credentials(self, scope: Scope, headers: dict[bytes, str]) -> Credentials:
+        """What the request shows; of several things the one that its sender names first.
+
+        Raises:
+            AuthenticationError: a method that isn't configured, or a header that makes no sense.
+        """
+        certificate: bytes | None = scope["state"].get("client_certificate")
+        methods = self._authenticator.chain.methods
+        named = headers.get(b"x-pulsar-auth-method-name")
+        if named is not None and named not in methods:
+            raise _UnsupportedMethodError(named)
+        scheme, _, value = headers.get(b"authorization", "").partition(" ")
+        for method in (named,) if named is not None else methods:
+            if method == "token" and scheme.lower() == "bearer":
+                return Credentials("token", value.strip().encode("latin-1"))
+            if method == "basic" and scheme.lower() == "basic":
+                return Credentials("basic", _decoded(value))
+            if method == "token" and not scheme and scope["type"] == "websocket":
+                query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+                if token := query.get("token"):
+                    return Credentials("token", token[0].encode("latin-1", "replace"))
+            if method == "tls" and certificate is not None:
+                return Credentials("tls", certificate=certificate)
+        if scheme or named is not None:
+            raise AuthenticationError("an Authorization header of no configured method")
+        return Credentials("none")
+
+    async def _refuse(self, error: BrokerError, scope: Scope, receive: Receive, send: Send) -> None:
+        is_websocket = scope["type"] == "websocket"
+        response = self.answer(error, is_websocket=is_websocket)
+        await refuse(response, scope, receive, send)
+
+    def answer(self, error: BrokerError, *, is_websocket: bool = False) -> Response:
+        """What whoever was refused for that is told."""
+        if isinstance(error, _CrossSiteError):
+            return error_response(403, "Another site's page (corsAllowedOrigins)")
+        if isinstance(error, TooManyChecksError):  # nothing is said about the credentials
+            response = error_response(503, BUSY)
+            response.headers["retry-after"] = "1"
+            return response
+        reason = REFUSED if is_websocket else _REQUIRED
+        if isinstance(error, _UnsupportedMethodError):
+            reason = str(error)
+        response = error_response(401, reason)
+        response.raw_headers.extend(self._challenges)
+        return response
+
+
+class _UnsupportedMethodError(AuthenticationError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Unsupported authentication method: [{name[:64]}].")
+
+
+class _CrossSiteError(AuthenticationError):
+    pass
+
+
+def _headers(scope: Scope) -> dict[bytes, str]:
+    """The headers of interest.
+
+    Raises:
+        AuthenticationError: one of them comes twice: whoever is in front may have read the other.
+    """
+    found: dict[bytes, str] = {}
+    for name, value in scope["headers"]:
+        if name in _HEADERS:
+            if name in found:
+                raise AuthenticationError(f"two headers {name.decode()}")
+            found[name] = value.decode("latin-1")
+    return found
+
+
+_HEADERS: Final = frozenset(
+    {b"authorization", b"x-original-principal", b"x-pulsar-auth-method-name"}
+)
+
+
+def _decoded(value: str) -> bytes:
+    try:
+        return base64.b64decode(value.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raise AuthenticationError("not base64") from None

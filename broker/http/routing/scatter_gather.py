@@ -1,0 +1,246 @@
+"""Calls over many topics, whose brokers are asked one by one: partitions, bundles of a namespace.
+
+The asked broker does what concerns its own topics and asks the others for the rest, by the same
+call about a single partition or bundle. All are asked, also when some refuse; then there is one
+answer. A part that failed is never left out of it: a broker that gave no answer makes the whole an
+error, which names that broker and says how much was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar
+from urllib.parse import quote
+
+from fastapi import Depends, Request
+
+from broker.cluster.broker_client import ANSWER_S, BrokerCall, BrokerEndpoint, topic_path
+from broker.errors import BrokerError, ServiceNotReadyError
+from broker.http.errors import ApiError
+from broker.http.topics.topic_access import each
+from bundles.ownership import OWNERS_ROOT
+
+if TYPE_CHECKING:
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+
+T = TypeVar("T")
+
+_NAMED_MAX: Final = 3
+"""Parts that an error names; it counts the others."""
+_ABSENT: Final = object()
+_TAIL_AT: Final = 7
+"""Segments of ``/admin/v2/persistent/tenant/namespace/topic`` with the empty one in front."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult(Generic[T]):
+    """Of one part: a value, or the error in its place."""
+
+    name: str  # of the partition, or the bundle
+    value: T | Any = None
+    error: Exception | None = None
+
+
+def status_of(error: Exception) -> int:
+    """Of the answer that an error becomes."""
+    if isinstance(error, ApiError):
+        return error.status
+    return error.http_status if isinstance(error, BrokerError) else 500
+
+
+class ScatterResults(Generic[T]):
+    """What became of each part."""
+
+    def __init__(self, answers: Iterable[PartResult[T]], parts: str) -> None:
+        self._answers, self._parts = list(answers), parts
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    @property
+    def values(self) -> list[T]:
+        """Of the parts that didn't fail, in their order."""
+        return [answer.value for answer in self._answers if answer.error is None]
+
+    def by_name(self) -> dict[str, T]:
+        """The same, by the part's name."""
+        return {answer.name: answer.value for answer in self._answers if answer.error is None}
+
+    @property
+    def errors(self) -> list[Exception]:
+        return [answer.error for answer in self._answers if answer.error is not None]
+
+    def without(self, *statuses: int) -> ScatterResults[T]:
+        """Forgets the parts that were refused with one of these: they don't count."""
+        left = [a for a in self._answers if a.error is None or status_of(a.error) not in statuses]
+        return ScatterResults(left, self._parts)
+
+    def check(self) -> ScatterResults[T]:
+        """Raises the first error; ServiceNotReadyError with all that there is to say, if a broker
+        gave no answer.
+        """
+        failed = [answer for answer in self._answers if answer.error is not None]
+        lost = [a for a in failed if isinstance(a.error, ServiceNotReadyError)]
+        if lost:
+            told = "; ".join(f"{a.name}: {a.error}" for a in lost[:_NAMED_MAX])
+            more = f"; and {len(lost) - _NAMED_MAX} more" if len(lost) > _NAMED_MAX else ""
+            done = len(self._answers) - len(failed)
+            raise ServiceNotReadyError(
+                f"Done for {done} of {len(self._answers)} {self._parts}. {told}{more}"
+            ) from lost[0].error
+        for answer in failed:
+            assert answer.error is not None
+            raise answer.error
+        return self
+
+    def found(self, missing: Exception) -> ScatterResults[T]:
+        """As ``check``, but 404 of some parts is fine; of all of them: raises ``missing``."""
+        left = self.without(404)
+        left.check()
+        if not left._answers:
+            raise missing
+        return left
+
+
+class ScatterGather:
+    """Of one request; brokers have ``ANSWER_S`` for all of it."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._service: BrokerService = request.app.state.service
+        self._until_s = asyncio.get_running_loop().time() + ANSWER_S
+
+    def same_call(self, body: Any = None) -> BrokerCall:
+        """This request; with a body it is sent with that one, as JSON."""
+        scope = self._request.scope
+        query: bytes = scope.get("query_string", b"")
+        return BrokerCall(self._request.method, scope["path"], query.decode("latin-1"), body)
+
+    async def parts(
+        self,
+        topic: TopicName,
+        one: Callable[[TopicName], Awaitable[T]],
+        *,
+        body: Any = None,
+        count: int | None = None,
+        call: Callable[[TopicName], BrokerCall] | None = None,
+    ) -> ScatterResults[T]:
+        """Do ``one`` for a topic, or for each existing partition where it is served.
+
+        Args:
+            one: what this call does to a single topic, here. Of others' the result is the JSON that
+                their broker answers with, so it is of that form.
+            body: of this call, for others.
+            count: of the partitions, which all count then, existing or not; None: look.
+            call: how others are asked; None: by this call about the partition.
+        Raises:
+            ApiError, BrokerError: for a topic without partitions, as ``one``.
+        """
+        service = self._service
+        skips = count is None
+        if count is None and (count := await service.partitions(topic)) is None:
+            return ScatterResults([PartResult(str(topic), await one(topic))], "topics")
+        same = self.same_call(body)
+        tail = "/" + "/".join(same.path.split("/")[_TAIL_AT:])
+
+        async def ask(index: int) -> PartResult[T] | None:
+            part = topic.partition(index)
+            asked = same.about(topic_path(part, tail)) if call is None else call(part)
+
+            async def here() -> T | object:
+                # Only its broker knows a volatile topic; asking for one mustn't make it.
+                if skips and not topic.is_persistent and str(part) not in service.topics:
+                    return _ABSENT
+                return await one(part)
+
+            try:
+                if skips and topic.is_persistent and not await service.topic_exists(part):
+                    return None
+                value = await service.broker_client.on_owner(
+                    part, here, asked, until_s=self._until_s
+                )
+            except Exception as error:  # told, or raised again, by whoever asks for the answers
+                return PartResult(str(part), error=error)
+            return None if value is _ABSENT else PartResult(str(part), value)
+
+        found = await each(range(count), ask)
+        return ScatterResults((answer for answer in found if answer is not None), "partitions")
+
+    async def on_owner(
+        self, name: TopicName, one: Callable[[], Awaitable[T]], call: BrokerCall
+    ) -> T | Any:
+        """Do something to one topic where it is served; see ``BrokerClient.on_owner``."""
+        return await self._service.broker_client.on_owner(name, one, call, until_s=self._until_s)
+
+    async def bundles(
+        self,
+        namespace: str,
+        ranges: Iterable[str],
+        one: Callable[[str], Awaitable[T]],
+        *,
+        method: str,
+        tail: str,
+        root: str = "/admin/v2/namespaces",
+        topic_in: Callable[[str], TopicName] | None = None,
+    ) -> ScatterResults[T]:
+        """Do ``one`` for bundles, where they are owned; here for those that nobody owns.
+
+        Args:
+            tail: of the call about one bundle, behind it; encoded, with its slash.
+            topic_in: one of the topics of a range, for what loads topics: who is chosen to own a
+                bundle that nobody owns does it then.
+        """
+        broker_client = self._service.broker_client
+
+        async def ask(bundle: str) -> PartResult[T]:
+            call = BrokerCall(method, f"{root}/{quote(namespace)}/{bundle}{tail}")
+            try:
+                if topic_in is not None:
+                    value = await self.on_owner(topic_in(bundle), lambda: one(bundle), call)
+                else:
+                    value = await broker_client.on_bundle_owner(
+                        f"{namespace}/{bundle}", lambda: one(bundle), call, until_s=self._until_s
+                    )
+                return PartResult(bundle, value)
+            except Exception as error:
+                return PartResult(bundle, error=error)
+
+        return ScatterResults(await each(list(ranges), ask), "bundles")
+
+    async def brokers(
+        self, here: Callable[[], Awaitable[T]], call: BrokerCall
+    ) -> ScatterResults[T]:
+        """Ask every live broker, this one by ``here``. Raises MetadataError."""
+        service = self._service
+
+        async def ask(name: str) -> PartResult[T] | None:
+            try:
+                if name == service.broker_id:
+                    return PartResult(name, await here())
+                if (found := await service.cluster_members.find(name)) is None:
+                    return None  # it has left
+                peer = BrokerEndpoint.of(found)
+                return PartResult(
+                    name, await service.broker_client.ask(peer, call, until_s=self._until_s)
+                )
+            except Exception as error:
+                return PartResult(name, error=error)
+
+        found = await each(await service.cluster_members.ids(), ask)
+        return ScatterResults((answer for answer in found if answer is not None), "brokers")
+
+    async def owned_by_others(self, namespace: str) -> list[str]:
+        """Ranges of the bundles that other brokers own. Raises MetadataError."""
+        own = set(self._service.bundles.owned_bundles)
+        ranges = await self._service.store.children(f"{OWNERS_ROOT}/{namespace}")
+        return sorted(each for each in ranges if f"{namespace}/{each}" not in own)
+
+
+async def _scatter(request: Request) -> ScatterGather:
+    return ScatterGather(request)
+
+
+Spread = Annotated[ScatterGather, Depends(_scatter)]

@@ -1,0 +1,108 @@
+"""Clients of the web port while authentication is enabled: one after the other.
+
+Whoever hasn't begun to speak costs a socket (broker/listener/pre_auth_acceptor.py). Those who have
+get their connection one in a turn of the loop, so that others are served in between. A plain
+request that is refused whatever it asks for, being whole and without credentials that are good for
+something, gets its answer here, for half of what a connection costs. So does one with a wrong
+password, once that has been checked; meanwhile it is a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from broker.http.server.fast_rejector import HEAD_BYTES_MAX, PendingAuth
+from broker.listener.file_limit import file_limit
+from broker.listener.pre_auth_acceptor import PreAuthAcceptor
+from broker.listener.time_sliced_queue import TimeSlicedQueue
+from broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from broker.config import BrokerConfig
+    from broker.http.server.fast_rejector import FastRejector
+    from broker.listener.pre_auth_acceptor import PendingSocket
+
+_SILENT_MAX: Final = 4096
+"""And never more than a few of the files that may be open; of one address, half."""
+_DOUBTED_MAX: Final = 1024
+"""So many, and never more than a few of the files, wait here for the check of a password; others
+have a connection meanwhile."""
+
+
+class HttpPreAuth:
+    """Owns a listening socket."""
+
+    def __init__(
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        config: BrokerConfig,
+        listener: socket.socket,
+        refusals: FastRejector | None = None,
+    ) -> None:
+        """Raises OSError: it can't listen."""
+        self._refusals = refusals
+        self._factory = factory
+        self._loop = asyncio.get_running_loop()
+        self._speaking: TimeSlicedQueue[PendingSocket] = TimeSlicedQueue(
+            self._loop, self._connect, turn_s=0.0
+        )
+        pending_max = max(2, min(_SILENT_MAX, file_limit() // 64))
+        self._doubted = 0
+        self._doubted_max = min(_DOUBTED_MAX, pending_max)
+        self.limiter = UnauthenticatedLimiter(pending_max, pending_max // 2)
+        self._acceptor = PreAuthAcceptor(
+            self,
+            self.limiter,
+            what="HTTP",
+            deadline_s=lambda: config.http_request_header_timeout_millis / 1000,
+            peek_bytes=HEAD_BYTES_MAX + 1,
+        )
+        self._acceptor.start(listener, config.http_server_accept_queue_size)
+
+    def close(self) -> None:
+        """Stop listening; connections stay."""
+        self._acceptor.close()
+
+    def look(self, pending: PendingSocket) -> None:
+        if self._refusals is not None:
+            words = bytes(pending.received)
+            found = self._refusals.answer(words, pending.ip, pending.port)
+            if isinstance(found, bytes):
+                pending.read()
+                pending.end(found)
+                return
+            if found is not None and self._doubted < self._doubted_max:
+                taken = pending.take()
+                waiting = self._resolve(self._refusals, found, taken, len(words))
+                self._acceptor.run(waiting, taken)
+                return
+        self._speaking.add(pending)
+
+    async def _resolve(
+        self, refusals: FastRejector, pending_auth: PendingAuth, taken: socket.socket, size: int
+    ) -> None:
+        self._doubted += 1
+        try:
+            answer = await refusals.resolve(pending_auth)
+        finally:
+            self._doubted -= 1
+        if answer is None:
+            await self._loop.connect_accepted_socket(self._factory, taken)
+            return
+        with taken, contextlib.suppress(OSError):
+            taken.recv(size)  # as PendingSocket.read
+            taken.send(answer)
+
+    def gone(self, pending: PendingSocket) -> None:
+        """Nothing is kept of him."""
+
+    def _connect(self, pending: PendingSocket) -> None:
+        if pending.ended:
+            return
+        taken = pending.take()
+        self._acceptor.run(self._loop.connect_accepted_socket(self._factory, taken), taken)

@@ -1,0 +1,253 @@
+"""What the routes of topics share: paths, the loaded topic behind a name, refusals, ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.convertors import Convertor, register_url_convertor
+
+from broker.errors import (
+    BrokerError,
+    NamespaceNotFoundError,
+    NotAllowedError,
+    PersistenceError,
+    TopicNotFoundError,
+)
+from broker.http.dependencies import body_doc
+from broker.http.errors import ApiError
+from broker.protocol.topic_name import TopicName
+from broker.service.broker_service import BrokerService
+from broker.subscription.subscription_base import Subscription
+from broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
+from broker.topic.topic import Topic as LoadedTopic
+from bundles.errors import InvalidBundleError
+from managed_ledger.cursor.ack_state import BATCH_WORDS_MAX
+
+T = TypeVar("T")
+
+TOPIC = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic}"
+SUBSCRIPTION = TOPIC + "/subscription/{subscription}"
+NAMESPACE = "/admin/v2/{domain:domain}/{tenant}/{namespace}"
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "No such topic"}}
+OF_PARTITIONED: dict[int | str, dict[str, Any]] = {
+    **NOT_FOUND,
+    405: {"description": "Not for this kind of topic: partitioned or non-persistent"},
+}
+_INT64_MAX = 2**63 - 1
+_Int64 = Annotated[int, Field(ge=-(2**63), le=_INT64_MAX)]
+_PROPERTIES_BYTES_MAX = 64 * 1024
+_AT_ONCE = 64
+"""Partitions asked at the same time: loading ten thousand at once would hold up everybody else."""
+
+
+class _DomainConvertor(Convertor[str]):
+    """Keeps ``/admin/v2/namespaces/...`` and the like from matching as topics."""
+
+    regex = "persistent|non-persistent"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("domain", _DomainConvertor())
+
+
+class MessageIdBody(BaseModel):
+    """A message id; both ids -1: the earliest, both 2^63-1: the latest."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    ledgerId: _Int64 = _INT64_MAX
+    entryId: _Int64 = _INT64_MAX
+    partitionIndex: int = -1
+    isExcluded: bool = False
+    batchIndex: Annotated[int, Field(lt=BATCH_WORDS_MAX * 64)] = -1
+    properties: dict[str, str] | None = None
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return (self.ledgerId, self.entryId)
+
+
+ID_DOC = body_doc(
+    MessageIdBody, {"ledgerId": 12, "entryId": 4, "partitionIndex": -1, "isExcluded": False}
+)
+
+
+PROPERTIES_DOC = body_doc(
+    {"type": "object", "additionalProperties": {"type": "string"}}, {"team": "billing"}
+)
+
+
+def not_found(name: TopicName) -> ApiError:
+    return ApiError(404, f"Topic {name} not found")
+
+
+async def _why_missing(service: BrokerService, name: TopicName) -> ApiError:
+    """The refusal of a topic that can't be loaded, in Pulsar's words."""
+    if not name.is_partition:
+        return not_found(name)
+    if await service.partitions(name.base) is None:
+        return ApiError(404, f"Partitioned Topic not found: {name} has zero partitions")
+    return ApiError(404, "Topic partitions were not yet created")
+
+
+async def loaded(service: BrokerService, name: TopicName) -> LoadedTopic:
+    """The topic, loaded if it exists.
+
+    Raises:
+        ApiError: 404 in Pulsar's words.
+    """
+    if (topic := service.topics.get(str(name))) is not None:
+        return topic
+    try:
+        # Loading a partition of an existing topic would make it; a question must not (trap 16).
+        if name.is_partition and name.is_persistent and not await service.topic_exists(name):
+            raise await _why_missing(service, name)
+        return await service.get_topic(name, create=False)
+    except NamespaceNotFoundError as error:
+        raise ApiError(404, "Namespace not found") from error
+    except (TopicNotFoundError, NotAllowedError) as error:  # NotAllowed: a partitioned base name
+        raise await _why_missing(service, name) from error
+
+
+async def persistent(
+    service: BrokerService, name: TopicName, what: str, partitioned: str | None = None
+) -> PersistentTopic:
+    """The loaded topic behind operations that need stored entries.
+
+    Args:
+        what: the operation, for the refusals.
+        partitioned: the whole refusal for a partitioned topic.
+
+    Raises:
+        ApiError: 405 partitioned or non-persistent, 404 missing.
+    """
+    if await service.partitions(name) is not None:
+        raise ApiError(405, partitioned or f"{what} on a partitioned topic is not allowed")
+    if not name.is_persistent:
+        raise ApiError(405, f"{what} on a non-persistent topic is not allowed")
+    topic = await loaded(service, name)
+    assert isinstance(topic, PersistentTopic)
+    return topic
+
+
+def no_subscription(subscription: str, topic: TopicName) -> ApiError:
+    return ApiError(404, f"Subscription {subscription} not found for topic {topic}")
+
+
+def find_subscription(topic: LoadedTopic, subscription: str) -> Subscription:
+    """Raises ApiError 404."""
+    found = topic.subscriptions.get(subscription)
+    if found is None:
+        raise no_subscription(subscription, topic.name)
+    return found
+
+
+async def each(items: range | list[Any], ask: Callable[[Any], Awaitable[T]]) -> list[T]:
+    """Answers in order, a bounded number of questions under way; the first error is raised."""
+    answers: list[T] = []
+    for start in range(0, len(items), _AT_ONCE):
+        some = items[start : start + _AT_ONCE]
+        answers += await asyncio.gather(*(ask(item) for item in some))
+    return answers
+
+
+async def require_namespace(
+    service: BrokerService, namespace: str, reason: str = "Namespace does not exist"
+) -> None:
+    """Raises ApiError 404."""
+    if await service.resources.policies(namespace) is None:
+        raise ApiError(404, reason)
+
+
+async def require_bundle(service: BrokerService, namespace: str, bundle: str) -> None:
+    """Raises ApiError 412: the text is no bundle of the namespace as it is cut now."""
+    try:
+        (await service.bundles.bundles(namespace)).find(bundle)
+    except InvalidBundleError as error:
+        raise ApiError(412, str(error)) from error
+
+
+async def require_existing(service: BrokerService, name: TopicName) -> int | None:
+    """The partition count of the topic, None when it has none; nothing is loaded.
+
+    Raises:
+        ApiError: 404 no such topic, partitioned or not.
+    """
+    count = await service.partitions(name)
+    if count is None and not await service.topic_exists(name):
+        await require_namespace(service, name.namespace, "Namespace not found")
+        raise await _why_missing(service, name)
+    return count
+
+
+def user_topics(names: list[str]) -> list[str]:
+    """Without system topics; only names that may be one's are taken apart."""
+    return [
+        name
+        for name in names
+        if not ("__" in name or "://pulsar/" in name) or not TopicName.parse(name).is_system
+    ]
+
+
+def partitioned_metadata(record: Mapping[str, Any]) -> dict[str, Any]:
+    """PartitionedTopicMetadata of a stored record."""
+    answer: dict[str, Any] = {"partitions": record.get("partitions", 0), "deleted": False}
+    if "properties" in record:
+        answer["properties"] = record["properties"]
+    return answer
+
+
+def require_persistent_name(name: TopicName) -> None:
+    """Raises ApiError 406."""
+    if not name.is_persistent:
+        raise ApiError(406, "Need to provide a persistent topic name")
+
+
+def check_properties(properties: dict[str, str] | None) -> dict[str, str]:
+    """Properties as they may be stored: one document of the metadata store holds them all.
+
+    Raises:
+        ApiError: 412 too many bytes.
+    """
+    found = properties or {}
+    try:
+        size = len(orjson.dumps(found))
+    except TypeError as error:
+        raise ApiError(400, "Properties must be texts that UTF-8 can write") from error
+    if size > _PROPERTIES_BYTES_MAX:
+        raise ApiError(412, f"Properties of {size} bytes of JSON exceed {_PROPERTIES_BYTES_MAX}")
+    return found
+
+
+def message_id(position: tuple[int, int], topic: TopicName) -> dict[str, int]:
+    ledger_id, entry_id = position
+    return {
+        "ledgerId": ledger_id,
+        "entryId": entry_id,
+        "partitionIndex": topic.partition_index,
+        "batchIndex": -1,
+        "batchSize": 0,
+    }
+
+
+async def stored(work: Awaitable[T], what: str) -> T:
+    """Await a storage call of a topic.
+
+    Raises:
+        BrokerError: its errors as the broker names them.
+    """
+    try:
+        return await work
+    except BrokerError:
+        raise
+    except STORAGE_ERRORS as error:
+        raise PersistenceError(f"{what}: {error}") from error

@@ -1,0 +1,303 @@
+"""Internal statistics of a topic in Pulsar's shapes (http-api 3.5)."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from bookkeeper.ledger_metadata import FORMAT_VERSION, LedgerMetadata, LedgerState
+from bookkeeper.replication.under_replication import UnderReplicationStore
+from broker.http.long_answers import long_array
+from broker.http.topics.topic_access import each, stored
+from broker.rate_limits.rates import iso_time
+from broker.subscription.persistent_subscription import PersistentSubscription
+from managed_ledger.cursor.ack_state import runs_of
+from managed_ledger.offload.policy import is_offloaded
+from managed_ledger.position import Position, format_position
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from broker.subscription.subscription_base import Subscription
+    from broker.topic.persistent_topic import PersistentTopic
+    from broker.topic.topic import Topic
+    from managed_ledger.cursor.cursor import Cursor
+    from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
+    from managed_ledger.managed_ledger import ManagedLedger
+    from managed_ledger.stored_info import StoredCursor, StoredManagedLedger
+    from metadata.store import Stat
+
+_RANGES_MAX: Final = 1000
+"""Runs of acknowledged entries shown; a cursor may have millions."""
+
+
+def volatile_internal_stats(topic: Topic) -> dict[str, Any]:
+    """PersistentTopicInternalStats of a topic that stores nothing: what was published, and which
+    subscriptions it has. The zeros are true: no ledger, no cursor, nothing read.
+    """
+    cursor = {
+        "waitingReadOp": False,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": 0,
+        "cursorLedger": 0,
+        "cursorLedgerLastEntry": 0,
+        "active": False,
+        "numberOfEntriesSinceFirstNotAckedMessage": 0,
+        "totalNonContiguousDeletedMessagesRange": 0,
+        "subscriptionHavePendingRead": False,
+        "subscriptionHavePendingReplayRead": False,
+    }
+    return {
+        "entriesAddedCounter": topic.entries_in,
+        "numberOfEntries": 0,
+        "totalSize": 0,
+        "currentLedgerEntries": 0,
+        "currentLedgerSize": 0,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
+        "cursors": {
+            name: {**cursor, "active": bool(subscription.consumers)}
+            for name, subscription in topic.subscriptions.items()
+        },
+    }
+
+
+def internal_stats(topic: PersistentTopic, *, metadata: bool = False) -> AsyncIterator[bytes]:
+    """PersistentTopicInternalStats as of now.
+
+    Args:
+        metadata: also what the metadata store says of each ledger, when its turn comes. Only
+            reading that raises a BrokerError.
+    """
+    ledger = topic.ledger
+    stats = ledger.stats()
+    cursors = {
+        name: _cursor(ledger, cursor, topic.subscriptions.get(name))
+        for name, cursor in ledger.cursors.items()
+    }
+    answer: dict[str, Any] = {
+        "entriesAddedCounter": stats.entries_added_counter,
+        "numberOfEntries": stats.number_of_entries,
+        "totalSize": stats.total_size,
+        "currentLedgerEntries": stats.current_ledger_entries,
+        "currentLedgerSize": stats.current_ledger_size,
+        "lastLedgerCreatedTimestamp": iso_time(stats.last_ledger_created_ms),
+        "waitingCursorsCount": sum(x["waitingReadOp"] for x in cursors.values()),
+        "pendingAddEntriesCount": stats.pending_append_entries,
+        "lastConfirmedEntry": format_position(stats.last_confirmed),
+        "state": stats.state,
+        "cursors": cursors,
+        "properties": dict(stats.properties),
+        "schemaLedgers": [],
+        "compactedLedger": {
+            "ledgerId": -1,
+            "entries": -1,
+            "size": -1,
+            "offloaded": False,
+            "underReplicated": False,
+        },
+    }
+    if stats.last_ledger_creation_failure_ms:
+        answer["lastLedgerCreationFailureTimestamp"] = iso_time(
+            stats.last_ledger_creation_failure_ms
+        )
+    of = ledger if metadata else None
+    return long_array(answer, "ledgers", _pieces(stats.ledgers, _ledger_row, of))
+
+
+def _cursor(
+    ledger: ManagedLedger, cursor: Cursor, subscription: Subscription | None
+) -> dict[str, Any]:
+    backlog, position = cursor.backlog, cursor.first_unacked()
+    waiting, reading = False, None
+    if isinstance(subscription, PersistentSubscription):
+        position = subscription.read_position
+        waiting, reading = subscription.is_waiting, subscription.reading
+    cursor_ledger, last_entry = cursor.ledger_position
+    connected = subscription is not None and bool(subscription.consumers)
+    replaying = reading is not None and reading.replay
+    return {
+        "markDeletePosition": format_position(cursor.mark_delete),
+        "readPosition": format_position(position),
+        "waitingReadOp": waiting,
+        "pendingReadOps": int(reading is not None),  # of storage; the cache answers at once
+        # Entries this owner saw, without those that wait: negative at the start, as in Pulsar.
+        "messagesConsumedCounter": ledger.entries_added - backlog,
+        "cursorLedger": cursor_ledger,
+        "cursorLedgerLastEntry": last_entry,
+        "individuallyDeletedMessages": format_ranges(
+            cursor.ranges(_RANGES_MAX), cursor.range_count
+        ),
+        "lastLedgerSwitchTimestamp": iso_time(cursor.ledger_since_ms),
+        "state": _state(cursor),
+        "active": connected,
+        "numberOfEntriesSinceFirstNotAckedMessage": _entries_upto(
+            ledger, cursor.mark_delete, position
+        ),
+        "totalNonContiguousDeletedMessagesRange": cursor.range_count,
+        "subscriptionHavePendingRead": waiting or (reading is not None and not replaying),
+        "subscriptionHavePendingReplayRead": replaying,
+        "properties": dict(cursor.properties),
+    }
+
+
+def _state(cursor: Cursor) -> str:
+    if cursor.is_closed:
+        return "Closed"
+    # Of two that have no ledger only the one that could have one says so.
+    return "NoLedger" if cursor.durable and cursor.ledger_position[0] < 0 else "Open"
+
+
+def _entries_upto(ledger: ManagedLedger, mark_delete: Position, read: Position) -> int:
+    """Entries above mark-delete, and as in Pulsar the one that is read next, there or not."""
+    if read <= mark_delete:
+        return 0
+    return ledger.entries_between(mark_delete, (read[0], read[1] - 1)) + 1
+
+
+def format_ranges(ranges: list[tuple[Position, Position]], count: int) -> str:
+    """``[(3:4..3:6],(3:8..3:9]]``: open below, closed above; says how many more there are."""
+    texts = [f"({format_position(low)}..{format_position(high)}]" for low, high in ranges]
+    if count > len(ranges):
+        texts.append(f"and {count - len(ranges)} more")
+    return f"[{','.join(texts)}]"
+
+
+def _ledger_row(ledger: LedgerInfo) -> dict[str, Any]:
+    return {
+        "ledgerId": ledger.ledger_id,
+        "entries": ledger.entries,
+        "size": ledger.size,
+        "offloaded": is_offloaded(ledger),
+        "underReplicated": False,
+    }
+
+
+async def _add_metadata(ledger: ManagedLedger, rows: list[dict[str, Any]]) -> None:
+    """Also whether auto-recovery has marked it."""
+    markers = UnderReplicationStore(ledger.store, ledger.now_ms)
+
+    async def add(row: dict[str, Any]) -> None:
+        found = await ledger.client.read_ledger_metadata(row["ledgerId"])
+        if found is not None:  # else trimmed meanwhile
+            row["underReplicated"] = await markers.read(row["ledgerId"]) is not None
+            row["metadata"] = _metadata_text(found)
+
+    await each(rows, add)
+
+
+def _metadata_text(found: LedgerMetadata) -> str:
+    """As BookKeeper's LedgerMetadataImpl.toString has it: people's tools read it."""
+    segments = ", ".join(f"{x.first_entry}=[{', '.join(x.bookies)}]" for x in found.segments)
+    custom = ", ".join(
+        f"{name}=base64:{b64encode(value).decode()}"
+        for name, value in found.custom_metadata.items()
+    )
+    ending = ""
+    if found.state is LedgerState.CLOSED:
+        ending = f"length={found.length}, lastEntryId={found.last_entry}, "
+    return (
+        f"LedgerMetadata{{formatVersion={FORMAT_VERSION}, ensembleSize={found.ensemble_size}, "
+        f"writeQuorumSize={found.write_quorum}, ackQuorumSize={found.ack_quorum}, "
+        f"state={found.state.value}, {ending}digestType={found.digest_type}, "
+        f"password=OMITTED, ensembles={{{segments}}}, customMetadata={{{custom}}}}}"
+    )
+
+
+def ledger_info(found: StoredManagedLedger) -> AsyncIterator[bytes]:
+    """ManagedLedgerInfo."""
+    info = found.info
+    answer: dict[str, Any] = {
+        **_dates(found.stat),
+        "cursors": {name: _stored_cursor(cursor) for name, cursor in found.cursors.items()},
+    }
+    if info.terminated is not None:
+        answer["terminatedPosition"] = _position(info.terminated)
+    if info.properties:
+        answer["properties"] = dict(info.properties)
+    return long_array(answer, "ledgers", _pieces(info.ledgers, _stored_row))
+
+
+def _stored_row(ledger: LedgerInfo) -> dict[str, Any]:
+    row: dict[str, Any] = {"ledgerId": ledger.ledger_id, "isOffloaded": is_offloaded(ledger)}
+    if ledger.offload is not None:
+        row["offloadedContextUuid"] = ledger.offload.copy.uuid
+    if ledger.closed_ms:
+        row |= {"entries": ledger.entries, "size": ledger.size, "timestamp": ledger.closed_ms}
+    return row
+
+
+async def _pieces(
+    ledgers: LedgerRows,
+    row: Callable[[LedgerInfo], dict[str, Any]],
+    of: ManagedLedger | None = None,
+) -> AsyncIterator[bytes]:
+    """Args:
+    of: their log, if what the metadata store says of each is to be told, too.
+    """
+    for piece in ledgers.pieces():
+        rows = [row(ledger) for ledger in piece]
+        if of is not None:
+            await stored(_add_metadata(of, rows), "Reading ledger metadata")
+        yield orjson.dumps(rows)
+
+
+def _stored_cursor(cursor: StoredCursor) -> dict[str, Any]:
+    node = cursor.node
+    answer: dict[str, Any] = {
+        **_dates(cursor.stat),
+        "cursorsLedgerId": node.ledger_id,
+        "markDelete": _position(node.mark_delete),
+    }
+    if node.properties:
+        answer["properties"] = dict(node.properties)
+    if node.state:  # else there are none, or the cursor ledger has them
+        ranges = runs_of(node.image("node").acked, _RANGES_MAX)
+        answer["individualDeletedMessages"] = [
+            {"from": _position(low), "to": _position(high)} for low, high in ranges
+        ]
+    return answer
+
+
+def _dates(stat: Stat) -> dict[str, Any]:
+    return {
+        "version": stat.version,
+        "creationDate": iso_time(stat.created_ms),
+        "modificationDate": iso_time(stat.modified_ms),
+    }
+
+
+def _position(position: Position) -> dict[str, int]:
+    return {"ledgerId": position[0], "entryId": position[1]}
+
+
+def offline_stats(topic: PersistentTopic, now_ms: int) -> AsyncIterator[bytes]:
+    """PersistentOfflineTopicStats, of a topic that is loaded all the same: so it is exact."""
+    ledger, name = topic.ledger, topic.name
+    cursors = {
+        cursor.name: {"cursorBacklog": cursor.backlog, "cursorLedgerId": cursor.ledger_position[0]}
+        for cursor in ledger.cursors.values()
+        if cursor.durable
+    }
+    answer = {
+        "storageSize": ledger.total_bytes,
+        "totalMessages": ledger.entry_count,
+        "messageBacklog": sum(x["cursorBacklog"] for x in cursors.values()),
+        "brokerName": topic.service.config.advertised_host,
+        "topicName": f"{name.namespace}/{name.domain}/{name.local}",
+        "cursorDetails": cursors,
+        "statGeneratedAt": now_ms,
+    }
+    details = _pieces(ledger.stats().ledgers, _detail)
+    return long_array(answer, "dataLedgerDetails", details)
+
+
+def _detail(ledger: LedgerInfo) -> dict[str, Any]:
+    return {
+        "ledgerId": ledger.ledger_id,
+        "entries": ledger.entries,
+        "size": ledger.size,
+        "timestamp": ledger.closed_ms,
+    }

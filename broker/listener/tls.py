@@ -1,0 +1,298 @@
+"""TLS of listening sockets: contexts out of PEM files, renewed when the files change.
+
+A renewed context is for connections to come; those that exist go on with the old one.
+
+A connection is accepted plain, counted (pre_auth_acceptor.py), and led through its handshake in a
+thread (tls_handshakes.py): an event loop's own TLS server would let anybody open files without end
+and keep the loop with handshakes for as long as they like. What comes behind it: tls_stream.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.auth.file_permissions import KeyFile, complaint
+from broker.config import ConfigError
+from broker.listener.file_limit import file_limit
+from broker.listener.pre_auth_acceptor import PreAuthAcceptor
+from broker.listener.tls_handshakes import TlsHandshake, TlsHandshakes
+from broker.listener.tls_stream import READ_BYTES, TlsStream
+from broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.listener.pre_auth_acceptor import PendingSocket
+
+logger = logging.getLogger(__name__)
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_HANDSHAKE_S: Final = 10.0
+_HANDSHAKES_MAX: Final = 4096
+"""At once, and never more than a sixteenth of the files that may be open; of one address, half.
+Above that, whoever has waited longest is cut."""
+_STEPS_MAX: Final = 16
+_BYTES_MAX: Final = 128 * 1024
+"""Of one handshake: long chains of certificates are some ten thousand."""
+_IANA = re.compile(r"TLS_(ECDHE_(?:RSA|ECDSA)|DHE_RSA)_WITH_(\w+)")
+_TLS_1_3: Final = re.compile(r"TLS_(AES|CHACHA20)_\w+")
+
+
+def server_context(config: BrokerConfig) -> ssl.SSLContext:
+    """The TLS settings as a context; reads the files.
+
+    Raises:
+        ConfigError: a file, or a setting, can't be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    names = _words(config.tls_protocols) or list(_VERSIONS)
+    if unknown := [name for name in names if name not in _VERSIONS]:
+        raise ConfigError(f"tlsProtocols: {unknown[0]} is not one of {', '.join(_VERSIONS)}")
+    versions = [_VERSIONS[name] for name in names]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    if ciphers := [_openssl_name(name) for name in _words(config.tls_ciphers)]:
+        try:
+            context.set_ciphers(":".join(name for name in ciphers if name))
+        except ssl.SSLError:
+            raise ConfigError(f"tlsCiphers={config.tls_ciphers}: none that is known") from None
+    certificate, key = config.tls_certificate_file_path, config.tls_key_file_path
+    if not certificate or not key:
+        raise ConfigError("a TLS port needs tlsCertificateFilePath and tlsKeyFilePath")
+    try:
+        # Without a password argument OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"tlsCertificateFilePath={certificate}, tlsKeyFilePath={key}: {_reason(error)}"
+        ) from None
+    _ask_for_certificates(context, config)
+    return context
+
+
+def _ask_for_certificates(context: ssl.SSLContext, config: BrokerConfig) -> None:
+    trusted, required = (
+        config.tls_trust_certs_file_path,
+        config.tls_require_trusted_client_cert_on_connect,
+    )
+    if required and (not trusted or config.tls_allow_insecure_connection):
+        raise ConfigError(
+            "tlsRequireTrustedClientCertOnConnect=true needs tlsTrustCertsFilePath, and"
+            " tlsAllowInsecureConnection=false"
+        )
+    if not trusted or config.tls_allow_insecure_connection:
+        return
+    try:
+        context.load_verify_locations(trusted)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"tlsTrustCertsFilePath={trusted}: {_reason(error)}") from None
+    context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    # A resumed session would not be checked against certificates that are trusted no longer.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "not PEM, or not of each other"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _openssl_name(name: str) -> str:
+    """IANA's name (which Java uses) of a cipher suite as OpenSSL's; "" for those of TLS 1.3.
+
+    ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`` is ``ECDHE-RSA-AES128-GCM-SHA256``.
+    """
+    if _TLS_1_3.fullmatch(name):
+        return ""  # all of them are good, and none can be switched off
+    if (match := _IANA.fullmatch(name)) is None:
+        return name
+    exchange, cipher = match.groups()
+    cipher = re.sub(r"^AES_(\d+)", r"AES\1", cipher).replace("_CBC_", "_")
+    cipher = cipher.replace("CHACHA20_POLY1305_SHA256", "CHACHA20_POLY1305")
+    return f"{exchange}_{cipher}".replace("_", "-")
+
+
+def client_certificate(transport: asyncio.BaseTransport) -> bytes | None:
+    """The peer's certificate, DER; None without TLS, or when it has shown none.
+
+    REQUIRES: the handshake is done, as in ``connection_made``.
+    """
+    tls = transport.get_extra_info("ssl_object")
+    # CERT_NONE: OpenSSL has verified nothing, so whatever came is nobody's word.
+    if tls is None or tls.context.verify_mode == ssl.CERT_NONE:
+        return None
+    certificate: bytes | None = tls.getpeercert(binary_form=True)
+    return certificate
+
+
+def listening_socket(host: str, port: int, what: str) -> socket.socket:
+    """Bound, not yet listening.
+
+    Raises:
+        OSError: the port is taken, or the address isn't ours; the text names ``what``.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, f"{reason}: {what} on {host}:{port}") from error
+    return listener
+
+
+class TlsListener:
+    """Serves a protocol over TLS on one port; looks at its files every so often."""
+
+    def __init__(
+        self, config: BrokerConfig, factory: Callable[[], asyncio.BaseProtocol], backlog: int
+    ) -> None:
+        """``factory`` makes a protocol for each connection whose handshake is done."""
+        self._config = config
+        self._factory = factory
+        self._backlog = backlog
+        self._loop = asyncio.get_running_loop()
+        self._context: ssl.SSLContext | None = None
+        self._seen: list[tuple[int, int] | None] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._pending_sockets: dict[
+            TlsHandshake, PendingSocket
+        ] = {}  # those of whom a step is being made
+        self._handshakes = TlsHandshakes(self._loop, self._on_step)
+        pending_max = max(2, min(_HANDSHAKES_MAX, file_limit() // 16))
+        self.limiter = UnauthenticatedLimiter(pending_max, pending_max // 2)
+        self._acceptor: PreAuthAcceptor | None = None
+
+    async def start(self, host: str, port: int, what: str) -> int:
+        """Listen; 0 picks a free port.
+
+        Raises:
+            OSError: the port is taken. ConfigError: the files can't be used.
+        """
+        self._seen = self._look()
+        self._context = server_context(self._config)
+        self._complain()
+        self._acceptor = PreAuthAcceptor(
+            self, self.limiter, what=what, deadline_s=lambda: _HANDSHAKE_S
+        )
+        bound = self._acceptor.start(listening_socket(host, port, what), self._backlog)
+        self._watch()
+        return bound
+
+    def close(self) -> None:
+        """Stop listening; connections stay, handshakes end."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._acceptor is not None:
+            self._acceptor.close()
+        self._handshakes.close()
+
+    def check(self) -> None:
+        """Use the files as they are now, if they have changed and are good."""
+        seen = self._look()
+        if seen == self._seen:
+            return
+        try:
+            self._context = server_context(self._config)
+        except ConfigError as error:
+            # Half of a renewal, perhaps: key and certificate are two files. Seen at the next look.
+            logger.warning("TLS files have changed and can't be used: %s", error)
+            return
+        self._seen = seen
+        logger.info("TLS: %s is in use now", self._config.tls_certificate_file_path)
+        self._complain()
+
+    def _complain(self) -> None:
+        """Tell of a key that others may read."""
+        file = KeyFile("tlsKeyFilePath", Path(self._config.tls_key_file_path), is_secret=True)
+        if (text := complaint(file)) is not None:
+            logger.warning("%s", text)
+
+    # --- handshakes: this is the PreAuthHandler of its acceptor
+
+    def look(self, pending: PendingSocket) -> None:
+        handshake: TlsHandshake | None = pending.state
+        try:
+            size = TlsHandshake.records(pending.received, first=handshake is None)
+        except ValueError as error:
+            pending.close(f"no TLS: {error}", level=logging.DEBUG)
+            return
+        if not size:
+            pending.wait()
+            return
+        if handshake is None:
+            assert self._context is not None
+            handshake = pending.state = TlsHandshake(self._context)
+        if handshake.steps >= _STEPS_MAX or handshake.bytes_in > _BYTES_MAX:
+            pending.close("a handshake without end", level=logging.DEBUG)
+            return
+        self._pending_sockets[handshake] = pending
+        data = pending.use(size)
+        if handshake.is_nearly_done:
+            self._on_step(handshake, handshake.step(data))
+        else:
+            self._handshakes.add(pending.ip, handshake, data)
+
+    def gone(self, pending: PendingSocket) -> None:
+        if (handshake := pending.state) is not None:
+            self._handshakes.drop(pending.ip, handshake)
+            self._pending_sockets.pop(handshake, None)
+
+    def _on_step(self, handshake: TlsHandshake, answer: bytes) -> None:
+        if handshake.done:
+            self._handshakes.cpu_budget.finished()
+        pending = self._pending_sockets.pop(handshake, None)
+        if pending is None:
+            return  # cut meanwhile
+        pending.send(answer)
+        if handshake.error is not None:
+            pending.close(f"no TLS: {handshake.error}", level=logging.DEBUG)
+        elif not handshake.done:
+            pending.wait()
+        elif not pending.ended:
+            assert self._acceptor is not None
+            taken = pending.take()
+            stream = TlsStream(
+                self._loop, handshake, bytes(pending.received), self._factory, self._buffer
+            )
+            self._acceptor.run(self._loop.connect_accepted_socket(lambda: stream, taken), taken)
+
+    # --- the files
+
+    def _watch(self) -> None:
+        if (interval_s := self._config.tls_cert_refresh_check_duration_sec) > 0:
+            self._timer = self._loop.call_later(interval_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self.check()
+        self._watch()
+
+    def _look(self) -> list[tuple[int, int] | None]:
+        """What tells a changed file: also one that a symbolic link now leads to."""
+        found: list[tuple[int, int] | None] = []
+        config = self._config
+        for name in (
+            config.tls_certificate_file_path,
+            config.tls_key_file_path,
+            config.tls_trust_certs_file_path,
+        ):
+            try:
+                status = Path(name).stat() if name else None
+            except OSError:
+                status = None
+            found.append(None if status is None else (status.st_mtime_ns, status.st_ino))
+        return found

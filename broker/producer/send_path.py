@@ -1,0 +1,342 @@
+"""The hot path of one connection: SEND in, receipts out. Flattened on purpose: it runs per message.
+
+The SENDs of one read are collected per producer and handed to its topic as one batch when the read
+is done. Receipts and errors of a producer leave in the order of its SENDs, since clients match them
+with the front of a queue (wire-protocol 9, traps 8 and 11): an error waits for the receipts of the
+messages in front of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from broker.connection.assigned_broker import assign_broker
+from broker.errors import BrokerError, TopicFencedError
+from broker.producer.producer import TOO_LARGE, Producer, PublishBatch
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.protocol.entry_header import (
+    FLAG_CHUNK,
+    FLAG_ENCRYPTED,
+    FLAG_LAST_CHUNK,
+    FLAG_TRANSACTION,
+    make_header,
+)
+from broker.protocol.framing import METADATA_BYTES_MAX, METADATA_TOO_LARGE, MalformedFrameError
+from managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+RECENTLY_CLOSED_MS: Final = 30_000
+"""SENDs that crossed our CLOSE_PRODUCER are ignored this long (wire-protocol 4.5, trap 28)."""
+
+_CHECKED: Final = 0x0E01
+_checked_head = Struct(">HII").unpack_from  # magic, checksum, size of the metadata
+_CHECKSUM_HEAD = Struct(">HI")
+_SLOW_FLAGS: Final = FLAG_ENCRYPTED | FLAG_TRANSACTION | FLAG_CHUNK
+_PAUSED_CONNECTION, _PAUSED_PROCESS = 1, 2
+
+_NO_ID: Final = 2**64 - 1
+
+
+class SendPath:
+    """SEND and SEND_RECEIPT of one connection."""
+
+    __slots__ = ("_batches", "_connection", "_faults", "_messages", "_recently_closed")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._messages = connection.service.send_messages
+        self._batches: dict[int, PublishBatch] = {}  # of the read under way, by producer id
+        # by producer id: (SENDs accepted before it, sequence id, code, message), in order
+        self._faults: dict[int, deque[tuple[int, int, int, str]]] = {}
+        self._recently_closed: dict[int, int] = {}  # producer id -> forget at ms
+
+    def on_send(
+        self, view: memoryview, command_from: int, body_from: int, end: int, raw: bytes = b""
+    ) -> None:
+        """One SEND: its command's bytes (or ``raw``), and its body ``view[body_from:end]``.
+
+        Raises:
+            MalformedFrameError, DecodeError: the connection is to be closed.
+        """
+        send, parse_send, send_complete, metadata, parse_metadata, complete = self._messages.parts
+        parse_send(raw or view[command_from:body_from])
+        if not send_complete():
+            raise MalformedFrameError("SEND lacks a required field")
+        producer_id = send.producer_id
+        if (batch := self._batches.get(producer_id)) is None:
+            if (found := self._open_batch(producer_id)) is None:
+                return
+            batch = found
+        sequence_id, highest_id = send.sequence_id, send.highest_sequence_id
+        if highest_id and highest_id < sequence_id:
+            self._fault(batch, pb.MetadataError, "Invalid lowest or highest sequence id")
+            return
+        # Body: see framing.parse_body, which is this with all the checks in one place.
+        if end - body_from >= 10 and (head := _checked_head(view, body_from))[0] == _CHECKED:
+            _, checksum, metadata_size = head
+            metadata_from = body_from + 10
+            if crc32c(view[body_from + 6 : end]) != checksum:
+                self._fault(batch, pb.ChecksumError, "Checksum failed on the broker")
+                return
+            body = bytes(view[body_from:end])
+        else:
+            body, metadata_size = _with_checksum(view[body_from:end])
+            metadata_from = body_from + 4
+        payload_from = metadata_from + metadata_size
+        if payload_from > end:
+            raise MalformedFrameError(f"metadata size {metadata_size} exceeds the frame")
+        if metadata_size > METADATA_BYTES_MAX:
+            self._fault(batch, pb.NotAllowedError, METADATA_TOO_LARGE)
+            return
+        parse_metadata(view[metadata_from:payload_from])
+        if not complete():
+            raise MalformedFrameError("message metadata lacks a required field")
+        entry_head = make_header(metadata, end - payload_from)
+        if entry_head[3] & _SLOW_FLAGS or batch.producer.checked:
+            if not self._allowed(batch, entry_head, len(body)):
+                return
+            if entry_head[3] & FLAG_CHUNK:
+                batch.add_chunk(is_last=bool(entry_head[3] & FLAG_LAST_CHUNK))
+        batch.heads.append(entry_head)
+        batch.bodies.append(body)
+        batch.sequence_ids.append(sequence_id)
+        batch.highest_ids.append(highest_id)
+        count = send.num_messages
+        batch.message_count += count if 0 < count <= len(body) else 1  # statistics only
+        batch.entry_bytes += len(body)
+
+    def _allowed(self, batch: PublishBatch, head: bytes, size: int) -> bool:
+        """Checks that only some entries or some producers need."""
+        producer = batch.producer
+        if head[3] & FLAG_TRANSACTION:
+            self._fault(batch, pb.NotAllowedError, "Transactions are not enabled on this broker")
+            return False
+        if producer.encryption_required and not head[3] & FLAG_ENCRYPTED:
+            self._fault(batch, pb.MetadataError, "Messages must be encrypted")
+            return False
+        if 0 < producer.message_bytes_max < size and not head[3] & FLAG_CHUNK:
+            self._fault(batch, pb.NotAllowedError, TOO_LARGE)
+            return False
+        delay_max_ms = producer.delay_max_ms
+        if delay_max_ms and (
+            self._messages.metadata.deliver_at_time - self._connection.service.clock()
+            > delay_max_ms
+        ):
+            self._fault(
+                batch,
+                pb.NotAllowedError,
+                f"Exceeds max allowed delivery delay of {delay_max_ms} milliseconds",
+            )
+            return False
+        return True
+
+    def _open_batch(self, producer_id: int) -> PublishBatch | None:
+        """The read's batch of a producer; None when its SENDs are to be ignored.
+
+        Raises:
+            MalformedFrameError: no such producer.
+        """
+        connection = self._connection
+        producer = connection.producers.get(producer_id)
+        if not isinstance(producer, Producer):
+            until_ms = self._recently_closed.get(producer_id)
+            if producer is None and until_ms is not None and connection.service.clock() < until_ms:
+                return None
+            raise MalformedFrameError(f"SEND to unknown producer {producer_id}")
+        if producer.topic.fenced or producer.waiting or producer.leaving:
+            # The client is about to be told to reconnect, and resends (trap 12).
+            return None
+        batch = self._batches[producer_id] = PublishBatch(producer, [], [], [], [])
+        return batch
+
+    def publish(self, read_bytes: int = 0) -> None:
+        """The read, of ``read_bytes``, is over: every producer's batch goes to its topic."""
+        self._messages.read_done(read_bytes)
+        if not self._batches:
+            return
+        batches, self._batches = self._batches, {}
+        connection = self._connection
+        charge = 0
+        for batch in batches.values():
+            count = len(batch.sequence_ids)
+            if not count:
+                continue
+            charge += batch.entry_bytes + ENTRY_OVERHEAD_BYTES * count
+            batch.producer.sent += count
+        connection.in_flight_bytes += charge
+        service = connection.service
+        if connection.in_flight_bytes > service.connection_in_flight_max:
+            connection.pause_reading(_PAUSED_CONNECTION)
+        for batch in batches.values():
+            if batch.sequence_ids:
+                batch.producer.topic.publish(batch.producer, batch)
+        service.pause_if_full(connection)
+
+    # --- answers
+
+    def publish_done(
+        self, batch: PublishBatch, offset: int, count: int, ledger_id: int, first_entry_id: int
+    ) -> None:
+        producer = batch.producer
+        producer.answered += count
+        connection = self._connection
+        if not connection.closed:
+            if producer.producer_id in self._faults:
+                self._receipts_and_faults(batch, offset, count, ledger_id, first_entry_id)
+            else:
+                connection.write(
+                    self._messages.receipts(
+                        batch, offset, offset + count, ledger_id, first_entry_id
+                    )
+                )
+        self._settle(batch)
+
+    def publish_failed(
+        self, batch: PublishBatch, offset: int, count: int, error: Exception
+    ) -> None:
+        producer = batch.producer
+        producer.answered += count
+        # A fenced topic says CLOSE_PRODUCER instead: the client resends after it reconnected.
+        if not self._connection.closed and not isinstance(error, TopicFencedError):
+            code = error.wire_code if isinstance(error, BrokerError) else pb.PersistenceError
+            before = producer.answered - count
+            queue = self._faults.setdefault(producer.producer_id, deque())
+            late = [
+                (before + n, max(batch.sequence_ids[i], batch.highest_ids[i]), code, str(error))
+                for n, i in enumerate(range(offset, offset + count))
+            ]
+            self._faults[producer.producer_id] = deque(
+                sorted([*queue, *late], key=lambda fault: fault[0])
+            )
+            self._tell_faults(producer)
+        self._settle(batch)
+
+    def _settle(self, batch: PublishBatch) -> None:
+        entries = len(batch.sequence_ids)
+        producer = batch.producer
+        if batch.answered == entries:
+            connection = self._connection
+            charge = batch.entry_bytes + ENTRY_OVERHEAD_BYTES * entries
+            connection.in_flight_bytes -= charge
+            service = connection.service
+            if connection.in_flight_bytes <= service.connection_in_flight_max // 2:
+                connection.resume_reading(_PAUSED_CONNECTION)
+        if producer.on_settled is not None and producer.sent == producer.answered:
+            settled, producer.on_settled = producer.on_settled, None
+            settled()
+
+    def _receipts_and_faults(
+        self, batch: PublishBatch, offset: int, count: int, ledger_id: int, first_entry_id: int
+    ) -> None:
+        """Receipts with the errors of SENDs between them."""
+        producer = batch.producer
+        faults = self._faults[producer.producer_id]
+        index = producer.answered - count  # SENDs answered before this run
+        end = offset + count
+        step = 1 if ledger_id >= 0 and producer.topic.persistent else 0
+        while offset < end:
+            part = min(end - offset, faults[0][0] - index) if faults else end - offset
+            if part > 0:
+                self._connection.write(
+                    self._messages.receipts(batch, offset, offset + part, ledger_id, first_entry_id)
+                )
+                offset, index, first_entry_id = (
+                    offset + part,
+                    index + part,
+                    first_entry_id + step * part,
+                )
+            while faults and faults[0][0] <= index:
+                self._tell_fault(producer, faults.popleft())
+        if not faults:
+            del self._faults[producer.producer_id]
+
+    def _fault(self, batch: PublishBatch, code: int, message: str) -> None:
+        """The SEND just parsed is refused, in its turn."""
+        producer = batch.producer
+        send = self._messages.send
+        sequence_id = max(send.sequence_id, send.highest_sequence_id)
+        before = producer.sent + len(batch.sequence_ids)
+        queue = self._faults.setdefault(producer.producer_id, deque())
+        queue.append((before, sequence_id, code, message))
+        logger.info(
+            "connection %s: SEND %d of producer %d refused: %s",
+            self._connection.remote,
+            sequence_id,
+            producer.producer_id,
+            message,
+        )
+        self._tell_faults(producer)
+
+    def _tell_faults(self, producer: Producer) -> None:
+        """Send the errors whose turn has come."""
+        if (queue := self._faults.get(producer.producer_id)) is None:
+            return
+        while queue and queue[0][0] <= producer.answered:
+            self._tell_fault(producer, queue.popleft())
+        if not queue:
+            del self._faults[producer.producer_id]
+
+    def _tell_fault(self, producer: Producer, fault: tuple[int, int, int, str]) -> None:
+        command = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
+        reply = command.send_error
+        reply.producer_id, reply.sequence_id = producer.producer_id, fault[1]
+        reply.error, reply.message = pb.ServerError.ValueType(fault[2]), fault[3]
+        self._connection.send(command)
+
+    # --- producers that end
+
+    def close_producer(self, producer: Producer) -> None:
+        """The broker ends a producer: the id is free again before the client is told (trap 27)."""
+        connection = self._connection
+        if connection.producers.get(producer.producer_id) is not producer or connection.closed:
+            return
+        self.forget(producer)
+        now_ms = connection.service.clock()
+        self._recently_closed = {
+            producer_id: until
+            for producer_id, until in self._recently_closed.items()
+            if until > now_ms
+        }
+        self._recently_closed[producer.producer_id] = now_ms + RECENTLY_CLOSED_MS
+        if connection.protocol_version < 5:
+            connection.close("client too old for CLOSE_PRODUCER")
+            return
+        command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
+        command.close_producer.producer_id = producer.producer_id
+        command.close_producer.request_id = _NO_ID
+        if (new_owner := producer.topic.new_owner) is not None:
+            assign_broker(command.close_producer, new_owner, connection.listener)
+        connection.send(command)
+
+    def forget(self, producer: Producer) -> None:
+        """The producer is gone: so are its unsent errors."""
+        self._connection.producers.pop(producer.producer_id, None)
+        self._faults.pop(producer.producer_id, None)
+        self._batches.pop(producer.producer_id, None)
+
+    def created(self, producer_id: int) -> None:
+        """A producer of this id was created: late SENDs of an older one are no matter now."""
+        self._recently_closed.pop(producer_id, None)
+
+
+def _with_checksum(body: memoryview) -> tuple[bytes, int]:
+    """A body that came without a checksum, with one; and the size of its metadata.
+
+    Consumers of some clients refuse entries without one (trap 4).
+    Raises:
+        MalformedFrameError: too short for what it begins with.
+    """
+    if len(body) < 4:
+        raise MalformedFrameError("SEND without metadata")
+    if body[0] == _CHECKED >> 8 and body[1] == _CHECKED & 0xFF:
+        raise MalformedFrameError("SEND ends inside its checksum header")
+    return _CHECKSUM_HEAD.pack(_CHECKED, crc32c(body)) + bytes(body), int.from_bytes(body[:4])

@@ -1,0 +1,201 @@
+"""A consumer of a subscription: identity, permits, counters; and the sink of its messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.dispatch.consumer_state import ConsumerState
+from broker.rate_limits.rates import RateSampler, iso_time
+from managed_ledger.position import LATEST, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from broker.protocol import pulsar_api_pb2 as pb
+    from broker.schema.definition import SchemaDefinition
+    from broker.subscription.subscription_base import Subscription
+    from managed_ledger.entry_batch import EntryBatch
+
+# PulsarApi.proto CommandSubscribe.SubType
+EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
+SUB_TYPE_NAMES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+
+
+class ConsumerSink(Protocol):
+    """Who gets a consumer's messages: a binary connection, a WebSocket, a REST session."""
+
+    remote: str
+    """``ip:port`` of the client, for statistics."""
+    client_version: str
+
+    @property
+    def writable(self) -> bool:
+        """False while too much is buffered; call ``consumer.on_writable()`` when it turns true."""
+
+    def deliver(
+        self,
+        consumer: Consumer,
+        batch: EntryBatch,
+        picks: Sequence[int] | None,
+        redelivery_counts: Sequence[int] | None,
+        ack_sets: Mapping[int, Sequence[int]] | None,
+    ) -> None:
+        """Send entries of ``batch``; the lists are shared with other consumers: never change them.
+
+        Args:
+            picks: ascending indexes into the batch; None: all of it.
+            redelivery_counts: parallel to the picks; None: all 0.
+            ack_sets: by index, the words of what is left of a partly acknowledged entry (bit set:
+                still unacknowledged); None: nothing is partly acknowledged.
+        """
+
+    def notify_active(self, consumer: Consumer, is_active: bool) -> None:
+        """Failover: this consumer is, or isn't, the one that gets messages."""
+
+    def notify_end_of_topic(self, consumer: Consumer) -> None:
+        """The topic is terminated and this consumer got and acknowledged everything."""
+
+    def close_consumer(self, consumer: Consumer) -> None:
+        """The broker ends the consumer: tell the client; it is unregistered already."""
+
+    async def check_liveness(self) -> bool:
+        """Whether the client behind this sink still answers (wire-protocol 4.19)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SubscribeRequest:
+    """What a client asked for in SUBSCRIBE (wire-protocol 4.6), or a WebSocket or REST call."""
+
+    subscription: str
+    sub_type: int = EXCLUSIVE
+    consumer_id: int = 0
+    consumer_name: str = ""
+    priority_level: int = 0
+    durable: bool = True
+    initial_position: Position = LATEST
+    """EARLIEST or LATEST: where a new subscription starts."""
+    start_position: Position | None = None
+    """Non-durable only: the first entry to deliver; EARLIEST and LATEST are legal."""
+    rollback_seconds: int = 0
+    """> 0: start at the first message published that long ago or later (new cursors only)."""
+    read_compacted: bool = False
+    replicate_state: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Stored when the subscription is created."""
+    epoch: int | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    key_shared_meta: pb.KeySharedMeta | None = None
+    schema: SchemaDefinition | None = None
+    """Of what it expects; None: raw bytes."""
+    role: str = ""
+    cancelled: bool = False
+    """The client gave up while the consumer was being created."""
+
+
+class Consumer(ConsumerState):
+    """One consumer of one subscription. The subscription registers it; the sink owns its life.
+
+    The sink feeds it: ``subscription.flow(consumer, permits)``, ``acknowledge...``, ``redeliver``,
+    ``on_writable`` and, when the client is gone, ``subscription.remove_consumer(consumer)``.
+    """
+
+    __slots__ = (
+        "acks",
+        "bytes_out",
+        "chunk_rates",
+        "chunks_out",
+        "closed",
+        "connected_ms",
+        "consumer_id",
+        "entries_out",
+        "first_flow_ms",
+        "first_sent_ms",
+        "last_acked_ms",
+        "last_consumed_ms",
+        "last_flow_ms",
+        "messages_out",
+        "metadata",
+        "rates",
+        "reconnect_url",
+        "redelivered",
+        "request",
+        "sink",
+        "sink_state",
+        "subscription",
+    )
+
+    def __init__(
+        self, subscription: Subscription, request: SubscribeRequest, sink: ConsumerSink, now_ms: int
+    ) -> None:
+        super().__init__(request.consumer_name, request.priority_level, request.epoch)
+        self.subscription = subscription
+        self.request = request
+        self.sink = sink
+        self.sink_state: Any = None  # the sink's own notes, e.g. prepared frame headers
+        self.consumer_id = request.consumer_id
+        self.metadata = dict(request.metadata)
+        self.connected_ms = now_ms
+        self.closed = False
+        self.reconnect_url = ""  # where the client should go when the broker ends the consumer
+        self.rates = RateSampler()
+        self.chunk_rates: RateSampler | None = None  # most clients never see a chunk
+        self.entries_out = self.messages_out = self.bytes_out = self.chunks_out = 0
+        self.acks = self.redelivered = 0
+        self.last_acked_ms = self.last_consumed_ms = self.last_flow_ms = 0
+        self.first_sent_ms = self.first_flow_ms = 0
+
+    @property
+    def writable(self) -> bool:
+        return self.sink.writable
+
+    def on_writable(self) -> None:
+        """The sink takes messages again."""
+        self.subscription.on_writable(self)
+
+    def sample(self, now_ms: int) -> None:
+        """Take a point for the rates."""
+        counters = (self.messages_out, self.bytes_out, self.redelivered, self.acks)
+        self.rates.sample(now_ms, counters)
+        if self.chunks_out:
+            if self.chunk_rates is None:
+                self.chunk_rates = RateSampler()
+            self.chunk_rates.sample(now_ms, (self.chunks_out, 0, 0, 0))
+
+    @property
+    def chunk_rate(self) -> float:
+        """Parts of chunked messages a second that it was sent."""
+        return 0.0 if self.chunk_rates is None else self.chunk_rates.rates[0]
+
+    def stats(self) -> dict[str, Any]:
+        """ConsumerStats in Pulsar's shape (http-api 3.4)."""
+        rate_out, throughput, rate_redeliver, rate_ack = self.rates.rates
+        per_entry = self.messages_out // self.entries_out if self.entries_out else 0
+        return {
+            "msgRateOut": rate_out,
+            "msgThroughputOut": throughput,
+            "bytesOutCounter": self.bytes_out,
+            "msgOutCounter": self.messages_out,
+            "msgRateRedeliver": rate_redeliver,
+            "messageAckRate": rate_ack,
+            "chunkedMessageRate": self.chunk_rate,
+            "consumerName": self.name,
+            "availablePermits": self.permits,
+            "unackedMessages": self.unacked,
+            "avgMessagesPerEntry": per_entry,
+            "blockedConsumerOnUnackedMsgs": self.blocked,
+            "drainingHashesCount": 0,
+            "drainingHashesClearedTotal": 0,
+            "drainingHashesUnackedMessages": 0,
+            "address": f"/{self.sink.remote}",
+            "connectedSince": iso_time(self.connected_ms),
+            "clientVersion": self.sink.client_version,
+            "lastAckedTimestamp": self.last_acked_ms,
+            "lastConsumedTimestamp": self.last_consumed_ms,
+            "lastConsumedFlowTimestamp": self.last_flow_ms,
+            "firstMessagesSentTimestamp": self.first_sent_ms,
+            "firstConsumedFlowTimestamp": self.first_flow_ms,
+            "metadata": dict(self.metadata),
+            "lastAckedTime": iso_time(self.last_acked_ms),
+            "lastConsumedTime": iso_time(self.last_consumed_ms),
+        }

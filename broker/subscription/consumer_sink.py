@@ -1,0 +1,96 @@
+"""A binary connection as the sink of one consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from broker.connection.assigned_broker import assign_broker
+from broker.protocol import pulsar_api_pb2 as pb
+from broker.subscription.delivery import MessageFrames
+
+if TYPE_CHECKING:
+    from broker.connection.connection import Connection
+    from broker.subscription.consumer import Consumer
+    from managed_ledger.entry_batch import EntryBatch
+
+_NO_REQUEST = 2**64 - 1
+_ACTIVE_CHANGE_VERSION = 12
+_CLOSE_VERSION = 5
+_END_OF_TOPIC_VERSION = 9
+
+
+class BinaryConsumerSink:
+    """Writes MESSAGE frames, and the few other commands a broker sends to a consumer."""
+
+    def __init__(self, connection: Connection, consumer_id: int, partition_index: int) -> None:
+        self.connection = connection
+        self.consumer_id = consumer_id
+        self.remote = connection.remote
+        self.client_version = connection.client_version
+        self._frames = MessageFrames(consumer_id, partition_index)
+
+    @property
+    def writable(self) -> bool:
+        return self.connection.writable
+
+    def attach(self, consumer: Consumer) -> None:
+        """Follow the connection: wake the consumer with it, end it with it."""
+        connection = self.connection
+        connection.on_writable[self] = consumer.on_writable
+        connection.on_closed[self] = lambda: consumer.subscription.remove_consumer(consumer)
+
+    def detach(self) -> None:
+        """The consumer is gone; the connection lives on."""
+        self.connection.on_writable.pop(self, None)
+        self.connection.on_closed.pop(self, None)
+
+    def deliver(
+        self,
+        consumer: Consumer,
+        batch: EntryBatch,
+        picks: Sequence[int] | None,
+        redelivery_counts: Sequence[int] | None,
+        ack_sets: Mapping[int, Sequence[int]] | None,
+    ) -> None:
+        self.connection.write_bulk(
+            self._frames.build(batch, picks, redelivery_counts, ack_sets, consumer.epoch)
+        )
+
+    def notify_active(self, consumer: Consumer, is_active: bool) -> None:
+        if self.connection.protocol_version >= _ACTIVE_CHANGE_VERSION:
+            command = pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
+            change = command.active_consumer_change
+            change.consumer_id, change.is_active = self.consumer_id, is_active
+            self.connection.send(command)
+
+    def notify_end_of_topic(self, consumer: Consumer) -> None:
+        # C++ and Go close the connection on this command (trap 1).
+        is_java = self.client_version.startswith("Pulsar-Java")
+        if is_java and self.connection.protocol_version >= _END_OF_TOPIC_VERSION:
+            command = pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC)
+            command.reachedEndOfTopic.consumer_id = self.consumer_id
+            self.connection.send(command)
+
+    def close_consumer(self, consumer: Consumer) -> None:
+        self.detach()
+        connection = self.connection
+        # First forget the id: the client subscribes again with the same one (trap 27).
+        if connection.consumers.get(self.consumer_id) is consumer:
+            del connection.consumers[self.consumer_id]
+        if connection.closed:
+            return
+        if connection.protocol_version < _CLOSE_VERSION:
+            connection.close("the client is too old to lose a single consumer")
+            return
+        command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
+        command.close_consumer.consumer_id = self.consumer_id
+        command.close_consumer.request_id = _NO_REQUEST
+        if consumer.reconnect_url:
+            command.close_consumer.assignedBrokerServiceUrl = consumer.reconnect_url
+        if (new_owner := consumer.subscription.topic.new_owner) is not None:
+            assign_broker(command.close_consumer, new_owner, connection.listener)
+        connection.send(command)
+
+    async def check_liveness(self) -> bool:
+        return await self.connection.check_liveness()

@@ -1,0 +1,640 @@
+"""A subscription of a persistent topic: a cursor, and a dispatcher while it has consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from bookkeeper.errors import LedgerError
+from broker.dispatch.async_dispatcher import AsyncDispatcher
+from broker.dispatch.interfaces import Deliver, DispatchLimits, DispatchReadRequest, NotifyActive
+from broker.dispatch.key_shared import KeySharedDispatcher
+from broker.dispatch.shared import SharedDispatcher
+from broker.dispatch.single_active import SingleActiveDispatcher
+from broker.errors import PersistenceError, SubscriptionFencedError, TopicBusyError
+from broker.protocol.entry_header import parse_header
+from broker.rate_limits.rates import RateSampler
+from broker.rate_limits.topic_rates import SubscriptionRate
+from broker.subscription.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
+from broker.subscription.key_shared_policy import hash_of_body
+from broker.subscription.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
+from managed_ledger.cursor.errors import CursorBusyError
+from managed_ledger.entry_batch import EntryBatch
+from managed_ledger.errors import CursorClosedError, InvalidPositionError, ManagedLedgerError
+from managed_ledger.position import EARLIEST, LATEST, Position
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.policies.effective import EffectivePolicies
+    from broker.topic.topic import Topic
+    from managed_ledger.cursor.cursor import Cursor
+    from managed_ledger.managed_ledger import ManagedLedger
+
+logger = logging.getLogger(__name__)
+
+_READ_ENTRIES_MIN = 1_000
+"""Pulsar's read batch of 100 sizes storage reads; here a read is mostly a slice of the cache, and
+what one turn sends is bounded by permits and bytes."""
+_PEEK_BYTES_MAX = 1 << 20
+_REPLICATED: Final = "pulsar.replicated.subscription"
+"""Property of the cursor's position, as Pulsar stores it; 1: it is a replicated subscription."""
+_HASHES_MAX = 1000
+"""Draining hashes of a consumer that statistics list."""
+
+
+_NOBODY: Final[frozenset[Consumer]] = frozenset()
+
+
+_limits_of: Final = lru_cache(maxsize=64)(DispatchLimits)
+"""One object for all subscriptions with the same limits."""
+
+
+def dispatch_limits(config: BrokerConfig, policies: EffectivePolicies) -> DispatchLimits:
+    """The settings and policies that dispatchers look at."""
+    delayed = policies.delayed_delivery
+    return _limits_of(
+        read_entries_max=max(config.dispatcher_max_read_batch_size, _READ_ENTRIES_MIN),
+        round_robin_messages=max(config.dispatcher_max_round_robin_batch_size, 1),
+        unacked_per_consumer=max(0, policies.max_unacked_per_consumer),
+        unacked_per_subscription=max(0, policies.max_unacked_per_subscription),
+        failover_delay_ms=config.active_consumer_failover_delay_time_millis,
+        delay_enabled=delayed.active,
+        delay_tick_ms=delayed.tick_ms,
+        delay_strict=config.is_delayed_delivery_deliver_at_time_strict,
+        delayed_index_bytes=max(0, config.delayed_delivery_max_index_size_in_bytes),
+    )
+
+
+class PersistentSubscription(Subscription):
+    """Feeds consumers from a managed ledger; the cursor knows what is acknowledged."""
+
+    # As in PersistentTopic: beyond 30 attributes a dictionary costs 1.5 kB each idle subscription.
+    __slots__ = (
+        "_batch_acks",
+        "_core",
+        "_cursor",
+        "_dispatcher",
+        "_expiry_rate",
+        "_limits",
+        "_marked",
+        "_moved_ms",
+        "_rate",
+        "_terminated",
+        "_told_end",
+        "expired_entries",
+        "last_expire_ms",
+        "ledger",
+    )
+
+    def __init__(
+        self, topic: Topic, name: str, cursor: Cursor, ledger: ManagedLedger, *, durable: bool
+    ) -> None:
+        super().__init__(topic, name, durable=durable)
+        self._cursor = cursor
+        self.ledger = ledger
+        config = topic.service.config
+        self._limits = dispatch_limits(config, topic.policies)
+        self._rate = SubscriptionRate(topic, name)
+        self._batch_acks = config.acknowledgment_at_batch_index_level_enabled
+        self.properties = dict(cursor.cursor_properties)
+        self.marked_replicated = _REPLICATED in cursor.properties
+        self._core: SingleActiveDispatcher | SharedDispatcher | None = None
+        self._dispatcher: AsyncDispatcher | None = None
+        self._terminated = topic.terminated
+        self._told_end: frozenset[Consumer] = _NOBODY  # who knows of the end of the topic
+        self._marked, self._moved_ms = cursor.mark_delete, 0  # mark-delete as last seen, and when
+        self.expired_entries = 0
+        self.last_expire_ms = 0
+        self._expiry_rate = RateSampler()
+
+    @property
+    def cursor(self) -> Cursor:
+        return self._cursor
+
+    async def set_replicated(self, replicated: bool) -> None:
+        if not self.durable or replicated == self.marked_replicated:
+            return
+        if replicated and not self.topic.service.config.enable_replicated_subscriptions:
+            logger.info(
+                "%s: subscription %s is not replicated: enableReplicatedSubscriptions=false",
+                self.topic.name,
+                self.name,
+            )
+            return
+        if replicated and not any(x.replicated for x in self.topic.subscriptions.values()):
+            logger.warning(
+                "%s: subscription %s asks for replication to other clusters: that is stored and "
+                "shown, but this broker has no geo-replication",
+                self.topic.name,
+                self.name,
+            )
+        wanted = {
+            name: value for name, value in self.cursor.properties.items() if name != _REPLICATED
+        }
+        self.marked_replicated = replicated  # what is acknowledged meanwhile must not remove it
+        try:
+            await self.cursor.set_properties(wanted | self._own_position_properties())
+        except (CursorBusyError, CursorClosedError) as error:  # being reset or deleted, or closed
+            self.marked_replicated = not replicated
+            raise SubscriptionFencedError(f"Subscription {self.name}: {error}") from error
+        except (LedgerError, ManagedLedgerError, MetadataError) as error:
+            raise PersistenceError(f"Can't store the cursor of {self.name}: {error}") from error
+
+    def _own_position_properties(self) -> dict[str, int]:
+        """What each position of the cursor has, whatever consumers store with theirs."""
+        return {_REPLICATED: 1} if self.marked_replicated else {}
+
+    # --- consumers
+
+    def _start(self, sub_type: int, request: SubscribeRequest) -> None:
+        self._stop()
+        core: SingleActiveDispatcher | SharedDispatcher
+        if sub_type in SINGLE_ACTIVE:
+            name = self.topic.name
+            core = SingleActiveDispatcher(
+                self._limits,
+                failover=sub_type == FAILOVER,
+                topic=str(name),
+                partition_index=name.partition_index,
+            )
+        elif self.key_policy is not None:
+            assert self.selector is not None
+            policy = self.key_policy
+            core = KeySharedDispatcher(
+                self._limits,
+                self.selector,
+                hash_of_body,
+                draining=not policy.sticky and not policy.out_of_order,
+            )
+        else:
+            core = SharedDispatcher(self._limits)
+        self._core = core
+        self._dispatcher = AsyncDispatcher(
+            core,
+            self.ledger,
+            self.cursor,
+            self._limits,
+            now_ms=self.topic.service.clock,
+            deliver=self._deliver,
+            notify_active=self._notify_active,
+            label=f"{self.topic.name} {self.name}",
+            ack_sets=self._batch_acks,
+            limiter=self._rate.limiter(self._entries_from),
+        )
+        budget = self.topic.service.unacked_budget
+        if budget is not None and isinstance(core, SharedDispatcher):
+            budget.join(core, self._dispatcher.wake)
+
+    def _entries_from(self, position: Position) -> int:
+        ledger = self.ledger
+        return ledger.entries_between((position[0], position[1] - 1), ledger.last_confirmed)
+
+    def policies_changed(self) -> None:
+        self._limits = dispatch_limits(self.topic.service.config, self.topic.policies)
+        limiter = self._rate.limiter(self._entries_from)
+        if self._core is not None and self._dispatcher is not None:
+            self._core.set_limits(self._limits)
+            self._dispatcher.set_limiter(limiter)
+
+    def sample(self, now_ms: int) -> None:
+        super().sample(now_ms)
+        self._rate.sample()
+        self._expiry_rate.sample(now_ms, (self.expired_entries, 0, 0, 0))
+
+    def _stop(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.close()
+        core = self._core
+        if isinstance(core, SharedDispatcher) and core.budget is not None:
+            core.budget.leave(core)
+        self._dispatcher = self._core = None
+
+    def _join(self, consumer: Consumer) -> None:
+        core = self._core
+        if isinstance(core, SingleActiveDispatcher):
+            core.add_consumer(consumer, self.now_ms())
+        else:
+            assert core is not None
+            core.add_consumer(consumer)
+        self._wake()
+        if self._terminated:
+            self._tell_end()
+
+    def _leave(self, consumer: Consumer) -> None:
+        self._told_end = (self._told_end - {consumer}) or _NOBODY
+        core = self._core
+        if isinstance(core, SingleActiveDispatcher):
+            core.remove_consumer(consumer, self.now_ms())
+        elif core is not None:
+            core.remove_consumer(consumer)
+        if self.consumers:
+            self._wake()
+        else:
+            self._stop()
+
+    async def _ended(self) -> None:
+        try:
+            await self.ledger.delete_cursor(self.cursor.name)
+        except (
+            LedgerError,
+            ManagedLedgerError,
+            MetadataError,
+        ) as error:  # perhaps closed meanwhile, and its cursors with it
+            logger.debug("%s %s: cursor not deleted: %s", self.topic.name, self.name, error)
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """Who gets the messages of an Exclusive or Failover subscription."""
+        core = self._core
+        active = core.active if isinstance(core, SingleActiveDispatcher) else None
+        return cast("Consumer | None", active)
+
+    def _wake(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.wake()
+
+    # --- the dispatcher's side
+
+    def _deliver(self, effect: Deliver) -> int:
+        consumer = cast("Consumer", effect.consumer)
+        if consumer.closed:
+            return 0  # it left in this very turn: its entries are in the replay queue again
+        bodies, picks = effect.batch.bodies, effect.picks
+        if picks is None:
+            sent, count = sum(map(len, bodies)), len(bodies)
+        else:
+            sent, count = sum([len(bodies[index]) for index in picks]), len(picks)
+        consumer.entries_out += count
+        consumer.messages_out += effect.messages
+        consumer.bytes_out += sent
+        consumer.chunks_out += effect.chunks
+        now_ms = consumer.last_consumed_ms = self.last_consumed_ms = self.now_ms()
+        if not consumer.first_sent_ms:
+            consumer.first_sent_ms = now_ms
+        try:
+            consumer.sink.deliver(
+                consumer, effect.batch, picks, effect.redelivery_counts, effect.ack_sets
+            )
+        except Exception:
+            # The entries are booked as sent: without this they would wait for the client to leave.
+            logger.exception("%s %s: sink of %r failed", self.topic.name, self.name, consumer.name)
+            self.remove_consumer(consumer)
+            consumer.sink.close_consumer(consumer)
+        return sent
+
+    def _notify_active(self, effect: NotifyActive) -> None:
+        consumer = cast("Consumer", effect.consumer)
+        if not consumer.closed:
+            consumer.sink.notify_active(consumer, effect.is_active)
+
+    # --- what clients send
+
+    def _on_flow(self, consumer: Consumer, permits: int) -> None:
+        if self._core is not None and not consumer.closed:
+            self._core.on_flow(consumer, permits)
+            self._wake()
+
+    def on_writable(self, consumer: Consumer) -> None:
+        self._wake()
+
+    def acknowledge(
+        self,
+        consumer: Consumer | None,
+        positions: Sequence[Position],
+        on_durable: AckDone | None = None,
+    ) -> None:
+        self._note_ack(consumer, len(positions))
+        self.cursor.ack(positions, on_durable)
+        if isinstance(self._core, SharedDispatcher):
+            self._core.on_acked(consumer, positions)
+        self._after_ack()
+
+    def acknowledge_cumulative(
+        self,
+        consumer: Consumer | None,
+        position: Position,
+        properties: Mapping[str, int] | None = None,
+        on_durable: AckDone | None = None,
+        *,
+        ack_set: Sequence[int] = (),
+    ) -> None:
+        if consumer is not None and self.sub_type not in SINGLE_ACTIVE:
+            if on_durable is not None:
+                on_durable(None)
+            return
+        self._note_ack(consumer, 1)
+        if self.marked_replicated and properties is not None:
+            properties = {**properties, **self._own_position_properties()}
+        try:
+            if not any(ack_set):
+                self.cursor.ack_cumulative(position, properties, on_durable)
+            elif self._batch_acks:
+                self.cursor.ack_cumulative_batch(position, ack_set, on_durable)
+            else:  # what comes before the batch is done, the batch itself stays whole
+                previous = self.ledger.previous_position(position)
+                self.cursor.ack_cumulative(previous, properties, on_durable)
+        except InvalidPositionError as error:  # beyond the end: a lying client
+            if on_durable is not None:
+                on_durable(error)
+            return
+        if isinstance(self._core, SharedDispatcher):
+            self._core.on_mark_delete(position)
+        self._after_ack()
+
+    def acknowledge_batch(
+        self,
+        consumer: Consumer | None,
+        position: Position,
+        ack_set: Sequence[int],
+        on_durable: AckDone | None = None,
+    ) -> None:
+        if not any(ack_set):
+            self.acknowledge(consumer, (position,), on_durable)
+            return
+        if not self._batch_acks:  # wire-protocol 4.9: not kept, the whole batch comes again
+            if on_durable is not None:
+                on_durable(None)
+            return
+        try:
+            whole = self.cursor.ack_batch(position, ack_set, on_durable)
+        except InvalidPositionError as error:
+            if on_durable is not None:
+                on_durable(error)
+            return
+        self._note_ack(consumer, 1 if whole else 0)
+        if isinstance(self._core, SharedDispatcher):
+            if whole:
+                self._core.on_acked(consumer, (position,))
+            elif left := self.cursor.batch_messages_left(position):
+                self._core.on_batch_acked(position, left)
+        self._after_ack()
+
+    def _note_ack(self, consumer: Consumer | None, entries: int) -> None:
+        self.last_acked_ms = self.now_ms()
+        if consumer is not None:
+            consumer.acks += entries
+            consumer.last_acked_ms = self.last_acked_ms
+
+    def _after_ack(self) -> None:
+        core = self._core
+        if self.cursor.mark_delete != self._marked:
+            self._marked, self._moved_ms = self.cursor.mark_delete, self.now_ms()
+        if isinstance(core, SharedDispatcher) and core.unblocked:
+            core.unblocked = False
+            self._wake()
+        if self._terminated:
+            self._tell_end()
+
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+    ) -> None:
+        core = self._core
+        if core is None or consumer.closed:
+            return
+        if isinstance(core, SharedDispatcher):
+            messages = core.redeliver(consumer, positions)
+            consumer.redelivered += messages
+        else:
+            core.redeliver(consumer, epoch)
+        self._wake()
+
+    # --- the topic's side
+
+    def on_appended(self) -> None:
+        self._wake()
+
+    def on_terminated(self) -> None:
+        self._terminated = True
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        if self.cursor.backlog > 0:
+            return
+        for consumer in self.consumers:
+            if consumer not in self._told_end:
+                self._told_end |= {consumer}
+                consumer.sink.notify_end_of_topic(consumer)
+
+    def dispatch(self, heads: list[bytes], bodies: list[bytes]) -> None:
+        raise AssertionError("a persistent subscription reads its ledger")
+
+    async def close(self, reason: str, reconnect_url: str = "") -> None:
+        self.fenced = True
+        logger.debug("%s %s: closing: %s", self.topic.name, self.name, reason)
+        self.disconnect_all(reconnect_url)
+        self._stop()
+        self._rate.close()
+        await self.cursor.close()
+
+    async def delete(self, *, force: bool = False) -> None:
+        if self.consumers and not force:
+            raise TopicBusyError(f"Subscription {self.name} has connected consumers")
+        self.fenced = True
+        try:
+            self.disconnect_all()
+            await self.ledger.delete_cursor(self.cursor.name)
+        except (LedgerError, ManagedLedgerError, MetadataError) as error:
+            self.fenced = False
+            raise PersistenceError(f"Can't delete the cursor of {self.name}: {error}") from error
+        except BaseException:
+            self.fenced = False
+            raise
+        self._stop()
+        self._rate.close()
+        self.topic.forget_subscription(self.name)
+
+    # --- moving the cursor
+
+    async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+        self._begin_reset()
+        try:
+            await self._move_cursor(self.resolve(position), ack_set if self._batch_acks else ())
+        finally:
+            self._end_reset()
+
+    async def reset_to_time(self, publish_time_ms: int) -> None:
+        self._begin_reset()
+        try:
+            before = await self._newest_before(publish_time_ms)
+            if before is None:
+                await self._move_cursor(self.ledger.first_position())
+            else:
+                await self._move_cursor(self.ledger.next_position(before))
+        finally:
+            self._end_reset()
+
+    async def _move_cursor(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+        try:
+            await self.cursor.reset(position, ack_set, self._own_position_properties())
+        except (CursorBusyError, CursorClosedError) as error:  # being deleted, or the topic closed
+            raise SubscriptionFencedError(f"Subscription {self.name}: {error}") from error
+
+    def resolve(self, position: Position) -> Position:
+        """First existing entry at or after ``position``; past the end: the next to be written."""
+        ledger = self.ledger
+        if position >= LATEST or position > ledger.last_confirmed:
+            return ledger.next_position(ledger.last_confirmed)
+        if position <= EARLIEST:
+            return ledger.first_position()
+        return ledger.next_position((position[0], position[1] - 1))
+
+    def _begin_reset(self) -> None:
+        if self.fenced or self._opened is not None:
+            raise SubscriptionFencedError("Subscription is fenced: another reset is under way")
+        self._opened = asyncio.get_running_loop().create_future()
+        # Clients drop what they prefetched only when their consumer is closed (trap 14).
+        self.disconnect_all()
+
+    def _end_reset(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None and not opened.done():
+            opened.set_result(None)
+
+    async def _newest_before(
+        self, publish_time_ms: int, after: Position = EARLIEST
+    ) -> Position | None:
+        """Newest entry above ``after`` published before that time; None: there is none."""
+        return await self.ledger.find_newest(
+            lambda head, _: parse_header(head).publish_time_ms < publish_time_ms, after=after
+        )
+
+    async def expire_before(self, publish_time_ms: int) -> int:
+        """Acknowledge everything published before that time (TTL, admin).
+
+        Returns:
+            How many unacknowledged entries that were.
+        """
+        newest = await self._newest_before(publish_time_ms, self.cursor.mark_delete)
+        return self.expire_upto(newest) if newest is not None else 0
+
+    def expire_upto(self, position: Position) -> int:
+        """Acknowledge everything up to ``position``, which has expired; answers the entries."""
+        if position <= self.cursor.mark_delete:
+            return 0
+        expired = self.evict_upto(position)
+        self.expired_entries += expired
+        self.last_expire_ms = self.now_ms()
+        return expired
+
+    def evict_upto(self, position: Position) -> int:
+        """Acknowledge everything up to ``position`` without a consumer; answers the entries."""
+        position = min(position, self.ledger.last_confirmed)
+        if position <= self.cursor.mark_delete:
+            return 0
+        before, acked_ms = self.cursor.backlog, self.last_acked_ms
+        self.acknowledge_cumulative(None, position)
+        self.last_acked_ms = acked_ms  # nobody used it
+        return before - self.cursor.backlog
+
+    def skip_messages(self, count: int) -> int:
+        """Acknowledge the ``count`` oldest unacknowledged entries; answers how many there were."""
+        before = self.cursor.backlog
+        if count > 0 and (target := self._nth_unacked(count)) is not None:
+            self.acknowledge_cumulative(None, target)
+        return before - self.cursor.backlog
+
+    def clear_backlog(self) -> None:
+        """Acknowledge everything that is there now."""
+        if self.ledger.last_confirmed > self.cursor.mark_delete:
+            self.acknowledge_cumulative(None, self.ledger.last_confirmed)
+
+    async def peek(self, number: int) -> EntryBatch | None:
+        """The ``number``-th unacknowledged entry (from 1) as a batch of one; None: not so many."""
+        if number < 1 or number > self.cursor.backlog:
+            return None
+        target = self._nth_unacked(number)
+        return await self.ledger.read(target, 1, _PEEK_BYTES_MAX) if target is not None else None
+
+    def _nth_unacked(self, number: int) -> Position | None:
+        """Position of the ``number``-th unacknowledged entry, or of the last if there are fewer."""
+        ledger, cursor = self.ledger, self.cursor
+        position, left = cursor.mark_delete, number
+        last, found = ledger.last_confirmed, None
+        while left > 0 and position < last:
+            ledger_id, first = ledger.next_position(position)
+            end = min(ledger.position_after(position, left), last)
+            if end[0] != ledger_id:  # stay in one ledger: its last entry
+                end = ledger.previous_position((ledger_id + 1, -1))
+            if end < (ledger_id, first):
+                break
+            acked = cursor.acked_in(ledger_id, first, end[1] - first + 1)
+            left -= end[1] - first + 1 - len(acked or ())
+            position = found = (ledger_id, end[1])
+        return found
+
+    # --- statistics
+
+    def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
+        stats = self.common_stats(with_consumers=with_consumers)
+        cursor, core = self.cursor, self._core
+        backlog = cursor.backlog
+        delayed = 0
+        if isinstance(core, SharedDispatcher):
+            delayed = core.delayed.count
+            stats["blockedSubscriptionOnUnackedMsgs"] = core.blocked or core.waits_for_broker
+            stats["unackedMessages"] = core.unacked
+            stats["msgInReplay"] = core.replay_size
+            stats["delayedMessageIndexSizeInBytes"] = core.delayed.memory_bytes
+            if with_consumers and isinstance(core, KeySharedDispatcher):
+                self._add_hashes(core, stats)
+        elif isinstance(core, SingleActiveDispatcher) and core.active is not None:
+            stats["activeConsumerName"] = core.active.name
+        stats["msgBacklog"] = backlog
+        # From the mark-delete on, by the mean entry of its ledger: counting exactly would read the
+        # index of the log.
+        stats["backlogSize"] = self.ledger.bytes_after(cursor.mark_delete) if backlog else 0
+        stats["msgDelayed"] = delayed
+        stats["msgBacklogNoDelayed"] = max(backlog - delayed, 0)
+        stats["msgExpired"] = stats["totalMsgExpired"] = self.expired_entries
+        stats["msgRateExpired"] = self._expiry_rate.rates[0]
+        stats["lastExpireTimestamp"] = self.last_expire_ms
+        stats["lastMarkDeleteAdvancedTimestamp"] = self._moved_ms
+        stats["nonContiguousDeletedMessagesRanges"] = cursor.range_count
+        stats["nonContiguousDeletedMessagesRangesSerializedSize"] = cursor.bitmap_bytes
+        stats.update(self._rate.events)
+        return stats
+
+    def _add_hashes(self, core: KeySharedDispatcher, stats: dict[str, Any]) -> None:
+        """Which key hashes each consumer owns, and which wait for their former owner."""
+        assert self.selector is not None
+        ranges, draining = self.selector.ranges(), core.draining()
+        stats["drainingHashesCount"] = core.draining_slots
+        for consumer, metrics in zip(self.consumers, stats["consumers"], strict=True):
+            held = draining.get(consumer, [])
+            unacked = sum(entries for _, entries, _ in held)
+            stats["drainingHashesUnackedMessages"] += unacked
+            stats["drainingHashesClearedTotal"] += consumer.drained
+            metrics["drainingHashesClearedTotal"] = consumer.drained
+            metrics["drainingHashesCount"] = len(held)
+            metrics["drainingHashesUnackedMessages"] = unacked
+            metrics["drainingHashes"] = [
+                {"hash": slot, "unackMsgs": entries, "blockedAttempts": attempts}
+                for slot, entries, attempts in held[:_HASHES_MAX]
+            ]
+            metrics["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
+
+    @property
+    def read_position(self) -> Position:
+        """What its dispatcher reads next; without consumers the first unacknowledged entry."""
+        core = self._core
+        position = None if core is None else core.read_position
+        return self.cursor.first_unacked() if position is None else position
+
+    @property
+    def reading(self) -> DispatchReadRequest | None:
+        """What its dispatcher is reading from storage."""
+        return None if self._dispatcher is None else self._dispatcher.reading
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its consumers could take more than there is."""
+        return self._dispatcher is not None and self._dispatcher.is_waiting
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether its consumers are (or were last) of type Exclusive."""
+        return self.sub_type == EXCLUSIVE

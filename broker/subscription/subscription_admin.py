@@ -1,0 +1,161 @@
+"""What administrators do to a stored subscription besides moving its cursor by hand.
+
+Everything here is durable when it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from bookkeeper.errors import LedgerError
+from broker.dispatch.single_active import remaining_messages
+from broker.errors import PersistenceError, SubscriptionFencedError
+from broker.protocol.entry_header import FLAG_MARKER, parse_header
+from managed_ledger.cursor.errors import CursorBusyError
+from managed_ledger.errors import CursorClosedError, ManagedLedgerError
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from broker.subscription.persistent_subscription import PersistentSubscription
+    from managed_ledger.cursor.cursor import Cursor
+    from managed_ledger.entry_batch import EntryBatch
+    from managed_ledger.position import Position
+
+T = TypeVar("T")
+
+_EXPIRY_BACKLOG_MIN: Final = 1000
+"""A connected consumer is left alone with fewer entries than this, unless the oldest is due."""
+_SCAN_ENTRIES: Final = 500
+_SCAN_BYTES: Final = 1 << 20
+
+
+async def _done(subscription: PersistentSubscription, work: Awaitable[T]) -> T:
+    """Await work on the cursor; storage errors as the broker names them."""
+    try:
+        return await work
+    except CursorBusyError as error:
+        raise SubscriptionFencedError(f"Subscription {subscription.name} is being reset") from error
+    except CursorClosedError as error:
+        raise SubscriptionFencedError(f"Subscription {subscription.name}: {error}") from error
+    except (LedgerError, ManagedLedgerError, MetadataError) as error:
+        raise PersistenceError(f"Subscription {subscription.name}: {error}") from error
+
+
+async def skip_messages(subscription: PersistentSubscription, count: int) -> None:
+    """Acknowledge the ``count`` oldest unacknowledged entries."""
+    subscription.skip_messages(count)
+    await _done(subscription, subscription.cursor.flush())
+
+
+async def clear_backlog(subscription: PersistentSubscription) -> None:
+    """Acknowledge everything that is there now."""
+    subscription.clear_backlog()
+    await _done(subscription, subscription.cursor.flush())
+
+
+async def expire_older(subscription: PersistentSubscription, seconds: int) -> bool:
+    """Acknowledge everything published more than so many seconds ago.
+
+    Returns:
+        False when it wasn't begun, by Pulsar's rule: there is no backlog, or so little that
+        connected consumers will work it off and even its oldest entry isn't due.
+    """
+    backlog = subscription.cursor.backlog
+    if not backlog:
+        return False
+    due_ms = subscription.now_ms() - seconds * 1000
+    if subscription.consumers and backlog < _EXPIRY_BACKLOG_MIN:
+        first = await _done(
+            subscription, subscription.ledger.read(subscription.cursor.first_unacked(), 1, 1)
+        )
+        if first is None or parse_header(first.heads[0]).publish_time_ms >= due_ms:
+            return False
+    await _done(subscription, subscription.expire_before(due_ms))
+    await _done(subscription, subscription.cursor.flush())
+    return True
+
+
+async def expire_upto(subscription: PersistentSubscription, position: Position) -> bool:
+    """Acknowledge everything up to and including ``position``; False: it is beyond the end."""
+    if position > subscription.ledger.last_confirmed:
+        return False
+    subscription.expire_upto(position)
+    await _done(subscription, subscription.cursor.flush())
+    return True
+
+
+async def set_properties(
+    subscription: PersistentSubscription, properties: Mapping[str, str]
+) -> None:
+    """Replace the subscription's properties."""
+    wanted = dict(properties)
+    await _done(subscription, subscription.cursor.set_cursor_properties(wanted))
+    subscription.properties = wanted
+
+
+@dataclass(slots=True)
+class BacklogAnalysis:
+    """What a scan of unacknowledged entries found."""
+
+    entries: int = 0
+    messages: int = 0
+    markers: int = 0
+    first: Position | None = None
+    last: Position | None = None
+    aborted: bool = False
+    """A limit ended the scan before the end of the backlog."""
+
+    def add(self, batch: EntryBatch, cursor: Cursor, entries_max: int) -> None:
+        """Count the unacknowledged entries of a batch, up to ``entries_max`` in all."""
+        acked = cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))
+        done = frozenset(acked or ())
+        for index, raw in enumerate(batch.heads):
+            if batch.first + index in done:
+                continue
+            if self.entries == entries_max:
+                self.aborted = True
+                return
+            position = (batch.ledger_id, batch.first + index)
+            self.first = self.first or position
+            self.last = position
+            self.entries += 1
+            head = parse_header(raw)
+            if head.flags & FLAG_MARKER:
+                self.markers += 1
+            else:
+                left = cursor.batch_ack_set(position)
+                self.messages += remaining_messages(left) if left else head.message_count
+
+
+async def analyze_backlog(
+    subscription: PersistentSubscription,
+    start: Position | None,
+    *,
+    entries_max: int,
+    time_max_ms: int,
+) -> BacklogAnalysis:
+    """Read the unacknowledged entries, from ``start`` on if it is given, and count.
+
+    Args:
+        entries_max, time_max_ms: where the scan gives up, with ``aborted`` set.
+
+    Raises:
+        PersistenceError: an entry couldn't be read.
+    """
+    cursor, ledger = subscription.cursor, subscription.ledger
+    metrics = BacklogAnalysis()
+    deadline_ms = subscription.now_ms() + time_max_ms
+    position = cursor.first_unacked() if start is None else max(start, cursor.first_unacked())
+    while not metrics.aborted:
+        batch = await _done(subscription, ledger.read(position, _SCAN_ENTRIES, _SCAN_BYTES))
+        if batch is None:
+            break
+        metrics.add(batch, cursor, entries_max)
+        position = (batch.ledger_id, batch.first + len(batch.heads))
+        if subscription.now_ms() >= deadline_ms and position <= ledger.last_confirmed:
+            metrics.aborted = True
+        await asyncio.sleep(0)  # a read from the cache doesn't give way by itself
+    return metrics

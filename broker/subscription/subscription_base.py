@@ -1,0 +1,433 @@
+"""What every subscription is: consumers of one type, admission rules, counters."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from broker.dispatch.key_selector import KeySelector, StickyRanges
+from broker.errors import (
+    BrokerMetadataError,
+    ConsumerBusyError,
+    ConsumerNotFoundError,
+    NotAllowedError,
+    SubscriptionBusyError,
+    SubscriptionFencedError,
+)
+from broker.rate_limits.rates import RateSampler
+from broker.subscription.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    SUB_TYPE_NAMES,
+    Consumer,
+    ConsumerSink,
+    SubscribeRequest,
+)
+from broker.subscription.key_shared_policy import KeySharedPolicy, ranges_of
+
+if TYPE_CHECKING:
+    from broker.topic.topic import Topic
+    from managed_ledger.cursor.cursor import Cursor
+    from managed_ledger.position import Position
+
+SINGLE_ACTIVE = frozenset((EXCLUSIVE, FAILOVER))
+AckDone = Callable[[BaseException | None], None]
+"""Called once: None when the acknowledgment is durable, else why it isn't."""
+
+
+Counts: TypeAlias = tuple[int, int, int, int, int]
+"""Messages out, bytes out, redelivered messages, acknowledged entries, entries out."""
+_NO_COUNTS: Final[Counts] = (0, 0, 0, 0, 0)
+_NO_TASKS: Final[frozenset[Any]] = frozenset()
+
+
+class Subscription(ABC):
+    """Common face of persistent and non-persistent subscriptions. One loop owns it.
+
+    Invariant: all connected consumers have the same type; with none connected the type is free.
+    """
+
+    def __init__(self, topic: Topic, name: str, *, durable: bool) -> None:
+        self.topic = topic
+        self.name = name
+        self.durable = durable
+        self.consumers: list[Consumer] = []
+        self.sub_type: int | None = None  # of the consumers connected now or last
+        self.key_policy: KeySharedPolicy | None = None  # Key_Shared: what its consumers agree on
+        self.selector: KeySelector | None = None
+        self.properties: dict[str, str] = {}
+        self.marked_replicated = False  # stored; whether that counts is ``replicated``
+        self.rates = RateSampler()
+        self.fenced = False  # being closed or deleted, for good
+        self._opened: asyncio.Future[None] | None = None  # set while a reset is under way
+        self._tasks: frozenset[asyncio.Task[None]] = _NO_TASKS
+        # counters of consumers that left; the connected ones' come on top
+        self._gone = _NO_COUNTS
+        self.last_flow_ms = self.last_consumed_ms = self.last_acked_ms = 0
+        self.active_ms = topic.service.clock()  # loaded, or a consumer came or left
+
+    def now_ms(self) -> int:
+        return self.topic.service.clock()
+
+    @property
+    def replicated(self) -> bool:
+        """Whether other clusters shall have the subscription, too."""
+        enabled = self.topic.service.config.enable_replicated_subscriptions
+        return self.marked_replicated and enabled
+
+    async def set_replicated(self, replicated: bool) -> None:  # noqa: B027
+        """Whether other clusters shall have the subscription, too. Only a durable subscription
+        keeps that, and only while ``enableReplicatedSubscriptions`` is true.
+
+        Raises:
+            PersistenceError: perhaps not stored. SubscriptionFencedError: being deleted or reset.
+        """
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """What is acknowledged; None on a non-persistent topic."""
+        return None
+
+    # --- consumers
+
+    async def add_consumer(self, request: SubscribeRequest, sink: ConsumerSink) -> Consumer:
+        """Check a request against the connected consumers (wire-protocol 4.6, 9-13), register it.
+
+        Waits while the subscription is being reset, and for the probe of an exclusive rival.
+
+        Raises:
+            SubscriptionFencedError: closing or being deleted.
+            ConsumerBusyError, NotAllowedError, ConsumerAssignError: as listed there.
+            ConsumerNotFoundError: the client gave up meanwhile.
+        """
+        while True:
+            while self._opened is not None:
+                await asyncio.shield(self._opened)
+            self._check(request)
+            rival = self.consumers[0] if self.consumers else None
+            if rival is None or request.sub_type != EXCLUSIVE:
+                break
+            if await rival.sink.check_liveness():
+                raise ConsumerBusyError("Exclusive consumer is already connected")
+            self.remove_consumer(rival)  # its connection is dead; usually it removed it itself
+        if request.cancelled:
+            raise ConsumerNotFoundError("the client closed the consumer before it was created")
+        consumer = Consumer(self, request, sink, self.now_ms())
+        if not self.consumers:
+            self.sub_type = request.sub_type
+            self.key_policy = self.selector = None
+            if request.sub_type == KEY_SHARED:
+                self.key_policy = KeySharedPolicy.of(request)
+                self.selector = self.key_policy.make_selector(
+                    consistent_hashing=self.topic.service.config.subscription_key_shared_use_consistent_hashing
+                )
+            self._start(request.sub_type, request)
+        self.consumers.append(consumer)
+        self.active_ms = self.now_ms()
+        if isinstance(self.selector, StickyRanges):
+            self.selector.offer(ranges_of(request))
+        self._join(consumer)
+        return consumer
+
+    def _check(self, request: SubscribeRequest) -> None:
+        if self.fenced:
+            raise SubscriptionFencedError("Subscription is fenced")
+        if request.durable != self.durable and self.topic.persistent:
+            kind = "durable" if self.durable else "non-durable"
+            raise NotAllowedError(f"Subscription {self.name} exists and is {kind}")
+        config = self.topic.service.config
+        if request.sub_type == KEY_SHARED and not config.subscription_key_shared_enable:
+            raise NotAllowedError("Key_Shared subscriptions are switched off")
+        connected = len(self.consumers)
+        self.topic.check_consumer_count()  # again: others came while we waited
+        if 0 < self.topic.policies.max_consumers_per_subscription <= connected:
+            raise ConsumerBusyError("Subscription reached max consumers limit")
+        if connected and request.sub_type != self.sub_type:
+            raise SubscriptionBusyError("Subscription is of different type")
+        if request.sub_type == KEY_SHARED:
+            policy = KeySharedPolicy.of(request)
+            if connected:
+                assert self.selector is not None
+                policy.check(request, self.key_policy, self.selector)
+            else:
+                policy.check(request, None, policy.make_selector())
+
+    @abstractmethod
+    def _start(self, sub_type: int, request: SubscribeRequest) -> None:
+        """The first consumer comes: make the dispatcher of its type."""
+
+    @abstractmethod
+    def _join(self, consumer: Consumer) -> None:
+        """A consumer was admitted."""
+
+    @abstractmethod
+    def _leave(self, consumer: Consumer) -> None:
+        """A consumer was taken out of ``consumers``."""
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Its client closed it or is gone: pending entries go to the others. Unknown: ignored."""
+        if consumer.closed or consumer not in self.consumers:
+            return
+        consumer.closed = True
+        self.consumers.remove(consumer)
+        self.active_ms = self.now_ms()
+        messages, sent_bytes, redelivered, acks, entries = self._gone
+        self._gone = (
+            messages + consumer.messages_out,
+            sent_bytes + consumer.bytes_out,
+            redelivered + consumer.redelivered,
+            acks + consumer.acks,
+            entries + consumer.entries_out,
+        )
+        self._leave(consumer)
+        self.end_if_orphaned()
+
+    def unused_ms(self, now_ms: int) -> int:
+        """For how long nobody has been connected and nothing was acknowledged.
+
+        It counts from the load of the topic at the earliest: when a subscription was used last is
+        not stored.
+        """
+        if self.consumers:
+            return 0
+        return now_ms - max(self.active_ms, self.last_acked_ms)
+
+    def end_if_orphaned(self) -> None:
+        """A non-durable subscription lives no longer than its consumers."""
+        if not self.consumers and not self.durable and not self.fenced and self._opened is None:
+            self.fenced = True
+            self.topic.forget_subscription(self.name)
+            self._run(self._ended())
+
+    @abstractmethod
+    async def _ended(self) -> None:
+        """The last consumer of a non-durable subscription left: drop what it used."""
+
+    def disconnect_all(self, reconnect_url: str = "") -> None:
+        """Tell every client to subscribe again, perhaps at another broker."""
+        for consumer in list(self.consumers):
+            consumer.reconnect_url = reconnect_url
+            self.dismiss_consumer(consumer)
+
+    def dismiss_consumer(self, consumer: Consumer) -> None:
+        """End one consumer; its client is told. One that is gone already is ignored."""
+        if not consumer.closed:
+            self.remove_consumer(consumer)
+            consumer.sink.close_consumer(consumer)
+
+    async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
+        """End the subscription on behalf of a consumer.
+
+        Raises:
+            BrokerMetadataError: other consumers are connected and ``force`` is false.
+            SubscriptionFencedError: it is being reset, closed or deleted already.
+        """
+        if len(self.consumers) > 1 and not force:
+            raise BrokerMetadataError("Unsubscribe refused: other consumers are connected")
+        if self.fenced or self._opened is not None:
+            raise SubscriptionFencedError("Subscription is fenced")
+        self.fenced = True  # before the consumer leaves: nothing ends by itself now
+        self.remove_consumer(consumer)
+        try:
+            await self.delete(force=True)
+        except BaseException:
+            # Its client goes on with it when it has heard of the failure: then it has to come back.
+            asyncio.get_running_loop().call_soon(consumer.sink.close_consumer, consumer)
+            raise
+
+    # --- what clients send
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The consumer can take ``permits`` more messages."""
+        now_ms = consumer.last_flow_ms = self.last_flow_ms = self.now_ms()
+        if not consumer.first_flow_ms:
+            consumer.first_flow_ms = now_ms
+        self._on_flow(consumer, permits)
+
+    @abstractmethod
+    def _on_flow(self, consumer: Consumer, permits: int) -> None: ...
+
+    @abstractmethod
+    def on_writable(self, consumer: Consumer) -> None:
+        """The consumer's sink takes messages again."""
+
+    @abstractmethod
+    def acknowledge(
+        self,
+        consumer: Consumer | None,
+        positions: Sequence[Position],
+        on_durable: AckDone | None = None,
+    ) -> None:
+        """Whole entries are done. Unknown and already acknowledged ones are ignored."""
+
+    @abstractmethod
+    def acknowledge_cumulative(
+        self,
+        consumer: Consumer | None,
+        position: Position,
+        properties: Mapping[str, int] | None = None,
+        on_durable: AckDone | None = None,
+        *,
+        ack_set: Sequence[int] = (),
+    ) -> None:
+        """Everything up to ``position`` is done; with an ack set, of that entry only a part.
+
+        On Shared and Key_Shared it is ignored and reported as done (wire-protocol 4.9).
+        """
+
+    @abstractmethod
+    def acknowledge_batch(
+        self,
+        consumer: Consumer | None,
+        position: Position,
+        ack_set: Sequence[int],
+        on_durable: AckDone | None = None,
+    ) -> None:
+        """A part of a batch is done; set bits of the words are what isn't."""
+
+    @abstractmethod
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+    ) -> None:
+        """Send again what this consumer has not acknowledged; None: everything."""
+
+    @abstractmethod
+    async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
+        """Disconnect the consumers and continue at ``position`` (wire-protocol 4.12)."""
+
+    @abstractmethod
+    async def reset_to_time(self, publish_time_ms: int) -> None:
+        """`reset` to the first entry published at that time or later."""
+
+    # --- what the topic says
+
+    def policies_changed(self) -> None:  # noqa: B027 - not every type has anything to apply
+        """The topic's policies are new: apply what isn't read at each use."""
+
+    @abstractmethod
+    def on_appended(self) -> None:
+        """The topic's last confirmed position moved: once per tick."""
+
+    @abstractmethod
+    def on_terminated(self) -> None:
+        """The topic was terminated: consumers are told once everything is acknowledged."""
+
+    @abstractmethod
+    def dispatch(self, heads: list[bytes], bodies: list[bytes]) -> None:
+        """Non-persistent topics only: fan one batch out, or drop it."""
+
+    @abstractmethod
+    async def close(self, reason: str, reconnect_url: str = "") -> None:
+        """Fence, tell the consumers to reconnect, close the cursor."""
+
+    @abstractmethod
+    async def delete(self, *, force: bool = False) -> None:
+        """Fence and delete.
+
+        Raises:
+            TopicBusyError: consumers are connected and ``force`` is false.
+        """
+
+    # --- statistics
+
+    @abstractmethod
+    def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
+        """SubscriptionStats in Pulsar's shape (http-api 3.4).
+
+        Args:
+            with_consumers: false leaves the list of consumers empty, and with it out what takes
+                time by their number.
+        """
+
+    def counters(self) -> Counts:
+        """What was done for all consumers that there ever were."""
+        consumers = self.consumers
+        if not consumers:
+            return self._gone
+        messages, sent_bytes, redelivered, acks, entries = self._gone
+        return (
+            messages + sum(each.messages_out for each in consumers),
+            sent_bytes + sum(each.bytes_out for each in consumers),
+            redelivered + sum(each.redelivered for each in consumers),
+            acks + sum(each.acks for each in consumers),
+            entries + sum(each.entries_out for each in consumers),
+        )
+
+    def sample(self, now_ms: int) -> None:
+        """Take a point of the rates, every ``statsUpdateFrequencyInSecs``."""
+        self.rates.sample(now_ms, self.counters()[:4])
+        for consumer in self.consumers:
+            consumer.sample(now_ms)
+
+    def common_stats(self, *, with_consumers: bool) -> dict[str, Any]:
+        """The part of the statistics that every subscription has; the rest is 0."""
+        rate_out, throughput, rate_redeliver, rate_ack = self.rates.rates
+        messages, sent_bytes, *_ = self.counters()
+        stats: dict[str, Any] = {
+            "msgRateOut": rate_out,
+            "msgThroughputOut": throughput,
+            "bytesOutCounter": sent_bytes,
+            "msgOutCounter": messages,
+            "msgRateRedeliver": rate_redeliver,
+            "messageAckRate": rate_ack,
+            "chunkedMessageRate": sum((each.chunk_rate for each in self.consumers), 0.0),
+            "msgBacklog": 0,
+            "backlogSize": 0,
+            "earliestMsgPublishTimeInBacklog": 0,
+            "msgBacklogNoDelayed": 0,
+            "blockedSubscriptionOnUnackedMsgs": False,
+            "msgDelayed": 0,
+            "msgInReplay": 0,
+            "unackedMessages": 0,
+            "msgRateExpired": 0.0,
+            "msgExpired": 0,
+            "totalMsgExpired": 0,
+            "lastExpireTimestamp": 0,
+            "lastConsumedFlowTimestamp": self.last_flow_ms,
+            "lastConsumedTimestamp": self.last_consumed_ms,
+            "lastAckedTimestamp": self.last_acked_ms,
+            "lastMarkDeleteAdvancedTimestamp": 0,
+            "consumers": [each.stats() for each in self.consumers] if with_consumers else [],
+            "isDurable": self.durable,
+            "isReplicated": self.replicated,
+            "allowOutOfOrderDelivery": False,
+            "consumersAfterMarkDeletePosition": {},
+            "drainingHashesCount": 0,
+            "drainingHashesClearedTotal": 0,
+            "drainingHashesUnackedMessages": 0,
+            "nonContiguousDeletedMessagesRanges": 0,
+            "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+            "delayedMessageIndexSizeInBytes": 0,
+            "subscriptionProperties": dict(self.properties),
+            "filterProcessedMsgCount": 0,
+            "filterAcceptedMsgCount": 0,
+            "filterRejectedMsgCount": 0,
+            "filterRescheduledMsgCount": 0,
+            "durable": self.durable,
+            "replicated": self.replicated,
+        }
+        for unit in ("Msg", "Bytes"):
+            for scope in ("Subscription", "Topic", "Broker"):
+                stats[f"dispatchThrottled{unit}EventsBy{scope}Limit"] = 0
+        if self.sub_type is not None:
+            stats["type"] = SUB_TYPE_NAMES[self.sub_type]
+        if self.key_policy is not None:
+            stats["keySharedMode"] = self.key_policy.mode
+            stats["allowOutOfOrderDelivery"] = self.key_policy.out_of_order
+        return stats
+
+    def run_reset(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a reset that must go to its end even when the client leaves."""
+        self._run(work)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task of the subscription's own; a failure is reported by asyncio."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks |= {task}
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks = (self._tasks - {task}) or _NO_TASKS

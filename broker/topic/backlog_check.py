@@ -1,0 +1,217 @@
+"""One stored topic's backlog against its quotas: figures, refused producers, evictions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from bookkeeper.errors import LedgerError
+from broker.errors import (
+    BrokerError,
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededExceptionError,
+)
+from broker.protocol.entry_header import parse_header
+from broker.subscription.persistent_subscription import PersistentSubscription
+from broker.topic.backlog_quota import (
+    AGE,
+    EVICTION,
+    HOLD,
+    SIZE,
+    OldestMessage,
+    eviction_target,
+    exceeded,
+    limits_age,
+    limits_size,
+)
+from managed_ledger.errors import ManagedLedgerError
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.policies.effective import BacklogQuota
+    from broker.topic.persistent_topic import PersistentTopic
+    from managed_ledger.position import Position
+
+logger = logging.getLogger(__name__)
+
+_NO_EVICTIONS: Final[Mapping[str, int]] = MappingProxyType({SIZE: 0, AGE: 0})
+_BLOCKED = "Cannot create producer on topic with backlog quota exceeded"
+
+
+class BacklogCheck:
+    """Knows how far the durable subscriptions of a topic are behind.
+
+    Sizes cost nothing but arithmetic. The age needs the oldest entry: it is read once for each
+    position, and mostly found in the cache.
+    """
+
+    __slots__ = ("_evictions", "_oldest", "_oldest_at", "_topic")
+
+    def __init__(self, topic: PersistentTopic) -> None:
+        self._topic = topic
+        self._oldest: OldestMessage | None = None
+        self._oldest_at: Position | None = None  # where it is
+        self._evictions: Mapping[str, int] = _NO_EVICTIONS
+
+    @property
+    def evictions(self) -> Mapping[str, int]:
+        """Checks that moved subscriptions, by the type of the quota."""
+        return self._evictions
+
+    def _durable(self) -> list[PersistentSubscription]:
+        return [
+            subscription
+            for subscription in self._topic.subscriptions.values()
+            if isinstance(subscription, PersistentSubscription)
+            and subscription.durable
+            and not subscription.fenced
+        ]
+
+    def backlog_bytes(self) -> int:
+        """What the slowest durable subscription has still to acknowledge; 0 without any."""
+        slowest = min((each.cursor.mark_delete for each in self._durable()), default=None)
+        return 0 if slowest is None else self._topic.ledger.bytes_after(slowest)
+
+    # --- the oldest message
+
+    def _oldest_position(self) -> tuple[Position, str] | None:
+        return min(
+            (
+                (each.cursor.first_unacked(), each.name)
+                for each in self._durable()
+                if each.cursor.backlog
+            ),
+            default=None,
+        )
+
+    async def find_oldest(self) -> OldestMessage | None:
+        """The message that waits longest; None: everything is acknowledged.
+
+        Raises:
+            LedgerError, ManagedLedgerError, MetadataError: it can't be read.
+        """
+        if (found := self._oldest_position()) is None:
+            self._oldest = self._oldest_at = None
+        elif found[0] != self._oldest_at:
+            batch = await self._topic.ledger.read(found[0], 1, 1)
+            if batch is None:
+                return None
+            self._note(found, batch.heads[0])
+        return self._oldest
+
+    def _note(self, found: tuple[Position, str], head: bytes) -> None:
+        self._oldest_at = found[0]
+        self._oldest = OldestMessage(found[1], parse_header(head).publish_time_ms)
+
+    def stats(self, now_ms: int) -> dict[str, Any]:
+        """The fields of TopicStats about quotas and the backlog's age.
+
+        The age is that of the last check when the oldest entry of now would have to be read first.
+        """
+        quotas = self._topic.policies.backlog_quotas
+        found = self._oldest_position()
+        if found is None:
+            self._oldest = self._oldest_at = None
+        elif found[0] != self._oldest_at:
+            head = self._topic.ledger.cached_head(found[0])
+            if head is not None:
+                self._note(found, head)
+        oldest = self._oldest
+        metrics: dict[str, Any] = {
+            "backlogSize": self.backlog_bytes(),
+            "backlogQuotaLimitSize": quotas[SIZE].limit_bytes,
+            "backlogQuotaLimitTime": quotas[AGE].limit_s,
+            "oldestBacklogMessageAgeSeconds": -1 if oldest is None else oldest.age_s(now_ms),
+        }
+        if oldest is not None:
+            metrics["oldestBacklogMessageSubscriptionName"] = oldest.subscription
+        return metrics
+
+    # --- what follows from it
+
+    async def admit_producer(self) -> None:
+        """Let a new producer in, or not.
+
+        Raises:
+            ProducerBlockedQuotaExceededError, ProducerBlockedQuotaExceededExceptionError.
+        """
+        quotas = self._topic.policies.backlog_quotas
+        size, age = quotas[SIZE], quotas[AGE]
+        if (
+            limits_size(quotas)
+            and size.action != EVICTION
+            and self.backlog_bytes() >= size.limit_bytes
+        ):
+            raise _error_of(size)
+        if limits_age(quotas) and age.action != EVICTION:
+            try:
+                oldest = await self.find_oldest()
+            except (LedgerError, ManagedLedgerError, MetadataError) as error:
+                logger.warning("%s: age of the backlog unknown: %s", self._topic.name, error)
+                return
+            now_ms = self._topic.service.clock()
+            if oldest is not None and oldest.age_s(now_ms) > age.limit_s:
+                raise _error_of(age)
+
+    async def check(self, now_ms: int) -> None:
+        """Do what the quotas ask for: end the producers, or move the subscriptions.
+
+        Raises:
+            LedgerError, ManagedLedgerError, MetadataError: entries couldn't be read; what doesn't
+                need them is done.
+        """
+        failure: Exception | None = None
+        try:
+            oldest = await self.find_oldest()
+        except (LedgerError, ManagedLedgerError, MetadataError) as error:
+            oldest, failure = None, error
+        await self._enforce(oldest, now_ms)
+        if failure is not None:
+            raise failure
+
+    async def _enforce(self, oldest: OldestMessage | None, now_ms: int) -> None:
+        quotas = self._topic.policies.backlog_quotas
+        age_s = None if oldest is None else oldest.age_s(now_ms)
+        if (kind := exceeded(quotas, self.backlog_bytes(), age_s)) is None:
+            return
+        quota = quotas[kind]
+        if quota.action != EVICTION:
+            self._topic.dismiss_producers(_error_of(quota))
+        elif kind == SIZE:
+            self._evict_bytes(quota.limit_bytes)
+        else:
+            await self._evict_older(now_ms - quota.limit_s * 1000)
+
+    def _evict_bytes(self, limit_bytes: int) -> None:
+        target = self._topic.ledger.position_before_bytes(eviction_target(limit_bytes))
+        if target is None:
+            return
+        evicted = {each.name: each.evict_upto(target) for each in self._durable()}
+        self._report(SIZE, evicted)
+
+    async def _evict_older(self, publish_time_ms: int) -> None:
+        durable = self._durable()
+        results = await asyncio.gather(
+            *(each.expire_before(publish_time_ms) for each in durable), return_exceptions=True
+        )
+        moved = zip(durable, results, strict=True)
+        self._report(AGE, {each.name: n for each, n in moved if not isinstance(n, BaseException)})
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _report(self, kind: str, evicted: dict[str, int]) -> None:
+        moved = {name: entries for name, entries in evicted.items() if entries}
+        if moved:
+            self._evictions = {**self._evictions, kind: self._evictions[kind] + 1}
+            logger.info("%s: backlog quota %s exceeded, evicted %s", self._topic.name, kind, moved)
+
+
+def _error_of(quota: BacklogQuota) -> BrokerError:
+    if quota.action == HOLD:
+        return ProducerBlockedQuotaExceededError(_BLOCKED)
+    return ProducerBlockedQuotaExceededExceptionError(_BLOCKED)

@@ -1,0 +1,498 @@
+"""A topic whose entries live in a managed ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from bookkeeper.errors import LedgerError
+from broker.errors import (
+    AlreadyExistsError,
+    BrokerError,
+    PersistenceError,
+    PreconditionFailedError,
+    SubscriptionFencedError,
+    SubscriptionNotFoundError,
+    TopicFencedError,
+    TopicTerminatedError,
+)
+from broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
+from broker.service.metrics import PublishMetrics
+from broker.subscription.persistent_subscription import PersistentSubscription
+from broker.subscription.subscription import open_subscription, start_position
+from broker.topic.backlog_check import BacklogCheck
+from broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
+from managed_ledger.cursor.errors import CursorBusyError
+from managed_ledger.errors import (
+    AppendFailedError,
+    ManagedLedgerError,
+    ManagedLedgerFencedError,
+    ManagedLedgerTerminatedError,
+)
+from managed_ledger.position import LATEST, Position
+from metadata.errors import MetadataError, ValueTooLargeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from broker.policies.effective import EffectivePolicies
+    from broker.producer.producer import Producer, PublishBatch
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+    from broker.subscription.consumer import SubscribeRequest
+    from broker.subscription.subscription_base import Subscription
+    from managed_ledger.managed_ledger import ManagedLedger
+
+logger = logging.getLogger(__name__)
+
+_SETTLE_S: Final = 5.0
+"""How long an unload waits for entries under way; what is left is sent again by its clients."""
+STORAGE_ERRORS: Final = (LedgerError, ManagedLedgerError, MetadataError)
+"""What a managed ledger's calls raise: its own errors, and those of what it stands on."""
+EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
+_OWN_PROPERTIES: Final = frozenset({EPOCH_PROPERTY})
+
+
+class PersistentTopic(Topic):
+    """Publishes into a managed ledger; a receipt means that an ack quorum has synced the entry."""
+
+    persistent = True
+
+    # An object with more than 30 attributes in its dictionary pays 1.5 kB for a table of its own;
+    # the base class has nearly as many, so those that every idle topic has are here.
+    __slots__ = (
+        "_has_failed",
+        "_in_flight",
+        "_recovering",
+        "_settled",
+        "_switching",
+        "_terminating",
+        "backlog",
+        "deduplication",
+        "ledger",
+        "publish_figures",
+    )
+
+    def __init__(
+        self,
+        service: BrokerService,
+        name: TopicName,
+        ledger: ManagedLedger,
+        policies: EffectivePolicies,
+    ) -> None:
+        super().__init__(service, name, policies)
+        self.ledger = ledger
+        self.created_ms = ledger.lists.created_ms  # the topic's, not that of this load
+        self.backlog = BacklogCheck(self)
+        self.publish_figures = PublishMetrics()
+        self._in_flight = 0  # batches given to the ledger and not answered in full
+        self._has_failed = False  # fenced until every answer is out, for a failed append
+        self._recovering = False
+        self._terminating = False
+        self.deduplication: Deduplication | None = None
+        """There while the policies ask for it."""
+        self._switching = False  # it is being made, or taken away
+        self._settled: asyncio.Future[None] | None = None  # somebody waits for _in_flight == 0
+        if (epoch := ledger.properties.get(EPOCH_PROPERTY)) is not None:
+            self.epoch = int(epoch)
+        self.terminated = ledger.terminated is not None
+        for cursor_name, cursor in ledger.cursors.items():
+            if cursor_name not in RESERVED_SUBSCRIPTIONS:
+                self.subscriptions[cursor_name] = open_subscription(
+                    self, cursor_name, cursor, ledger=ledger
+                )
+        ledger.on_appended = self._on_appended
+        ledger.on_fenced = self._on_fenced
+
+    async def _check_storage(self) -> None:
+        missing = self.ledger.missing_bookies
+        if 0 < missing < self.ledger.config.ensemble_size:
+            # Its sends would fail one after the other. With no bookie at all the storage is down or
+            # full, which passes: then what is sent waits, or fails, by itself.
+            raise PersistenceError(
+                f"{self.ledger.config.ensemble_size} bookies are asked for, {missing} are missing"
+            )
+        await self.backlog.admit_producer()
+        if self.deduplication is not None:
+            await self.deduplication.wait_end()
+
+    def _check_takes_entries(self) -> None:
+        super()._check_takes_entries()
+        if self.deduplication is not None and self.deduplication.seeks_end:
+            raise TopicFencedError(f"Topic {self.full_name} doesn't know yet what it has stored")
+
+    def policies_changed(self) -> None:
+        super().policies_changed()
+        config = self.service.loader.ledger_config(self.policies)
+        if config != self.ledger.config:
+            self.ledger.configure(config)
+        if self._deduplication_differs():
+            self.service.run(self.switch_deduplication())
+
+    # --- de-duplication
+
+    def _wants_deduplication(self) -> bool:
+        return self.policies.deduplication and not self.name.is_system
+
+    def _deduplication_differs(self) -> bool:
+        """Whether it isn't as the policies ask for."""
+        if self._switching or self.fenced:
+            return False
+        if self._wants_deduplication():
+            return self.deduplication is None or not self.deduplication.judges
+        # A cursor whose delete failed would hold back everything.
+        return self.deduplication is not None or DEDUPLICATION_CURSOR in self.ledger.cursors
+
+    async def prepare(self) -> None:
+        """Before the topic serves anybody: what its producers stored so far is known again.
+
+        Raises:
+            PersistenceError: it can't be read.
+        """
+        try:
+            if self._wants_deduplication():
+                self.deduplication = Deduplication(self)
+                await self.deduplication.start()
+            elif DEDUPLICATION_CURSOR in self.ledger.cursors:  # switched off while nobody had it
+                await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't restore de-duplication: {error}") from error
+
+    async def switch_deduplication(self) -> None:
+        """Begin or end it, until it is as the policies ask for."""
+        while self._deduplication_differs():
+            self._switching = True
+            try:
+                if self._wants_deduplication():
+                    self.deduplication = Deduplication(self)
+                    await self.deduplication.start()
+                else:
+                    self.deduplication = None
+                    await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
+            except STORAGE_ERRORS as error:
+                self.deduplication = None  # the next sweep tries again
+                logger.warning("%s: can't switch de-duplication: %s", self.name, error)
+                return
+            finally:
+                self._switching = False
+
+    def sweep_deduplication(self, now_ms: int) -> None:
+        """Its timers; and what could not be switched is tried again."""
+        if self._deduplication_differs():
+            self.service.run(self.switch_deduplication())
+        elif self.deduplication is not None:
+            self.deduplication.sweep(now_ms)
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        if self.deduplication is None:
+            return -1
+        return self.deduplication.last_sequence_id(producer_name)
+
+    # --- entries
+
+    def publish(self, producer: Producer, batch: PublishBatch) -> None:
+        if self.fenced or self._terminating:
+            self._refuse(batch, TopicFencedError(f"Topic {self.full_name} is fenced"))
+            return
+        if self.terminated:
+            self._refuse(batch, TopicTerminatedError(f"Topic {self.full_name} is terminated"))
+            return
+        deduplication = self.deduplication
+        if deduplication is not None and deduplication.seeks_end:
+            self._refuse(batch, TopicFencedError(f"Topic {self.full_name} is recovering"))
+            return
+        self._count(batch)
+        self.publish_figures.published(batch.bodies, batch.entry_bytes)
+        batch.published_s = perf_counter()
+        self._in_flight += 1
+        if deduplication is not None and deduplication.judges:
+            deduplication.publish(batch)
+            return
+        self.ledger.append(
+            batch.heads,
+            cast("list[bytes | memoryview]", batch.bodies),
+            partial(self.on_appended_batch, batch),
+        )
+
+    def on_appended_batch(
+        self,
+        batch: PublishBatch,
+        ledger_id: int,
+        first_entry_id: int,
+        count: int,
+        error: BaseException | None,
+    ) -> None:
+        """A part of a batch, in order, is durable or lost."""
+        offset = self._take_answer(batch, count)
+        sink = batch.producer.sink
+        if error is None:
+            if self.deduplication is not None:
+                last = (ledger_id, first_entry_id + count - 1)
+                self.deduplication.on_stored(batch, offset, count, last)
+            latency_ms = (perf_counter() - batch.published_s) * 1000
+            self.publish_figures.stored(latency_ms, count)
+            self.service.metrics.publish.record(latency_ms, count)
+            sink.publish_done(batch, offset, count, ledger_id, first_entry_id)
+            return
+        if isinstance(error, ManagedLedgerTerminatedError):
+            # `terminate` is under way and ends the producers next: see there.
+            sink.publish_failed(batch, offset, count, TopicFencedError("Topic is being terminated"))
+            return
+        # Nothing behind a lost entry may be stored: the clients are told to come back and resend
+        # everything from the first unanswered one on (wire-protocol 9, trap 12).
+        sink.publish_failed(batch, offset, count, TopicFencedError(str(error)))
+        self._on_storage_failure(error)
+
+    def on_not_appended(self, batch: PublishBatch, count: int, error: Exception | None) -> None:
+        """The next entries of a batch weren't given to the ledger: duplicates, or ``error``."""
+        offset = self._take_answer(batch, count)
+        sink = batch.producer.sink
+        if error is None:
+            sink.publish_done(batch, offset, count, -1, -1)
+        else:
+            sink.publish_failed(batch, offset, count, error)
+        self._end_failure()
+
+    def _take_answer(self, batch: PublishBatch, count: int) -> int:
+        """Note that ``count`` more entries of a batch are answered; index of the first of them."""
+        offset = batch.answered
+        batch.answered += count
+        if batch.answered >= len(batch.sequence_ids):
+            self._in_flight -= 1
+            if self._in_flight == 0 and self._settled is not None and not self._settled.done():
+                self._settled.set_result(None)
+        return offset
+
+    def _on_appended(self) -> None:
+        """Once per tick in which the end of the log moved."""
+        for subscription in self.subscriptions.values():
+            subscription.on_appended()
+
+    def _on_storage_failure(self, error: BaseException) -> None:
+        if not self.fenced:
+            logger.error("%s: append failed, fencing: %s", self.name, error)
+            self.fenced = True
+            self._evict(TopicFencedError(f"Topic {self.full_name} lost its storage"))
+        if isinstance(error, AppendFailedError):
+            self._has_failed = True
+            self._end_failure()
+        else:
+            self._on_fenced(error)
+
+    def _end_failure(self) -> None:
+        """Once nobody's older entries are under way, the ledger takes new ones again."""
+        if self._has_failed and not (self._in_flight or self._recovering or self.closing):
+            logger.info("%s: append failures settled", self.name)
+            self._has_failed = self.fenced = False
+            if self.deduplication is not None:
+                self.deduplication.on_settled()
+
+    def evict_producers(self, error: BrokerError) -> None:
+        """They come back and send again what wasn't answered."""
+        self._evict(error)
+
+    def _on_fenced(self, error: BaseException) -> None:
+        """Another owner, or a ledger that can't go on: unload; the next client loads it anew."""
+        if self._recovering:
+            return
+        self._recovering = True
+        logger.warning("%s: unloading, storage is gone: %s", self.name, error)
+        if not self.fenced:
+            self.fenced = True
+            self._evict(TopicFencedError(f"Topic {self.full_name} lost its storage"))
+        self.service.run(self.service.unload_topic(self.name))
+
+    # --- subscriptions
+
+    async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
+        name = request.subscription
+        try:
+            if request.durable:
+                return await self._open_durable(request)
+            start = await start_position(self.ledger, request, self.service.clock())
+            cursor = self.ledger.new_non_durable_cursor(start, name)
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't open the cursor of {name}: {error}") from error
+        subscription = open_subscription(self, name, cursor, ledger=self.ledger, durable=False)
+        self.subscriptions[name] = subscription
+        return subscription
+
+    async def _open_durable(self, request: SubscribeRequest) -> Subscription:
+        if not self.policies.auto_subscription_creation:
+            raise SubscriptionNotFoundError(
+                f"Subscription {request.subscription} does not exist and may not be created"
+            )
+        start = await start_position(self.ledger, request, self.service.clock())
+        return await self._create_durable(request.subscription, start, request.properties)
+
+    async def _create_durable(
+        self, name: str, start: Position, properties: Mapping[str, str] | None
+    ) -> Subscription:
+        cursor = await self.ledger.open_cursor(name, start, properties or {})
+        self._check_open()
+        subscription = open_subscription(self, name, cursor, ledger=self.ledger)
+        self.subscriptions[name] = subscription
+        return subscription
+
+    async def create_subscription(
+        self,
+        name: str,
+        initial: Position = LATEST,
+        properties: Mapping[str, str] | None = None,
+    ) -> Subscription:
+        self._check_open()
+        if name in self.subscriptions or name in self._opening:
+            raise AlreadyExistsError(f"Subscription {name} already exists for topic")
+        self._check_subscription_count(name)
+        try:
+            return await self._create_durable(name, initial, properties)
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't create the cursor of {name}: {error}") from error
+
+    # --- administration
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What users stored with the topic; the broker's own are not among them."""
+        return {
+            name: value
+            for name, value in self.ledger.properties.items()
+            if name not in _OWN_PROPERTIES
+        }
+
+    async def update_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Apply a pure change, perhaps more than once, to the users' properties.
+
+        Raises:
+            PreconditionFailedError: the change adds a name that is the broker's, or too many bytes.
+            PersistenceError.
+        """
+
+        def apply(before: Mapping[str, str]) -> dict[str, str]:
+            own = {name: value for name, value in before.items() if name in _OWN_PROPERTIES}
+            users = change({name: value for name, value in before.items() if name not in own})
+            if taken := sorted(_OWN_PROPERTIES.intersection(users)):
+                raise PreconditionFailedError(f"Property {taken[0]} is reserved")
+            return {**users, **own}
+
+        try:
+            await self.ledger.update_properties(apply)
+        except ValueTooLargeError as error:
+            raise PreconditionFailedError(f"Properties of {self.name}: {error}") from error
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't store the properties: {error}") from error
+
+    async def truncate(self) -> None:
+        """Acknowledge everything for every subscription and delete what is stored.
+
+        Raises:
+            TopicFencedError, SubscriptionFencedError, PersistenceError.
+        """
+        self._check_open()
+        # The dispatchers let go of what they hold; the ledger then moves every cursor.
+        for subscription in list(self.subscriptions.values()):
+            if isinstance(subscription, PersistentSubscription):
+                subscription.clear_backlog()
+        try:
+            await self.ledger.truncate()
+        except CursorBusyError as error:
+            raise SubscriptionFencedError(f"A subscription is being reset: {error}") from error
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't truncate {self.full_name}: {error}") from error
+
+    async def trim(self) -> None:
+        """Delete now what no subscription and no retention needs.
+
+        Raises:
+            TopicFencedError, PersistenceError.
+        """
+        self._check_open()
+        try:
+            await self.ledger.trim()
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't trim {self.full_name}: {error}") from error
+
+    # --- life
+
+    async def terminate(self) -> Position:
+        """Take no more entries, for good; consumers drain. The last position."""
+        self._check_open()
+        # What arrives from now on gets no SEND_ERROR but, in the end, CLOSE_PRODUCER: the client
+        # comes back, hears TopicTerminated and fails its messages. Go's client only forgets the
+        # producer at such a SEND_ERROR, and its messages wait for their timeout.
+        self._terminating = True
+        told: BrokerError = TopicFencedError(f"Topic {self.full_name} could not be terminated")
+        try:
+            last = await self.ledger.terminate()
+            self.terminated = True
+            told = TopicTerminatedError(f"Topic {self.full_name} is terminated")
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't terminate {self.full_name}: {error}") from error
+        finally:
+            self._terminating = False
+            self._evict(told)
+        for subscription in list(self.subscriptions.values()):
+            subscription.on_terminated()
+        return last
+
+    async def _settle(self) -> None:
+        if self._in_flight and not self._recovering:
+            self._settled = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._settled,), timeout=_SETTLE_S)
+
+    async def _store_epoch(self, epoch: int) -> None:
+        try:
+            await self.ledger.update_properties(
+                lambda before: {**before, EPOCH_PROPERTY: str(epoch)}
+            )
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Can't store the topic epoch: {error}") from error
+
+    def _give_up_storage(self) -> None:
+        self._recovering = True  # it is being unloaded already
+        self.ledger.fence(ManagedLedgerFencedError(f"{self.name}: another broker owns its bundle"))
+
+    async def _close_storage(self) -> None:
+        self.ledger.on_appended = None
+        self.ledger.on_fenced = None
+        if self.deduplication is not None and self.ledger.is_open:
+            self.deduplication.snapshot()  # stored by the close: the next owner reads little
+        await self.ledger.close()
+
+    async def _delete_storage(self) -> None:
+        self.ledger.on_appended = None
+        self.ledger.on_fenced = None
+        try:
+            await self.ledger.delete()
+        except BaseException:
+            await self.ledger.close()
+            raise
+
+    @property
+    def holds_entries(self) -> bool:
+        return self.ledger.entry_count > 0
+
+    # --- statistics
+
+    def storage_stats(self) -> dict[str, Any]:
+        return {
+            **super().storage_stats(),
+            "storageSize": self.ledger.total_bytes,
+            "deduplicationStatus": "Disabled"
+            if self.deduplication is None
+            else self.deduplication.status,
+            **self._offload_stats(),
+            **self.backlog.stats(self.service.clock()),
+        }
+
+    def _offload_stats(self) -> dict[str, int]:
+        offloads = self.ledger.offloads
+        return {
+            "offloadedStorageSize": offloads.copied_bytes,
+            "lastOffloadLedgerId": offloads.last_ledger_id,
+            "lastOffloadSuccessTimeStamp": offloads.last_success_ms,
+            "lastOffloadFailureTimeStamp": offloads.last_failure_ms,
+        }

@@ -1,0 +1,520 @@
+"""What every topic is: a name, producers, subscriptions; storage is the subclasses' matter.
+
+``PersistentTopic`` (persistent_topic.py) appends to a managed ledger, ``NonPersistentTopic``
+(non_persistent_topic.py) hands entries straight to its subscriptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import (
+    AlreadyExistsError,
+    BrokerError,
+    BrokerMetadataError,
+    ConsumerBusyError,
+    NamingError,
+    NotAllowedError,
+    ProducerBusyError,
+    ProducerFencedError,
+    SubscriptionNotFoundError,
+    TopicFencedError,
+    TopicTerminatedError,
+)
+from broker.producer import producer_registry as producer_registry
+from broker.producer.producer import Producer
+from broker.producer.producer_registry import ProducerRegistry
+from broker.rate_limits.rates import RateSampler
+from broker.rate_limits.topic_rates import TopicRates
+from broker.schema.definition import SchemaDefinition
+from broker.schema.schema_checks import admit_consumer, admit_producer
+from broker.subscription.consumer import SUB_TYPE_NAMES
+from broker.topic.topic_stats import topic_stats
+from managed_ledger.position import LATEST, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.policies.effective import EffectivePolicies
+    from broker.producer.producer import ProducerRequest, PublishBatch
+    from broker.protocol.topic_name import TopicName
+    from broker.service.broker_service import BrokerService
+    from broker.subscription.consumer import Consumer, ConsumerSink, SubscribeRequest
+    from broker.subscription.subscription_base import Subscription
+    from bundles.lookup import BrokerLookup
+
+logger = logging.getLogger(__name__)
+
+RESERVED_SUBSCRIPTIONS = frozenset(("pulsar.dedup", "__compaction"))
+_RESERVED_PREFIX = "pulsar.repl"
+_ENCRYPTION = "Encryption is required in this namespace"
+
+
+class Topic(ABC):
+    """A loaded topic. One loop owns it; only its own methods change it."""
+
+    persistent: bool = False
+    new_owner: BrokerLookup | None = None
+    """Where its clients find it again, once it is closed; None: they look it up."""
+
+    def __init__(
+        self, service: BrokerService, name: TopicName, policies: EffectivePolicies
+    ) -> None:
+        self.service = service
+        self.name = name
+        self.policies = policies
+        """What holds for it; replaced by the policy feed, which then calls policies_changed."""
+        self.full_name = str(name)
+        self.registry = ProducerRegistry()
+        self.producers: dict[str, Producer] = self.registry.by_name
+        self.subscriptions: dict[str, Subscription] = {}
+        self.epoch: int | None = None
+        """Of the exclusive producers, durable; None: there never was one."""
+        self.terminated = False
+        self.fenced = False
+        """No new producers, consumers or entries: being closed, deleted or re-opened."""
+        self.closing = False
+        """Fenced for good: this object will not serve again."""
+        self.created_ms = self.active_ms = service.clock()
+        self.last_publish_ms = 0
+        self.entries_in = self.messages_in = self.bytes_in = self.chunks_in = 0
+        self.messages_out_before = self.bytes_out_before = 0  # of subscriptions that are gone
+        self.rates = RateSampler()
+        self._opening: dict[str, asyncio.Task[Subscription]] = {}
+        self.rate_limits = TopicRates(self)
+
+    # --- producers
+
+    async def add_producer(self, request: ProducerRequest) -> Producer:
+        """Register a producer (checks, access mode, epoch). ``waiting`` on the result: queued.
+
+        Raises:
+            BrokerError: as wire-protocol 4.4 lists.
+        """
+        self._check_open()
+        if self.terminated:
+            raise TopicTerminatedError(f"Topic {self.full_name} is terminated")
+        await self._check_storage()
+        self._check_encryption(request)
+        schema_version = await admit_producer(self, request.schema, self.policies)
+        if request.initial_subscription and self.persistent:
+            await self._ensure_initial_subscription(request.initial_subscription)
+        producer = Producer(self, request, self.service.clock())
+        producer.schema_version = schema_version
+        await self._free_name(producer)
+        self._check_takes_entries()
+        self._check_encryption(request)  # the policy may have come while we waited
+        self._require(producer)
+        producers_max = self.policies.max_producers
+        if 0 < producers_max <= sum(1 for _ in self.registry) and not self.name.is_system:
+            raise ProducerBusyError("Topic reached max producers limit")
+        await self._admit(producer)
+        self.active_ms = self.service.clock()
+        for throttle in (self.rate_limits.publish, self.service.publish_throttle):
+            if throttle is not None:
+                throttle.enter(producer.sink)
+        return producer
+
+    async def _check_storage(self) -> None:  # noqa: B027 - only stored topics have any
+        """Raises what a new producer is told when the storage can't, or mustn't, take more."""
+
+    def _check_takes_entries(self) -> None:
+        """Raises what a producer is told that comes too early or too late."""
+        self._check_open()
+
+    def _check_encryption(self, request: ProducerRequest) -> None:
+        if self.policies.encryption_required and not request.encrypted:
+            raise BrokerMetadataError(_ENCRYPTION)
+
+    def _require(self, producer: Producer) -> None:
+        """Tell a producer what is checked for each of its entries."""
+        producer.require(
+            encryption=self.policies.encryption_required,
+            delay_max_ms=self.policies.delayed_delivery.delay_max_ms,
+            message_bytes_max=self.policies.max_message_size,
+        )
+
+    async def _free_name(self, producer: Producer) -> None:
+        """Make the name available, or raise (wire-protocol 4.4, "Duplicate producer_name")."""
+        while (other := self.registry.same_name(producer.name)) is not None:
+            if other.sink is producer.sink:
+                if other.producer_id != producer.producer_id or producer.epoch <= other.epoch:
+                    raise producer_registry.name_taken(producer.name)
+            elif await other.sink.check_liveness():
+                # It may have left while we asked; only the one we asked about counts.
+                if self.registry.same_name(producer.name) is other:
+                    raise producer_registry.name_taken(producer.name)
+                continue
+            self.registry.remove(other)  # replaced by its own client, or dead
+
+    async def _admit(self, producer: Producer) -> None:
+        verdict = self.registry.decide(producer, self.epoch)
+        if verdict == producer_registry.JOIN:
+            self.registry.join(producer)
+        elif verdict == producer_registry.WAIT:
+            self.registry.wait(producer)
+        else:
+            if verdict == producer_registry.TAKE_OVER:
+                self._evict(ProducerFencedError("Topic is taken over by another producer"))
+            self.registry.claim(producer)
+            await self._own(producer)
+
+    async def _own(self, producer: Producer) -> None:
+        """Make the claimed producer the exclusive one; its epoch is durable before it may send."""
+        if producer.topic_epoch is not None:
+            epoch = producer.topic_epoch
+        else:
+            epoch = 0 if self.epoch is None else self.epoch + 1
+        try:
+            if epoch != self.epoch:
+                await self._store_epoch(epoch)
+        except BaseException:
+            self.registry.unclaim(producer)
+            self._promote_next()  # somebody may have queued behind it meanwhile
+            raise
+        if self.registry.owner is not producer:  # taken over, closed or left while storing
+            raise ProducerFencedError("Topic was taken over by another producer")
+        self.epoch = producer.topic_epoch = epoch
+        self.registry.join(producer)
+
+    def remove_producer(self, producer: Producer) -> None:
+        """Forget a producer; promotes a waiting one. Unknown producers are ignored."""
+        if self.registry.remove(producer):
+            self.active_ms = self.service.clock()
+        self._promote_next()
+
+    def _promote_next(self) -> None:
+        if not self.fenced and (new_owner := self.registry.next_owner()) is not None:
+            self.service.run(self._promote(new_owner))
+
+    async def _promote(self, producer: Producer) -> None:
+        try:
+            await self._own(producer)
+        except BrokerError as error:
+            producer.tell_ready(error)
+            self.remove_producer(producer)
+        else:
+            producer.waiting = False
+            producer.tell_ready(None)
+
+    def _evict(self, error: BrokerError, *, tell_waiting: BrokerError | None = None) -> None:
+        """Close every producer: CLOSE_PRODUCER for those that produce, an error for the queue."""
+        for producer in self.registry.evict_all():
+            if producer.waiting:
+                producer.tell_ready(tell_waiting or error)
+            else:
+                producer.sink.close_producer(producer)
+
+    def dismiss_producers(self, error: BrokerError) -> None:
+        """End every producer; its entries under way are answered first, or they would come twice.
+
+        A client is told with CLOSE_PRODUCER and hears why when it comes back; who waits for
+        exclusive access hears ``error``.
+        """
+        for producer in [*self.registry.waiting, *self.registry.by_name.values()]:
+            self.dismiss_producer(producer, error)
+
+    def dismiss_producer(self, producer: Producer, error: BrokerError) -> None:
+        """End one producer in the same way."""
+        if producer.waiting:
+            self.remove_producer(producer)
+            producer.tell_ready(error)
+        elif producer.sent == producer.answered:
+            self._dismiss(producer)
+        elif not producer.leaving:
+            producer.leaving = True
+            if producer.on_settled is None:  # else its client closes it just now
+                producer.on_settled = partial(self._dismiss, producer)
+
+    def _dismiss(self, producer: Producer) -> None:
+        self.remove_producer(producer)
+        producer.sink.close_producer(producer)
+
+    async def _ensure_initial_subscription(self, name: str) -> None:
+        if name in self.subscriptions:
+            return
+        if not self.policies.auto_subscription_creation:
+            raise NotAllowedError(
+                "Initial subscription doesn't exist and may not be created automatically"
+            )
+        try:
+            await self.create_subscription(name, (-1, -1))
+        except AlreadyExistsError:
+            return  # somebody else was faster
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """Of a producer of that name: the highest that is stored; -1: none is known."""
+        del producer_name
+        return -1
+
+    # --- entries
+
+    @abstractmethod
+    def publish(self, producer: Producer, batch: PublishBatch) -> None:
+        """Take entries; every one is answered through ``producer.sink``, in order."""
+
+    def _count(self, batch: PublishBatch) -> None:
+        self.entries_in += len(batch.sequence_ids)
+        self.messages_in += batch.message_count
+        self.bytes_in += batch.entry_bytes
+        self.chunks_in += batch.chunked_count
+        self.last_publish_ms = self.service.clock()
+        producer = batch.producer
+        producer.entries_in += len(batch.sequence_ids)
+        producer.messages_in += batch.message_count
+        producer.bytes_in += batch.entry_bytes
+        producer.chunks_in += batch.chunked_count
+        if (throttle := self.rate_limits.publish) is not None:
+            throttle.charge(producer.sink, batch.message_count, batch.entry_bytes)
+        if (throttle := self.service.publish_throttle) is not None:
+            throttle.charge(producer.sink, batch.message_count, batch.entry_bytes)
+
+    def _refuse(self, batch: PublishBatch, error: Exception) -> None:
+        """Answer what is left of a batch with an error."""
+        offset = batch.answered
+        count = len(batch.sequence_ids) - offset
+        batch.answered += count
+        if count:
+            batch.producer.sink.publish_failed(batch, offset, count, error)
+
+    # --- subscriptions
+
+    async def subscribe(self, request: SubscribeRequest, sink: ConsumerSink) -> Consumer:
+        """Create or open the subscription and add a consumer to it.
+
+        Raises:
+            BrokerError: as wire-protocol 4.6 lists.
+        """
+        self._check_open()
+        name = request.subscription
+        _check_subscription_name(name)
+        self.rate_limits.check_subscribe(request, sink)
+        await self._check_subscribe(request)
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            subscription = await self._open_once(request)
+        if subscription.durable != request.durable and self.persistent:
+            kind = "durable" if subscription.durable else "non-durable"
+            raise NotAllowedError(f"Subscription {name} exists and is {kind}")
+        if request.replicate_state:
+            await subscription.set_replicated(True)
+        consumer = await subscription.add_consumer(request, sink)
+        self.active_ms = self.service.clock()
+        return consumer
+
+    async def _check_subscribe(self, request: SubscribeRequest) -> None:
+        if request.schema is not None:
+            await admit_consumer(
+                self, request.schema, self.policies, has_entries=self.holds_entries
+            )
+            # The consumer keeps its request: of half a megabyte only the type matters from here on.
+            request.schema = SchemaDefinition(request.schema.type, b"")
+            self._check_open()  # the check may have taken a while
+        policies = self.policies
+        enabled = policies.subscription_types
+        if SUB_TYPE_NAMES[request.sub_type] not in enabled:
+            raise NotAllowedError(
+                f"Subscription of type {SUB_TYPE_NAMES[request.sub_type]} is disabled"
+            )
+        self.check_consumer_count()
+        if request.subscription not in self.subscriptions:
+            self._check_subscription_count(request.subscription)
+
+    def check_consumer_count(self) -> None:
+        """Raises ConsumerBusyError: one more consumer is one too many."""
+        limit = self.policies.max_consumers
+        if limit <= 0 or self.name.is_system:
+            return
+        if sum(len(s.consumers) for s in self.subscriptions.values()) >= limit:
+            raise ConsumerBusyError("Topic reached max consumers limit")
+
+    def _check_subscription_count(self, name: str) -> None:
+        """Raises NotAllowedError: one more subscription is one too many."""
+        limit = self.policies.max_subscriptions
+        opening = self._opening.keys() - self.subscriptions.keys() - {name}
+        if 0 < limit <= len(self.subscriptions) + len(opening) and not self.name.is_system:
+            raise NotAllowedError(
+                f"Exceed the maximum number of subscriptions of the topic: {self.full_name}"
+            )
+
+    async def _open_once(self, request: SubscribeRequest) -> Subscription:
+        """Joins concurrent openings of one name: there must never be two cursors of it."""
+        name = request.subscription
+        if (task := self._opening.get(name)) is None:
+            task = asyncio.get_running_loop().create_task(self._open_subscription(request))
+            self._opening[name] = task
+            task.add_done_callback(partial(self._on_opened, name))
+        return await asyncio.shield(task)
+
+    def _on_opened(self, name: str, task: asyncio.Task[Subscription]) -> None:
+        self._opening.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # told to those who wait; they may all have gone
+
+    @abstractmethod
+    async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
+        """Create what the request names and register it in ``subscriptions``."""
+
+    @abstractmethod
+    async def create_subscription(
+        self,
+        name: str,
+        initial: Position = LATEST,
+        properties: Mapping[str, str] | None = None,
+    ) -> Subscription:
+        """Create a durable subscription whose first delivered entry is at ``initial``.
+
+        Raises:
+            AlreadyExistsError: it exists.
+        """
+
+    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
+        """Delete a subscription and its cursor.
+
+        Raises:
+            SubscriptionNotFoundError: there is none.
+            TopicBusyError: consumers are connected and ``force`` is false.
+        """
+        if (subscription := self.subscriptions.get(name)) is None:
+            raise SubscriptionNotFoundError(f"Subscription {name} not found")
+        await subscription.delete(force=force)
+        if self.subscriptions.get(name) is subscription:
+            self.forget_subscription(name)
+
+    def forget_subscription(self, name: str) -> None:
+        """A subscription ended itself: unsubscribed, or non-durable without consumers."""
+        if (subscription := self.subscriptions.pop(name, None)) is not None:
+            self.active_ms = self.service.clock()
+            final = subscription.stats(self.active_ms)
+            self.messages_out_before += final.get("msgOutCounter", 0)
+            self.bytes_out_before += final.get("bytesOutCounter", 0)
+
+    # --- life
+
+    def _check_open(self) -> None:
+        if self.fenced:
+            raise TopicFencedError(f"Topic {self.full_name} is temporarily unavailable")
+
+    def policies_changed(self) -> None:
+        """``policies`` is new: apply what isn't read at each use.
+
+        Whoever is connected stays, though a limit was lowered or a subscription type was switched
+        off; only a producer that doesn't encrypt goes when encryption becomes a duty, as in Pulsar.
+        """
+        self.rate_limits.apply()
+        for subscription in self.subscriptions.values():
+            subscription.policies_changed()
+        for producer in list(self.registry):
+            if producer.encrypted or not self.policies.encryption_required:
+                self._require(producer)
+                continue
+            self.remove_producer(producer)
+            if producer.waiting:
+                producer.tell_ready(BrokerMetadataError(_ENCRYPTION))
+            else:
+                producer.sink.close_producer(producer)
+
+    def in_use(self) -> bool:
+        """Whether clients or durable subscriptions hold it."""
+        return bool(self.subscriptions) or any(True for _ in self.registry)
+
+    async def close(self, new_owner: BrokerLookup | None = None, *, lost: bool = False) -> None:
+        """Unload: fence, disconnect all clients, flush cursors, close storage.
+
+        Args:
+            new_owner: the broker that gets the topic; clients are sent there.
+            lost: that broker has it already: nothing is written any more.
+        """
+        self.fenced = self.closing = True
+        self.new_owner = new_owner
+        if lost:
+            self._give_up_storage()
+        # First the receipts, then CLOSE_PRODUCER: what is stored isn't sent again.
+        await self._settle()
+        self._evict(TopicFencedError(f"Topic {self.full_name} is being unloaded"))
+        self.rate_limits.close()
+        # All at once: until the last one is stored nobody serves the topic.
+        closing = self._close_subscriptions("topic is unloaded")
+        results = await asyncio.gather(closing, self._close_storage(), return_exceptions=True)
+        self.subscriptions.clear()
+        if isinstance(results[-1], BaseException):
+            raise results[-1]
+
+    async def _close_subscriptions(self, reason: str) -> None:
+        await asyncio.gather(
+            *(self._close_subscription(each, reason) for each in self.subscriptions.values())
+        )
+
+    async def _close_subscription(self, subscription: Subscription, reason: str) -> None:
+        try:
+            await subscription.close(reason)
+        except Exception:
+            # One cursor that can't be flushed must not keep the others from closing.
+            logger.exception("%s: subscription %s not closed cleanly", self.name, subscription.name)
+
+    async def delete(self) -> None:
+        """Fence, disconnect all clients, delete storage and the subscriptions with it.
+
+        If that fails, this object is closed all the same: nobody is connected to it, and the next
+        load finds everything as it was, or nothing.
+        """
+        self.fenced = self.closing = True
+        self._evict(TopicFencedError(f"Topic {self.full_name} is being deleted"))
+        self.rate_limits.close()
+        await self._close_subscriptions("topic is deleted")
+        self.subscriptions.clear()
+        await self._delete_storage()
+
+    @abstractmethod
+    async def _store_epoch(self, epoch: int) -> None:
+        """Make the producers' epoch durable."""
+
+    @abstractmethod
+    async def _settle(self) -> None:
+        """Wait, not for ever, until the entries under way are answered."""
+
+    def _give_up_storage(self) -> None:  # noqa: B027 - only stored topics have any
+        """Another broker owns it: write no more."""
+
+    @abstractmethod
+    async def _close_storage(self) -> None: ...
+
+    @abstractmethod
+    async def _delete_storage(self) -> None: ...
+
+    @property
+    def holds_entries(self) -> bool:
+        """Whether a new subscription from the earliest message would get something."""
+        return False
+
+    # --- statistics
+
+    def sample(self, now_ms: int) -> None:
+        """Take a point for the rates of the topic and its producers."""
+        self.rates.sample(
+            now_ms, (self.entries_in, self.messages_in, self.bytes_in, self.chunks_in)
+        )
+        for producer in self.registry:
+            producer.sample(now_ms)
+        self.rate_limits.sample()
+        for subscription in self.subscriptions.values():
+            subscription.sample(now_ms)
+
+    def storage_stats(self) -> dict[str, Any]:
+        """The fields that only some topics fill."""
+        return {"publishRateLimitedTimes": self.rate_limits.publish_limited_times}
+
+    def stats(self) -> dict[str, Any]:
+        """TopicStats in Pulsar's shape (http-api 3.4)."""
+        return topic_stats(self)
+
+
+def _check_subscription_name(name: str) -> None:
+    if not name.strip():
+        raise NamingError("Empty subscription name")
+    if name.startswith(_RESERVED_PREFIX) or name in RESERVED_SUBSCRIPTIONS:
+        raise NamingError(f"Subscription name {name!r} is reserved")

@@ -1,0 +1,363 @@
+"""Loading and unloading of topics: at most one load per name, a bounded number at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from broker.errors import (
+    BrokerError,
+    BrokerMetadataError,
+    InvalidTopicError,
+    NotAllowedError,
+    PersistenceError,
+    PreconditionFailedError,
+    ServiceNotReadyError,
+    TopicFencedError,
+    TopicNotFoundError,
+)
+from broker.protocol.topic_name import TopicName
+from broker.topic.non_persistent_topic import NonPersistentTopic
+from broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
+from broker.topic.topic_index import TopicIndex
+from bundles.errors import BundleError
+from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFoundError
+from metadata.errors import MetadataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.policies.effective import EffectivePolicies
+    from broker.service.broker_service import BrokerService
+    from broker.topic.topic import Topic
+    from bundles.lookup import BrokerLookup
+
+logger = logging.getLogger(__name__)
+
+
+class TopicLoader:
+    """Owner of ``service.topics``."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._topics, self._index = service.topics, TopicIndex()
+        self._loading: dict[str, asyncio.Task[Topic]] = {}
+        self._unloading: dict[str, asyncio.Task[None]] = {}
+        self._creating: dict[str, set[str]] = {}  # full names, by namespace
+        self._permits = asyncio.Semaphore(service.config.max_concurrent_topic_load_request)
+        self._closed = False
+
+    @property
+    def loading(self) -> int:
+        """Loads under way, and waiting for their turn."""
+        return len(self._loading)
+
+    def loaded_in(self, bundle: str) -> list[str]:
+        """Full names of the loaded topics of ``tenant/ns/0x..._0x...``."""
+        return self._index.within(bundle)
+
+    async def load(
+        self,
+        name: TopicName,
+        *,
+        create: bool,
+        forced: bool = False,
+        acquire: bool = True,
+        properties: Mapping[str, str] | None = None,
+    ) -> Topic:
+        """The loaded topic; joins a load that is under way.
+
+        Args:
+            create: create an absent topic, if the policies allow it.
+            forced: create it whatever they say (an admin asked).
+            acquire: own its bundle if nobody does and this broker is chosen to.
+            properties: of a topic that is created.
+        Raises:
+            BrokerError: see ``BrokerService.get_topic``.
+        """
+        full = str(name)
+        while True:
+            if (topic := self._topics.get(full)) is not None:
+                return topic
+            if self._closed or not self._service.ready:
+                raise ServiceNotReadyError("The broker is starting or stopping")
+            joined = self._loading.get(full)
+            task = joined or self._start(name, create, forced, acquire, properties)
+            timeout_s = self._service.config.topic_load_timeout_seconds
+            try:
+                return await asyncio.wait_for(asyncio.shield(task), timeout_s)
+            except TimeoutError:
+                raise ServiceNotReadyError(f"Loading {full} timed out") from None
+            except TopicNotFoundError:
+                # The load we joined may not have been allowed to create the topic; ours may.
+                if joined is None or not (create or forced):
+                    raise
+
+    def _start(
+        self,
+        name: TopicName,
+        create: bool,
+        forced: bool,
+        acquire: bool,
+        properties: Mapping[str, str] | None,
+    ) -> asyncio.Task[Topic]:
+        full = str(name)
+        task = self._service.loop.create_task(self._load(name, create, forced, acquire, properties))
+        self._loading[full] = task
+
+        def done(task: asyncio.Task[Topic]) -> None:
+            del self._loading[full]
+            error = None if task.cancelled() else task.exception()  # every caller may have left
+            if error is not None and not isinstance(error, TopicNotFoundError | NotAllowedError):
+                self._service.metrics.topic_load_failures += 1
+
+        task.add_done_callback(done)
+        return task
+
+    async def _load(
+        self,
+        name: TopicName,
+        create: bool,
+        forced: bool,
+        acquire: bool,
+        properties: Mapping[str, str] | None,
+    ) -> Topic:
+        full = str(name)
+        bundles = self._service.bundles
+        began_s = perf_counter()
+        changes = self._service.policies.changes
+        async with self._permits:
+            if (leaving := self._unloading.get(full)) is not None:
+                await asyncio.wait((leaving,))
+            try:
+                await (bundles.acquire_if_assigned(full) if acquire else bundles.ensure_owned(full))
+                try:
+                    topic = await self._open(name, create, forced, properties)
+                except ManagedLedgerNotFoundError:  # a deletion that had failed is finished by now
+                    if not create:
+                        raise
+                    topic = await self._open(name, create, forced, properties)
+                try:
+                    if not await self._still_owned(full) or self._closed:
+                        raise ServiceNotReadyError(f"The bundle of {full} is being unloaded")
+                except BaseException:
+                    await topic.close()
+                    raise
+            except BundleError as error:
+                raise ServiceNotReadyError(str(error)) from error
+            except MetadataError as error:
+                raise BrokerMetadataError(f"Loading {full}: {error}") from error
+            except ValueError as error:  # a name that can't be a path, such as "."
+                raise InvalidTopicError(f"Invalid topic name {full}: {error}") from error
+            except ManagedLedgerNotFoundError as error:
+                raise TopicNotFoundError(f"Topic {full} does not exist") from error
+            except ManagedLedgerError as error:
+                logger.warning("loading %s failed: %s", full, error)
+                raise PersistenceError(f"Loading {full}: {error}") from error
+        self._topics[full] = topic
+        self._index.add(full)
+        self._service.metrics.topic_load.record((perf_counter() - began_s) * 1000)
+        self._service.policies.registered(topic, changes)
+        return topic
+
+    async def _still_owned(self, full: str) -> bool:
+        """Whether a topic that was just opened may be served here.
+
+        That it isn't known may only mean that the boundaries have to be read again, as they are
+        each time a bundle of the namespace is acquired. ``ensure_owned`` waits for nothing after
+        its look at what is owned, so the bundle can't go before the topic is found.
+        """
+        try:
+            await self._service.bundles.ensure_owned(full)
+        except BundleError:
+            return False
+        return True
+
+    async def _open(
+        self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None
+    ) -> Topic:
+        service = self._service
+        policies = await service.policies.of(name)
+        declared = await self._check_partition(name)
+        if not name.is_persistent:
+            if not service.config.enable_non_persistent_topics:
+                raise NotAllowedError("Non-persistent topics are disabled on this broker")
+            if not (forced or declared or (create and policies.auto_topic_creation.allowed)):
+                raise TopicNotFoundError(f"Topic {name} does not exist")
+            return NonPersistentTopic(service, name, policies)
+        if not service.config.enable_persistent_topics:
+            raise NotAllowedError("Persistent topics are disabled on this broker")
+        exists = await service.resources.is_stored(name)
+        if not exists:
+            if not (forced or declared or (create and policies.auto_topic_creation.allowed)):
+                raise TopicNotFoundError(f"Topic {name} does not exist")
+            await self.check_room(name, policies)
+        # Until it is stored, it counts for those that ask for room meanwhile.
+        creating = self._creating.setdefault(name.namespace, set())
+        creating.add(name.full)
+        try:
+            ledger = await service.ledgers.open(name.ml_name, self.ledger_config(policies))
+        finally:
+            creating.discard(name.full)
+            if not creating:
+                self._creating.pop(name.namespace, None)
+        try:
+            if not exists and await self._was_partitioned(name):
+                await ledger.delete()
+                raise NotAllowedError(f"{name} is a partitioned topic; use its partitions")
+            if not exists and properties:
+                await ledger.set_properties(dict(properties))
+            topic = PersistentTopic(service, name, ledger, policies)
+            await topic.prepare()
+        except BaseException:
+            await ledger.close()  # a log is open as long as its topic is loaded, and not longer
+            raise
+        return topic
+
+    async def _check_partition(self, name: TopicName) -> bool:
+        """Whether the name is a partition of an existing partitioned topic (wire-protocol 8.1).
+
+        Raises:
+            NotAllowedError: a partition beyond the count, or the partitioned topic's own name.
+        """
+        if not name.is_partition:
+            if await self._service.resources.partitioned(name) is not None:
+                raise NotAllowedError(f"{name} is a partitioned topic; use its partitions")
+            return False
+        if (record := await self._service.resources.partitioned(name.base)) is None:
+            return False
+        if name.partition_index >= record.get("partitions", 0):
+            raise NotAllowedError(f"{name.base} has only {record.get('partitions', 0)} partitions")
+        return True
+
+    async def _was_partitioned(self, name: TopicName) -> bool:
+        """Whether somebody made it a partitioned topic while we made it a plain one.
+
+        Each of both writes first and looks then, so that at least one sees the other and steps
+        back (``TopicDirectory.create_partitioned``).
+        """
+        if name.is_partition:
+            return False
+        return await self._service.resources.partitioned(name, anew=True) is not None
+
+    async def check_room(
+        self, name: TopicName, policies: EffectivePolicies, count: int = 1
+    ) -> None:
+        """Whether the namespace may have ``count`` more stored topics.
+
+        Raises:
+            PreconditionFailedError.
+        """
+        limit = policies.max_topics
+        if limit <= 0 or name.is_system:
+            return
+        stored = await self._service.resources.stored_topics(name.namespace)
+        there = {full for full in stored if "__" not in full or not TopicName.parse(full).is_system}
+        there |= self._creating.get(name.namespace, set())
+        if len(there - {name.full}) + count > limit:
+            raise PreconditionFailedError("Exceed maximum number of topics in namespace.")
+
+    def ledger_config(self, policies: EffectivePolicies) -> ManagedLedgerConfig:
+        """How a topic with these policies stores its entries, now or from now on."""
+        config = self._service.config
+        persistence = policies.persistence
+        write_quorum = min(persistence.write_quorum, persistence.ensemble)
+        return ManagedLedgerConfig(
+            ensemble_size=persistence.ensemble,
+            write_quorum=write_quorum,
+            ack_quorum=min(persistence.ack_quorum, write_quorum),
+            password=config.managed_ledger_password.encode(),
+            ledger_entries_max=config.managed_ledger_max_entries_per_ledger,
+            ledger_bytes_max=config.managed_ledger_max_size_per_ledger_mbytes << 20,
+            ledger_age_min_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
+            ledger_age_max_ms=config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
+            retention_ms=policies.retention.time_ms,
+            retention_bytes=policies.retention.size_bytes,
+            offload=policies.offload,
+            cursor_ensemble_size=config.managed_ledger_default_ensemble_size,
+            cursor_write_quorum=config.managed_ledger_default_write_quorum,
+            cursor_ack_quorum=config.managed_ledger_default_ack_quorum,
+            mark_delete_rate=policies.persistence.mark_delete_rate,
+            cursor_ledger_entries_max=config.managed_ledger_cursor_max_entries_per_ledger,
+            cursor_ledger_age_max_ms=config.managed_ledger_cursor_rollover_time_in_seconds * 1000,
+        )
+
+    # --- leaving
+
+    async def unload(
+        self, full: str, new_owner: BrokerLookup | None = None, *, lost: bool = False
+    ) -> None:
+        """Close a loaded topic and forget it; joins an unload under way.
+
+        Args:
+            new_owner: the broker that gets it; clients are sent there.
+            lost: that broker owns it already: nothing is written any more.
+        """
+        await self._leave(full, new_owner=new_owner, lost=lost)
+
+    async def delete(self, full: str) -> None:
+        """Delete a loaded topic and forget it.
+
+        Raises:
+            TopicFencedError: it is just being closed.
+            PersistenceError: storage refused. The topic is closed and forgotten all the same; the
+                next load finds it as it was, or finishes the deletion.
+        """
+        if full in self._unloading:
+            raise TopicFencedError(f"Topic {full} is being closed")
+        await self._leave(full, delete=True)
+
+    async def _leave(
+        self,
+        full: str,
+        *,
+        delete: bool = False,
+        new_owner: BrokerLookup | None = None,
+        lost: bool = False,
+    ) -> None:
+        if (task := self._unloading.get(full)) is None:
+            if (topic := self._topics.get(full)) is None:
+                return
+            task = self._service.loop.create_task(self._close(full, topic, delete, new_owner, lost))
+            self._unloading[full] = task
+
+            def done(task: asyncio.Task[None]) -> None:
+                del self._unloading[full]
+                if not task.cancelled():
+                    task.exception()
+
+            task.add_done_callback(done)
+        await asyncio.shield(task)
+
+    async def _close(
+        self, full: str, topic: Topic, delete: bool, new_owner: BrokerLookup | None, lost: bool
+    ) -> None:
+        try:
+            await (topic.delete() if delete else topic.close(new_owner, lost=lost))
+            # A partition's schema and policies are its siblings' as well: they go with the
+            # partitioned topic.
+            if delete and not topic.name.is_partition:
+                await self._service.directory.forget(topic.name)
+        except BrokerError:
+            raise
+        except STORAGE_ERRORS as error:
+            raise PersistenceError(f"Closing {full}: {error}") from error
+        finally:
+            # Also when closing failed: a new load recovers what is stored.
+            if self._topics.get(full) is topic:
+                del self._topics[full]
+                self._index.remove(full)
+
+    async def close(self) -> None:
+        """Unload everything; afterwards nothing is loaded."""
+        self._closed = True
+        await asyncio.gather(*self._loading.values(), return_exceptions=True)
+        results = await asyncio.gather(
+            *(self.unload(full) for full in list(self._topics)), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, Exception):
+                logger.error("unloading failed: %s", result, exc_info=result)

@@ -1,0 +1,145 @@
+"""TopicStats in Pulsar's shape (http-api 3.4)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from bookkeeper.errors import LedgerError
+from broker.protocol.entry_header import parse_header
+from managed_ledger.errors import ManagedLedgerError
+
+if TYPE_CHECKING:
+    from broker.topic.persistent_topic import PersistentTopic
+    from broker.topic.topic import Topic
+
+logger = logging.getLogger(__name__)
+
+
+def empty_topic_stats(broker_id: str) -> dict[str, Any]:
+    """The statistics of a topic without a past: every field, in Pulsar's order."""
+    return {
+        "msgRateIn": 0.0,
+        "msgThroughputIn": 0.0,
+        "msgRateOut": 0.0,
+        "msgThroughputOut": 0.0,
+        "bytesInCounter": 0,
+        "msgInCounter": 0,
+        "systemTopicBytesInCounter": 0,
+        "bytesOutCounter": 0,
+        "msgOutCounter": 0,
+        "bytesOutInternalCounter": 0,
+        "averageMsgSize": 0.0,
+        "msgChunkPublished": False,
+        "storageSize": 0,
+        "backlogSize": 0,
+        "backlogQuotaLimitSize": -1,
+        "backlogQuotaLimitTime": -1,
+        "oldestBacklogMessageAgeSeconds": -1,
+        "publishRateLimitedTimes": 0,
+        "earliestMsgPublishTimeInBacklogs": 0,
+        "offloadedStorageSize": 0,
+        "lastOffloadLedgerId": 0,
+        "lastOffloadSuccessTimeStamp": 0,
+        "lastOffloadFailureTimeStamp": 0,
+        "ongoingTxnCount": 0,
+        "abortedTxnCount": 0,
+        "committedTxnCount": 0,
+        "publishers": [],
+        "waitingPublishers": 0,
+        "subscriptions": {},
+        "replication": {},
+        "deduplicationStatus": "Disabled",
+        "nonContiguousDeletedMessagesRanges": 0,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "delayedMessageIndexSizeInBytes": 0,
+        "compaction": {
+            "lastCompactionRemovedEventCount": 0,
+            "lastCompactionSucceedTimestamp": 0,
+            "lastCompactionFailedTimestamp": 0,
+            "lastCompactionDurationTimeInMills": 0,
+        },
+        "ownerBroker": broker_id,
+        "topicCreationTimeStamp": 0,
+        "lastPublishTimeStamp": 0,
+    }
+
+
+# Fields of a topic that are the sum of its subscriptions'.
+_SUMS = (
+    "msgRateOut",
+    "msgThroughputOut",
+    "bytesOutCounter",
+    "msgOutCounter",
+    "nonContiguousDeletedMessagesRanges",
+    "nonContiguousDeletedMessagesRangesSerializedSize",
+    "delayedMessageIndexSizeInBytes",
+)
+
+
+def topic_stats(topic: Topic) -> dict[str, Any]:
+    """One page of figures; rates are those of the last sample."""
+    now_ms = topic.service.clock()
+    _, messages, size, _ = topic.rates.rates
+    stats = empty_topic_stats(topic.service.broker_id)
+    subscriptions = stats["subscriptions"]
+    for name, subscription in topic.subscriptions.items():
+        metrics = subscriptions[name] = subscription.stats(now_ms)
+        for field in _SUMS:
+            stats[field] += metrics[field]
+    stats["msgRateIn"] = messages
+    stats["msgThroughputIn"] = size
+    stats["bytesInCounter"] = topic.bytes_in
+    stats["msgInCounter"] = topic.messages_in
+    stats["systemTopicBytesInCounter"] = topic.bytes_in if topic.name.is_system else 0
+    stats["bytesOutCounter"] += topic.bytes_out_before
+    stats["msgOutCounter"] += topic.messages_out_before
+    stats["averageMsgSize"] = size / messages if messages else 0.0
+    stats["msgChunkPublished"] = topic.chunks_in > 0
+    stats["publishers"] = [producer.stats() for producer in topic.registry.by_name.values()]
+    stats["waitingPublishers"] = len(topic.registry.waiting)
+    stats["topicCreationTimeStamp"] = topic.created_ms
+    stats["lastPublishTimeStamp"] = topic.last_publish_ms
+    if topic.epoch is not None:
+        stats["topicEpoch"] = topic.epoch
+    stats.update(topic.storage_stats())
+    return stats
+
+
+async def add_earliest_times(topic: PersistentTopic, stats: dict[str, Any]) -> None:
+    """Fill in when the first unacknowledged entry of each subscription was published.
+
+    A subscription without a backlog gets -1, a topic without any 0.
+
+    Raises:
+        LedgerError, ManagedLedgerError: an entry couldn't be read.
+    """
+    times: list[int] = []
+    for name, metrics in stats["subscriptions"].items():
+        metrics["earliestMsgPublishTimeInBacklog"] = -1
+        subscription = topic.subscriptions.get(name)
+        if subscription is None or subscription.cursor is None or not metrics["msgBacklog"]:
+            continue
+        batch = await topic.ledger.read(subscription.cursor.first_unacked(), 1, 1)
+        if batch is not None:
+            time_ms = parse_header(batch.heads[0]).publish_time_ms
+            metrics["earliestMsgPublishTimeInBacklog"] = time_ms
+            times.append(time_ms)
+    stats["earliestMsgPublishTimeInBacklogs"] = min(times, default=0)
+
+
+async def add_last_publish_time(topic: PersistentTopic, stats: dict[str, Any]) -> None:
+    """Fill in when the last entry was published, if that was before the topic was loaded.
+
+    It is read once; 0 while it can't be.
+    """
+    if stats["lastPublishTimeStamp"] or not topic.holds_entries:
+        return
+    try:
+        batch = await topic.ledger.read(topic.ledger.last_confirmed, 1, 1)
+    except (LedgerError, ManagedLedgerError) as error:
+        logger.debug("%s: last entry: %s", topic.name, error)
+        return
+    if batch is not None and not topic.last_publish_ms:
+        topic.last_publish_ms = parse_header(batch.heads[0]).publish_time_ms
+    stats["lastPublishTimeStamp"] = topic.last_publish_ms
