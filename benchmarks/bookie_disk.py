@@ -28,14 +28,14 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bookkeeper import codes, packet
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig, StorageConfig
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.malloc import keep_freed_memory
-from bookkeeper.storage.os_file_system import OsFileSystem
-from bookkeeper.transport import AddRequest
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.malloc import keep_freed_memory
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 KEY = bytes(20)
 HEAD = bytes(32)  # what a broker puts in front of each entry

@@ -23,11 +23,11 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bookkeeper import codes, packet
-from bookkeeper.transport import AddRequest, BookieClient
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.factory import connect_store
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.transport import AddRequest, BookieClient
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess
 

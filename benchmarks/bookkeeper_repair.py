@@ -21,14 +21,14 @@ from dataclasses import dataclass
 import uvloop
 
 from benchmarks.bookkeeper_reads import connected, header, parse, save, servers, write
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.replication.worker import ReplicationWorker
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.factory import connect_store
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.replication.worker import ReplicationWorker
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 
 

@@ -35,34 +35,34 @@ from typing import Final, cast
 import uvloop
 
 from benchmarks.managed_ledgers import CONFIG, HEAD, append_one, now_ms, resident_bytes
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
-from bookkeeper.loop_stalls import LoopStalls
-from bookkeeper.storage.os_file_system import OsFileSystem
-from broker.http.topics.topic_internals import internal_stats
-from broker.http.topics.topic_segments import topic_segments
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo
-from managed_ledger.offload.config import OffloadConfig
-from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
-from managed_ledger.offload.file_store import FilesystemOffloader
-from managed_ledger.offload.locations import FILESYSTEM, URI
-from managed_ledger.orphan_ledgers import custom_metadata
-from managed_ledger.position import EARLIEST
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.factory import connect_store
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
+from magnetar.bookkeeper.loop_stalls import LoopStalls
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.broker.http.topics.topic_internals import internal_stats
+from magnetar.broker.http.topics.topic_segments import topic_segments
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from magnetar.managed_ledger.offload.config import OffloadConfig
+from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
+from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
+from magnetar.managed_ledger.offload.locations import FILESYSTEM, URI
+from magnetar.managed_ledger.orphan_ledgers import custom_metadata
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.store import MetadataStore
 from tests.unit.managed_ledger.cluster import eventually
 from tests.zookeeper_process import ZooKeeperProcess
 

@@ -32,25 +32,25 @@ import psutil
 from pyroaring import BitMap
 
 from benchmarks.micro import managed_ledger as micro
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.storage.os_file_system import OsFileSystem
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor.cursor import Cursor, load_or_create_cursor
-from managed_ledger.cursor.cursor_format import encode_snapshot
-from managed_ledger.cursor.cursor_image import CursorImage
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.managed_ledger_info import LedgerOffsets
-from managed_ledger.position import EARLIEST, LATEST
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor.cursor import Cursor, load_or_create_cursor
+from magnetar.managed_ledger.cursor.cursor_format import encode_snapshot
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
+from magnetar.managed_ledger.position import EARLIEST, LATEST
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.standalone_process import StandaloneProcess
 
 CONFIG = ManagedLedgerConfig(retention_ms=-1, retention_bytes=-1)

@@ -140,7 +140,7 @@ class Backfill:
     def read_by_spark(self, cores: int) -> None:
         from pyspark.sql import SparkSession
 
-        from pipeline.source import register
+        from magnetar.pipeline.source import register
 
         spark = (
             SparkSession.builder.master(f"local[{cores}]")

@@ -36,8 +36,8 @@ from typing import Any, Final
 import bcrypt
 import jwt
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_command
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_command
 from tests.certificates import Authority
 from tests.free_port import free_port
 from tests.raw_client import RawClient

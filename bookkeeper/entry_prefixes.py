@@ -11,9 +11,9 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Final, Protocol
 
-from bookkeeper import codes
-from bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES
-from bookkeeper.transport import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES
+from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
     HEADS_BYTES_MAX,
     EntryPrefixesReply,

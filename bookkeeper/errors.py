@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from bookkeeper import codes
+from magnetar.bookkeeper import codes
 
 
 class BookkeeperError(Exception):

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import orjson
 
-from bookkeeper.errors import (
+from magnetar.bookkeeper.errors import (
     LedgerClosedError,
     LedgerFencedError,
     LedgerMetadataError,

@@ -22,19 +22,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import ClientConfig, LedgerConfig
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import LedgerError
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.connector import BookieConnector
-from bookkeeper.transport_grpc.tls import TlsFiles
-from metadata.factory import connect_store
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.store import MetadataStore
 
 __all__ = ["Ledgers", "ReadHandle", "WriteHandle", "connect_ledgers"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from bookkeeper.network_location import check_place
+from magnetar.bookkeeper.network_location import check_place
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final
 
-from bookkeeper.bookie.http.admin_access import LIVE_PATH, READY_PATH
-from bookkeeper.bookie.http.admin_server import HttpResponse, Page
-from metadata.store import MetadataStore, SessionEvent
+from magnetar.bookkeeper.bookie.http.admin_access import LIVE_PATH, READY_PATH
+from magnetar.bookkeeper.bookie.http.admin_server import HttpResponse, Page
+from magnetar.metadata.store import MetadataStore, SessionEvent
 
 _LOST: Final = "the session with the metadata store is lost"
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Final
 
-from bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.errors import BookieUnavailableError
 
 AVAILABLE_PATH: Final = "/ledgers/available"
 READ_ONLY_NAME: Final = "readonly"  # a directory below AVAILABLE_PATH, not a bookie

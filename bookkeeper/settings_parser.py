@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_type_hints
 
-from bookkeeper.environment import normalize_key, settings_among
+from magnetar.bookkeeper.environment import normalize_key, settings_among
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})

@@ -19,11 +19,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, get_type_hints
 
-from bookkeeper.environment import PREFIXES, normalize_key, settings_among
-from bookkeeper.network_location import ZONE_LABEL, check_place
-from bookkeeper.origin_check import host_names
-from broker.advertised_listeners import parse_listeners
-from broker.pulsar_settings import (
+from magnetar.bookkeeper.environment import PREFIXES, normalize_key, settings_among
+from magnetar.bookkeeper.network_location import ZONE_LABEL, check_place
+from magnetar.bookkeeper.origin_check import host_names
+from magnetar.broker.advertised_listeners import parse_listeners
+from magnetar.broker.pulsar_settings import (
     BOOKKEEPER,
     FEATURES,
     LACKING,
@@ -32,9 +32,9 @@ from broker.pulsar_settings import (
     lacking_error,
     ledgers_uri_error,
 )
-from loadbalance.config import BalancerConfig
-from loadbalance.errors import InvalidSettingError
-from managed_ledger.offload.locations import FILESYSTEM, path_of_uri
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.errors import InvalidSettingError
+from magnetar.managed_ledger.offload.locations import FILESYSTEM, path_of_uri
 
 logger = logging.getLogger(__name__)
 

@@ -17,30 +17,30 @@ import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
-from bookkeeper import codes
-from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.errors import LedgerError
-from broker.errors import ServiceNotReadyError
-from broker.listener.file_limit import file_limit
-from broker.service.bookie_access import BookieAccess
-from managed_ledger.orphan_ledgers import log_of
-from metadata.errors import MetadataError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.cookie import read_instance_id
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.listener.file_limit import file_limit
+from magnetar.broker.service.bookie_access import BookieAccess
+from magnetar.managed_ledger.orphan_ledgers import log_of
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     import grpc
 
-    from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-    from bookkeeper.bookie.bookie import Bookie
-    from bookkeeper.bookie.read_only_client import ReaderCheck
-    from bookkeeper.transport_grpc.read_only_server import ReadOnlyServer
-    from broker.config import BrokerConfig
-    from metadata.store import MetadataStore
+    from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+    from magnetar.bookkeeper.bookie.bookie import Bookie
+    from magnetar.bookkeeper.bookie.read_only_client import ReaderCheck
+    from magnetar.bookkeeper.transport_grpc.read_only_server import ReadOnlyServer
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
-_IMPORTED: Final = "bookkeeper.transport_grpc.read_only_server"
+_IMPORTED: Final = "magnetar.bookkeeper.transport_grpc.read_only_server"
 _MIB: Final = 1024 * 1024
 _ENTRY_OVERHEAD_BYTES: Final = 64 * 1024
 """Beside a message of the largest size: its metadata and our headers."""
@@ -103,8 +103,8 @@ class EmbeddedBookieServer:
     async def _open(self) -> None:
         # In a thread: it takes a tenth of a second and more, and others are served meanwhile.
         await asyncio.to_thread(importlib.import_module, _IMPORTED)
-        from bookkeeper.transport_grpc.config import TransportConfig
-        from bookkeeper.transport_grpc.read_only_server import ReadOnlyServer
+        from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+        from magnetar.bookkeeper.transport_grpc.read_only_server import ReadOnlyServer
 
         config, tokens = self._config, self._tokens
         self._instance_id = await read_instance_id(self._store)
@@ -137,7 +137,7 @@ def _credentials(config: BrokerConfig) -> grpc.ServerCredentials | None:
     Raises:
         OSError, ValueError: files that can't be used.
     """
-    from bookkeeper.transport_grpc.tls import TlsFiles, server_credentials
+    from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, server_credentials
 
     if config.broker_service_port >= 0 or config.web_service_port >= 0:
         return None
@@ -169,7 +169,7 @@ class ReaderTokens:
 
     def authenticator(self) -> BookieAuthenticator:
         """Lets in whoever shows a token of ours."""
-        from bookkeeper.auth.bookie_authenticator import (
+        from magnetar.bookkeeper.auth.bookie_authenticator import (
             EVERYBODY,
             AuthSettings,
             BookieAuthenticator,

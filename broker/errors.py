@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeAlias
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
 WireCode: TypeAlias = "pb.ServerError.ValueType"
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bookkeeper.client.config import ClientConfig, ReadConfig, SpeculationConfig, WriteConfig
-from bookkeeper.network_location import place
-from broker.config import ConfigError
+from magnetar.bookkeeper.client.config import (
+    ClientConfig,
+    ReadConfig,
+    SpeculationConfig,
+    WriteConfig,
+)
+from magnetar.bookkeeper.network_location import place
+from magnetar.broker.config import ConfigError
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from magnetar.broker.config import BrokerConfig
 
 
 def client_config(config: BrokerConfig) -> ClientConfig:

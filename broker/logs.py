@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import TextIO
 
-    from broker.config import BrokerConfig
+    from magnetar.broker.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 

@@ -18,49 +18,52 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
-from bookkeeper.bookie.cookie import FILE as COOKIE_FILE
-from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.integrity.integrity_service import IntegrityService, IntegrityServiceConfig
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import BookkeeperError
-from bookkeeper.loop_stalls import LoopStalls
-from bookkeeper.process_shutdown import PLAIN, end_after, run_server
-from bookkeeper.storage.os_file_system import OsFileSystem
-from broker.config import ConfigError
-from broker.embedded_bookie_server import EmbeddedBookieServer
-from broker.http.middleware.origin_settings import site_check
-from broker.ledger_client import client_config
-from broker.listener.file_limit import raise_file_limit
-from broker.logs import set_up_logging
-from broker.placement_settings import check_placement
-from broker.service.broker_service import BrokerService, wall_clock_ms
-from broker.startup_probe_server import StartupProbeServer
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.offload.file_store import FilesystemOffloader
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import DatabaseError, MetadataError, StoreClosedError
-from metadata.factory import connect_store
-from metadata.log_format import find_segments
-from metadata.store import SessionEvent
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
+from magnetar.bookkeeper.bookie.cookie import FILE as COOKIE_FILE
+from magnetar.bookkeeper.bookie.cookie import read_instance_id
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie.integrity.integrity_service import (
+    IntegrityService,
+    IntegrityServiceConfig,
+)
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.loop_stalls import LoopStalls
+from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.broker.config import ConfigError
+from magnetar.broker.embedded_bookie_server import EmbeddedBookieServer
+from magnetar.broker.http.middleware.origin_settings import site_check
+from magnetar.broker.ledger_client import client_config
+from magnetar.broker.listener.file_limit import raise_file_limit
+from magnetar.broker.logs import set_up_logging
+from magnetar.broker.placement_settings import check_placement
+from magnetar.broker.service.broker_service import BrokerService, wall_clock_ms
+from magnetar.broker.startup_probe_server import StartupProbeServer
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import DatabaseError, MetadataError, StoreClosedError
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.log_format import find_segments
+from magnetar.metadata.store import SessionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bookkeeper.client.placement import EnsemblePlacementPolicy
-    from bookkeeper.storage.file_system import FileSystem
-    from broker.config import BrokerConfig
-    from broker.service.bookie_access import BookieAddressResolver
-    from metadata.store import MetadataStore
+    from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy
+    from magnetar.bookkeeper.storage.file_system import FileSystem
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.service.bookie_access import BookieAddressResolver
+    from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -244,8 +247,8 @@ class Standalone:
             embedded.on_session_event(self._on_session_event)
             return embedded
         # Importing FastAPI can hold the loop for longer than a session may be silent.
-        import broker.http.app
-        import broker.http.server.server  # noqa: F401
+        import magnetar.broker.http.app
+        import magnetar.broker.http.server.server  # noqa: F401
 
         path = config.metadata_store_config_path
         try:
@@ -261,8 +264,8 @@ class Standalone:
 
     async def _listen(self, stack: AsyncExitStack, service: BrokerService) -> None:
         # Imported here: FastAPI takes longer to import than all the rest to start.
-        from broker.http.app import create_app
-        from broker.http.server.server import HttpServer
+        from magnetar.broker.http.app import create_app
+        from magnetar.broker.http.server.server import HttpServer
 
         config = self.config
         if config.broker_service_port >= 0:

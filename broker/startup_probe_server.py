@@ -10,14 +10,14 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from bookkeeper.bookie.http.admin_server import AdminServer, HttpResponse
-from bookkeeper.probes import probe_pages
-from broker.listener.tls import listening_socket
+from magnetar.bookkeeper.bookie.http.admin_server import AdminServer, HttpResponse
+from magnetar.bookkeeper.probes import probe_pages
+from magnetar.broker.listener.tls import listening_socket
 
 if TYPE_CHECKING:
     import socket
 
-    from bookkeeper.origin_check import OriginCheck
+    from magnetar.bookkeeper.origin_check import OriginCheck
 
 
 class StartupProbeServer:

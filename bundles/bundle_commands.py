@@ -17,15 +17,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bundles.errors import BundleError
-from bundles.lookup import BrokerLookup
-from metadata.errors import BadVersionError, MetadataError, NotFoundError
-from metadata.paths import decode_name, encode_name
-from metadata.store import CREATE_ONLY, EventType, MetadataEvent, SessionEvent
+from magnetar.bundles.errors import BundleError
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.metadata.errors import BadVersionError, MetadataError, NotFoundError
+from magnetar.metadata.paths import decode_name, encode_name
+from magnetar.metadata.store import CREATE_ONLY, EventType, MetadataEvent, SessionEvent
 
 if TYPE_CHECKING:
-    from bundles.ownership import OwnershipService
-    from metadata.store import MetadataStore
+    from magnetar.bundles.ownership import OwnershipService
+    from magnetar.metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bundles.errors import InvalidBundleError
+from magnetar.bundles.errors import InvalidBundleError
 
 FULL_UPPER = 0xFFFFFFFF
 DEFAULT_BUNDLE_COUNT = 32  # Pulsar's default since 5.0

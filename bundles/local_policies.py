@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import orjson
 
-from bundles.errors import InvalidBundleError
-from bundles.hash_ranges import HashRange, NamespaceBundles
-from metadata.errors import BadVersionError, MetadataError, ValueTooLargeError
-from metadata.recipes import CachedValues, update
-from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore
+from magnetar.bundles.errors import InvalidBundleError
+from magnetar.bundles.hash_ranges import HashRange, NamespaceBundles
+from magnetar.metadata.errors import BadVersionError, MetadataError, ValueTooLargeError
+from magnetar.metadata.recipes import CachedValues, update
+from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from enum import Enum
 
 import orjson
 
-from bundles.errors import InvalidBundleError
+from magnetar.bundles.errors import InvalidBundleError
 
 
 @dataclass(frozen=True, slots=True)

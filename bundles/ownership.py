@@ -14,23 +14,28 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bundles.errors import (
+from magnetar.bundles.errors import (
     BundleBusyError,
     BundleError,
     BundleNotReadyError,
     InvalidBundleError,
 )
-from bundles.hash_ranges import (
+from magnetar.bundles.hash_ranges import (
     DEFAULT_BUNDLE_COUNT,
     HashRange,
     NamespaceBundles,
     namespace_of,
 )
-from bundles.local_policies import LOCAL_POLICIES_ROOT, BundleFactory
-from bundles.lookup import BrokerLookup, LookupAction, decide_lookup
-from metadata.coordination import ResourceLock
-from metadata.errors import LockBusyError, MetadataError, SessionLostError, StoreClosedError
-from metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
+from magnetar.bundles.local_policies import LOCAL_POLICIES_ROOT, BundleFactory
+from magnetar.bundles.lookup import BrokerLookup, LookupAction, decide_lookup
+from magnetar.metadata.coordination import ResourceLock
+from magnetar.metadata.errors import (
+    LockBusyError,
+    MetadataError,
+    SessionLostError,
+    StoreClosedError,
+)
+from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 
 _log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bundles.errors import InvalidBundleError
-from bundles.hash_ranges import HashRange
+from magnetar.bundles.errors import InvalidBundleError
+from magnetar.bundles.hash_ranges import HashRange
 
 RANGE_EQUALLY_DIVIDE = "range_equally_divide"
 TOPIC_COUNT_EQUALLY_DIVIDE = "topic_count_equally_divide"

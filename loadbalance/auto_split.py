@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from loadbalance.cluster_state import ClusterState
-from loadbalance.config import BalancerConfig
-from loadbalance.model import BundleStats, Split, namespace_of
-from loadbalance.policies import pinned_broker
+from magnetar.loadbalance.cluster_state import ClusterState
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.model import BundleStats, Split, namespace_of
+from magnetar.loadbalance.policies import pinned_broker
 
 _BY_COUNT: Final = "topic_count_equally_divide"
 _BY_FLOW: Final = "flow_or_qps_equally_divide"

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from loadbalance.auto_split import BundleSplitStrategy
-from loadbalance.broker_selector import BrokerSelector
-from loadbalance.cluster_state import ClusterState
-from loadbalance.config import BalancerConfig
-from loadbalance.model import (
+from magnetar.loadbalance.auto_split import BundleSplitStrategy
+from magnetar.loadbalance.broker_selector import BrokerSelector
+from magnetar.loadbalance.cluster_state import ClusterState
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.model import (
     BrokerLoad,
     BundleData,
     Move,
@@ -36,9 +36,9 @@ from loadbalance.model import (
     Weights,
     namespace_of,
 )
-from loadbalance.plan import Plan
-from loadbalance.policies import PlacementPolicies
-from loadbalance.shedding import make_shedder
+from magnetar.loadbalance.plan import Plan
+from magnetar.loadbalance.policies import PlacementPolicies
+from magnetar.loadbalance.shedding import make_shedder
 
 _ANSWER_S: Final = 300.0
 """A move without an answer for so long has failed."""

@@ -20,8 +20,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from loadbalance.cluster_state import BrokerState, ClusterState
-from loadbalance.config import (
+from magnetar.loadbalance.cluster_state import BrokerState, ClusterState
+from magnetar.loadbalance.config import (
     AVG_SHEDDER,
     LEAST_LONG_TERM_MESSAGE_RATE,
     LEAST_RESOURCE_USAGE,
@@ -30,8 +30,8 @@ from loadbalance.config import (
     BalancerConfig,
     strategy_name,
 )
-from loadbalance.model import SelectionRandom, namespace_of
-from loadbalance.policies import (
+from magnetar.loadbalance.model import SelectionRandom, namespace_of
+from magnetar.loadbalance.policies import (
     SYSTEM_NAMESPACE,
     NamespaceIsolationPolicy,
     PlacementPolicies,

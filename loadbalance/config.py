@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Final
 
-from loadbalance.errors import InvalidSettingError
+from magnetar.loadbalance.errors import InvalidSettingError
 
 LEAST_LONG_TERM_MESSAGE_RATE: Final = "LeastLongTermMessageRate"
 LEAST_RESOURCE_USAGE: Final = "LeastResourceUsageWithWeight"

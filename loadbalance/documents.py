@@ -19,8 +19,8 @@ from typing import Any, Final, TypeVar, cast
 
 import orjson
 
-from loadbalance.errors import InvalidDocumentError
-from loadbalance.model import (
+from magnetar.loadbalance.errors import InvalidDocumentError
+from magnetar.loadbalance.model import (
     LONG_SAMPLES,
     SHORT_SAMPLES,
     BrokerLoad,

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from metadata.coordination import LeaderElection, LeaderState
-from metadata.recipes import CachedValues
+from magnetar.metadata.coordination import LeaderElection, LeaderState
+from magnetar.metadata.recipes import CachedValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from metadata.store import MetadataStore
+    from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from metadata.recipes import update
+from magnetar.metadata.recipes import update
 
 if TYPE_CHECKING:
-    from metadata.store import MetadataStore
+    from magnetar.metadata.store import MetadataStore
 
 EPOCH_PATH: Final = "/loadbalance/epoch"
 ASSIGNMENTS_ROOT: Final = "/loadbalance/assignments"

@@ -15,30 +15,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from loadbalance.balancer import Balancer
-from loadbalance.documents import (
+from magnetar.loadbalance.balancer import Balancer
+from magnetar.loadbalance.documents import (
     broker_average_document,
     bundle_load_document,
     bundle_load_of,
     parse,
     quota_of,
 )
-from loadbalance.errors import InvalidDocumentError
-from loadbalance.leader import LEADER_PATH
-from loadbalance.model import BundleData, Move, Split, namespace_of
-from loadbalance.unload_cooldowns import StoreClock, UnloadCooldowns
-from metadata.errors import MetadataError, NotFoundError
-from metadata.item_errors import ItemErrors
-from metadata.recipes import update
-from metadata.store import VALUE_BYTES_MAX
+from magnetar.loadbalance.errors import InvalidDocumentError
+from magnetar.loadbalance.leader import LEADER_PATH
+from magnetar.loadbalance.model import BundleData, Move, Split, namespace_of
+from magnetar.loadbalance.unload_cooldowns import StoreClock, UnloadCooldowns
+from magnetar.metadata.errors import MetadataError, NotFoundError
+from magnetar.metadata.item_errors import ItemErrors
+from magnetar.metadata.recipes import update
+from magnetar.metadata.store import VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
-    from loadbalance.config import BalancerConfig
-    from loadbalance.leader_epoch import LeaderEpoch
-    from loadbalance.model import BrokerLoad
-    from loadbalance.policy_reader import PolicyReader
-    from loadbalance.registry import BrokerRegistry, StoredReport
-    from metadata.store import MetadataStore
+    from magnetar.loadbalance.config import BalancerConfig
+    from magnetar.loadbalance.leader_epoch import LeaderEpoch
+    from magnetar.loadbalance.model import BrokerLoad
+    from magnetar.loadbalance.policy_reader import PolicyReader
+    from magnetar.loadbalance.registry import BrokerRegistry, StoredReport
+    from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 

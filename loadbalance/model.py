@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from loadbalance.config import BalancerConfig
+    from magnetar.loadbalance.config import BalancerConfig
 
 SHORT_SAMPLES: Final = 10
 LONG_SAMPLES: Final = 1_000

@@ -22,11 +22,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from loadbalance.broker_selector import BrokerSelector
-from loadbalance.cluster_state import STEP, BrokerState, ClusterState
-from loadbalance.config import BalancerConfig
-from loadbalance.model import BundleData, Move, namespace_of
-from loadbalance.policies import SYSTEM_NAMESPACE, pinned_broker
+from magnetar.loadbalance.broker_selector import BrokerSelector
+from magnetar.loadbalance.cluster_state import STEP, BrokerState, ClusterState
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.model import BundleData, Move, namespace_of
+from magnetar.loadbalance.policies import SYSTEM_NAMESPACE, pinned_broker
 
 _ROUNDING: Final = 1e-9
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from loadbalance.errors import InvalidDocumentError
+from magnetar.loadbalance.errors import InvalidDocumentError
 
 SYSTEM_NAMESPACE: Final = "pulsar/system"
 DEFAULT_DOMAIN: Final = "default"

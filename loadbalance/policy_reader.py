@@ -6,14 +6,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from loadbalance.documents import parse
-from loadbalance.errors import InvalidDocumentError
-from loadbalance.policies import IsolationPolicies, PlacementPolicies, domains_of
-from metadata.paths import decode_name
-from metadata.store import EventType, MetadataEvent, SessionEvent
+from magnetar.loadbalance.documents import parse
+from magnetar.loadbalance.errors import InvalidDocumentError
+from magnetar.loadbalance.policies import IsolationPolicies, PlacementPolicies, domains_of
+from magnetar.metadata.paths import decode_name
+from magnetar.metadata.store import EventType, MetadataEvent, SessionEvent
 
 if TYPE_CHECKING:
-    from metadata.store import MetadataStore
+    from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from loadbalance.documents import broker_load_document, broker_load_of, parse
-from loadbalance.errors import InvalidDocumentError
-from metadata.coordination import ResourceLock
-from metadata.errors import LockBusyError, MetadataError, StoreClosedError
-from metadata.recipes import CachedValues
-from metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
+from magnetar.loadbalance.documents import broker_load_document, broker_load_of, parse
+from magnetar.loadbalance.errors import InvalidDocumentError
+from magnetar.metadata.coordination import ResourceLock
+from magnetar.metadata.errors import LockBusyError, MetadataError, StoreClosedError
+from magnetar.metadata.recipes import CachedValues
+from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from loadbalance.model import BrokerLoad, Weights
+    from magnetar.loadbalance.model import BrokerLoad, Weights
 
 logger = logging.getLogger(__name__)
 

@@ -7,16 +7,16 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from loadbalance.model import Weights
-from loadbalance.reporting import report_due
-from metadata.errors import MetadataError, ValueTooLargeError
+from magnetar.loadbalance.model import Weights
+from magnetar.loadbalance.reporting import report_due
+from magnetar.metadata.errors import MetadataError, ValueTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from loadbalance.config import BalancerConfig
-    from loadbalance.model import BrokerLoad
-    from loadbalance.registry import BrokerRegistry
+    from magnetar.loadbalance.config import BalancerConfig
+    from magnetar.loadbalance.model import BrokerLoad
+    from magnetar.loadbalance.registry import BrokerRegistry
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from loadbalance.config import BalancerConfig
-    from loadbalance.model import BrokerLoad, Weights
+    from magnetar.loadbalance.config import BalancerConfig
+    from magnetar.loadbalance.model import BrokerLoad, Weights
 
 SETTLE_S: Final = 60.0
 """After this time a change of a broker's bundles shows in its usage of CPU and network."""

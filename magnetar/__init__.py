@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from os import PathLike
 
-    from broker.config import BrokerConfig
+    from magnetar.broker.config import BrokerConfig
     from magnetar.embedding import EmbeddedBroker
 
     __version__: str
@@ -48,7 +48,7 @@ def embedded(
 
 def __getattr__(name: str) -> str:
     if name == "__version__":
-        from broker.cli.version import product_version
+        from magnetar.broker.cli.version import product_version
 
         return product_version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from broker.config import BrokerConfig, ConfigError
+from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.errors import EmbeddedError
 from magnetar.process_host import ProcessHost
 from magnetar.thread_host import ThreadHost
@@ -94,7 +94,7 @@ class EmbeddedBroker:
 
         import jwt
 
-        from bookkeeper.auth.keys import load_secret_key, read_source
+        from magnetar.bookkeeper.auth.keys import load_secret_key, read_source
 
         if not self._config.token_secret_key:
             raise EmbeddedError("a token needs tokenSecretKey among the settings")

@@ -8,8 +8,8 @@ import uuid
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
 
-from broker.cli.admin_client import AdminClient
-from broker.cli.errors import CliError
+from magnetar.broker.cli.admin_client import AdminClient
+from magnetar.broker.cli.errors import CliError
 from magnetar.errors import EmbeddedError
 
 if TYPE_CHECKING:

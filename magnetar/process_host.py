@@ -17,7 +17,7 @@ from magnetar.errors import EmbeddedError
 from magnetar.host import Addresses
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from magnetar.broker.config import BrokerConfig
 
 _OVER_TLS = re.compile(rb"^magnetar standalone: (pulsar\+ssl:\S+)? ?(https:\S+)? over TLS$")
 _READY = re.compile(rb"^magnetar standalone: (\S+) (\S+) ready$")

@@ -9,14 +9,14 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from magnetar.broker.config import BrokerConfig
 
 _CHUNK_BYTES = 4096
 
 
 def main(config: BrokerConfig) -> int:
     """Serve until SIGTERM, or until standard input ends: then the parent is gone."""
-    from broker import standalone
+    from magnetar.broker import standalone
 
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     return standalone.run(config)

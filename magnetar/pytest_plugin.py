@@ -26,12 +26,6 @@ _DEFAULTS: dict[str, object] = {
     "forceDeleteTenantAllowed": True,
     "forceDeleteNamespaceAllowed": True,
 }
-_OURS = frozenset(
-    {
-        *("bookkeeper", "broker", "bundles", "loadbalance", "magnetar"),
-        *("managed_ledger", "metadata", "pipeline"),
-    }
-)
 _ROOT = str(Path(__file__).resolve().parents[1])
 
 
@@ -45,10 +39,10 @@ class _PlainImports:
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: Any = None
     ) -> ModuleSpec | None:
-        if name.partition(".")[0] not in _OURS:
+        if name.partition(".")[0] != "magnetar":
             return None
         spec = PathFinder.find_spec(name, path, target)
-        # A suite may have a package of such a name: that one is not ours.
+        # A suite may have something of this name: that one is not ours.
         ours = spec is not None and spec.origin is not None and spec.origin.startswith(_ROOT)
         return spec if ours else None
 

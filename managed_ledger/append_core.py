@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
 
 AppendDone: TypeAlias = Callable[[int, int, int, BaseException | None], None]
 """(ledger id, first entry id, count, error): see `ManagedLedger.append`."""

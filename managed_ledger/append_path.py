@@ -8,18 +8,18 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, assert_never, cast
 from zlib import crc32
 
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.errors import (
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.errors import (
     EntryDiffersError,
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
     OtherCreatorError,
 )
-from bookkeeper.ledger_metadata import LedgerMetadata
-from managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
-from managed_ledger.append_core import (
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
+from magnetar.managed_ledger.append_core import (
     AppendCore,
     AppendDone,
     AppendsDone,
@@ -31,15 +31,15 @@ from managed_ledger.append_core import (
     RotationLimits,
     WriteBatch,
 )
-from managed_ledger.empty import NOTHING
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
-from managed_ledger.logger import logger
-from managed_ledger.orphan_ledgers import custom_metadata
-from metadata.errors import MetadataError, ValueTooLargeError
+from magnetar.managed_ledger.empty import NOTHING
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
+from magnetar.managed_ledger.logger import logger
+from magnetar.managed_ledger.orphan_ledgers import custom_metadata
+from magnetar.metadata.errors import MetadataError, ValueTooLargeError
 
 if TYPE_CHECKING:
-    from managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 DRAIN_TIMEOUT_S = 10.0
 """How long close, terminate and truncate wait for appends that are under way."""

@@ -8,24 +8,24 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from bookkeeper.errors import LedgerError
-from managed_ledger.append_path import DRAIN_TIMEOUT_S
-from managed_ledger.errors import (
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger.append_path import DRAIN_TIMEOUT_S
+from magnetar.managed_ledger.errors import (
     AppendFailedError,
     CursorClosedError,
     ManagedLedgerClosedError,
     ManagedLedgerError,
     ManagedLedgerTerminatedError,
 )
-from managed_ledger.logger import logger
-from managed_ledger.managed_ledger_info import DELETING, ManagedLedgerInfo
-from managed_ledger.position import Position
-from managed_ledger.trim_path import DELETED_AT_ONCE, DOOMED_MAX
-from metadata.errors import MetadataError, NotFoundError
+from magnetar.managed_ledger.logger import logger
+from magnetar.managed_ledger.managed_ledger_info import DELETING, ManagedLedgerInfo
+from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.trim_path import DELETED_AT_ONCE, DOOMED_MAX
+from magnetar.metadata.errors import MetadataError, NotFoundError
 
 if TYPE_CHECKING:
-    from managed_ledger.cursor.cursor import Cursor
-    from managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.cursor.cursor import Cursor
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 
 async def terminate(log: ManagedLedger) -> Position:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from managed_ledger.offload.config import NO_OFFLOAD, OffloadConfig
+from magnetar.managed_ledger.offload.config import NO_OFFLOAD, OffloadConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from managed_ledger.cursor.cursor import (
+from magnetar.managed_ledger.cursor.cursor import (
     Cursor,
     create_non_durable_cursor,
     delete_cursor,
     load_or_create_cursor,
 )
-from managed_ledger.empty import NO_ITEMS
-from managed_ledger.errors import ManagedLedgerFencedError
-from managed_ledger.position import InitialPosition, Position
-from metadata.paths import decode_name
+from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.errors import ManagedLedgerFencedError
+from magnetar.managed_ledger.position import InitialPosition, Position
+from magnetar.metadata.paths import decode_name
 
 if TYPE_CHECKING:
-    from managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 ACTIVE_BACKLOG_MAX = 50_000
 """A cursor with more unacknowledged entries than this has no claim on the cache."""

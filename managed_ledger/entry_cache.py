@@ -19,8 +19,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import accumulate, islice
 
-from managed_ledger.entry_batch import Buffer, EntryBatch
-from managed_ledger.position import Position
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
+from magnetar.managed_ledger.position import Position
 
 CHUNK_ENTRIES_MAX = 256
 CHUNK_BYTES_MAX = 1 << 20

@@ -9,39 +9,39 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
-from bookkeeper.errors import LedgerError
-from managed_ledger import closing
-from managed_ledger.append_budget import AppendBudget
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor.errors import CursorFencedError
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.errors import (
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger import closing
+from magnetar.managed_ledger.append_budget import AppendBudget
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor.errors import CursorFencedError
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.errors import (
     ManagedLedgerClosedError,
     ManagedLedgerError,
     ManagedLedgerFencedError,
     ManagedLedgerNotFoundError,
     OpenFailedError,
 )
-from managed_ledger.ledger_rows import LedgerRows
-from managed_ledger.logger import logger
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.managed_ledger_info import (
+from magnetar.managed_ledger.ledger_rows import LedgerRows
+from magnetar.managed_ledger.logger import logger
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger_info import (
     LedgerOffsets,
     ManagedLedgerInfo,
     decode_list_node,
     encode_info,
 )
-from managed_ledger.offload.interfaces import LedgerOffloader
-from managed_ledger.offload.offload_path import Offloading
-from managed_ledger.orphan_ledgers import collect_leaked_chunks, collect_leaked_ledgers
-from managed_ledger.recovery import claim_list
-from metadata.errors import BadVersionError, MetadataError
-from metadata.item_errors import Item, ItemErrors
-from metadata.store import CREATE_ONLY, MetadataStore
+from magnetar.managed_ledger.offload.interfaces import LedgerOffloader
+from magnetar.managed_ledger.offload.offload_path import Offloading
+from magnetar.managed_ledger.orphan_ledgers import collect_leaked_chunks, collect_leaked_ledgers
+from magnetar.managed_ledger.recovery import claim_list
+from magnetar.metadata.errors import BadVersionError, MetadataError
+from magnetar.metadata.item_errors import Item, ItemErrors
+from magnetar.metadata.store import CREATE_ONLY, MetadataStore
 
 if TYPE_CHECKING:
-    from bookkeeper.client.client import BookKeeperClient
-    from bookkeeper.client.replicas import ReadMetrics
+    from magnetar.bookkeeper.client.client import BookKeeperClient
+    from magnetar.bookkeeper.client.replicas import ReadMetrics
 
 ROOT = "/managed-ledgers"
 

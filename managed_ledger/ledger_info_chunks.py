@@ -19,20 +19,20 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from managed_ledger import ledger_rows
-from managed_ledger.empty import NOTHING
-from managed_ledger.errors import ManagedLedgerFormatError
-from managed_ledger.ledger_rows import ChunkRef, PackedRows
-from managed_ledger.logger import logger
-from managed_ledger.managed_ledger_info import (
+from magnetar.managed_ledger import ledger_rows
+from magnetar.managed_ledger.empty import NOTHING
+from magnetar.managed_ledger.errors import ManagedLedgerFormatError
+from magnetar.managed_ledger.ledger_rows import ChunkRef, PackedRows
+from magnetar.managed_ledger.logger import logger
+from magnetar.managed_ledger.managed_ledger_info import (
     LedgerInfoNode,
     ManagedLedgerInfo,
     decode_list_node,
     encode_info,
 )
-from metadata.errors import MetadataError, NotEmptyError, NotFoundError
-from metadata.paths import encode_name, join
-from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore, Stat
+from magnetar.metadata.errors import MetadataError, NotEmptyError, NotFoundError
+from magnetar.metadata.paths import encode_name, join
+from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore, Stat
 
 CHUNKS_ROOT: Final = "/managed-ledger-chunks"
 NODE_BYTES: Final = 600_000

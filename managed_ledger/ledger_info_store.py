@@ -14,11 +14,15 @@ import asyncio
 from collections.abc import Callable
 from hashlib import blake2b
 
-from managed_ledger.errors import ManagedLedgerFencedError
-from managed_ledger.ledger_info_chunks import LedgerInfoChunks
-from managed_ledger.managed_ledger_info import LedgerInfoNode, ManagedLedgerInfo, decode_list_node
-from metadata.errors import BadVersionError, MetadataError, ValueTooLargeError
-from metadata.store import MetadataStore
+from magnetar.managed_ledger.errors import ManagedLedgerFencedError
+from magnetar.managed_ledger.ledger_info_chunks import LedgerInfoChunks
+from magnetar.managed_ledger.managed_ledger_info import (
+    LedgerInfoNode,
+    ManagedLedgerInfo,
+    decode_list_node,
+)
+from magnetar.metadata.errors import BadVersionError, MetadataError, ValueTooLargeError
+from magnetar.metadata.store import MetadataStore
 
 UPDATE_ATTEMPTS = 5
 RETRY_DELAY_S = 0.1

@@ -19,7 +19,7 @@ from zlib import crc32
 import cramjam
 import orjson
 
-from managed_ledger.offload.context import (
+from magnetar.managed_ledger.offload.context import (
     CopyState,
     LedgerCopy,
     OffloadContext,

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import logging
 
-logger = logging.getLogger("managed_ledger")
+logger = logging.getLogger("magnetar.managed_ledger")

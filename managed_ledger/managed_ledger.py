@@ -9,40 +9,45 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from bookkeeper.errors import LedgerError
-from managed_ledger import closing
-from managed_ledger.append_budget import AppendBudget
-from managed_ledger.append_core import AppendDone, AppendState
-from managed_ledger.append_path import AppendPath
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor.cursor import Cursor
-from managed_ledger.cursor_set import CursorSet
-from managed_ledger.entry_batch import Buffer, EntryBatch
-from managed_ledger.entry_cache import EntryCache, LedgerCache, cut_to_bytes
-from managed_ledger.errors import (
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger import closing
+from magnetar.managed_ledger.append_budget import AppendBudget
+from magnetar.managed_ledger.append_core import AppendDone, AppendState
+from magnetar.managed_ledger.append_path import AppendPath
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor.cursor import Cursor
+from magnetar.managed_ledger.cursor_set import CursorSet
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
+from magnetar.managed_ledger.entry_cache import EntryCache, LedgerCache, cut_to_bytes
+from magnetar.managed_ledger.errors import (
     ManagedLedgerClosedError,
     ManagedLedgerError,
     ManagedLedgerFencedError,
     ManagedLedgerTerminatedError,
 )
-from managed_ledger.ledger_info_store import LedgerInfoStore
-from managed_ledger.ledger_rows import ids_gone
-from managed_ledger.logger import logger
-from managed_ledger.managed_ledger_info import LedgerOffsets, ManagedLedgerInfo
-from managed_ledger.metrics import LedgerMetrics
-from managed_ledger.offload.offload_path import Offloading, OffloadPath
-from managed_ledger.position import EARLIEST, LATEST, InitialPosition, Position
-from managed_ledger.read_path import ReadPath
-from managed_ledger.search import Predicate, find_newest
-from managed_ledger.sizes import LedgerSize, bytes_after, position_before_bytes, segment_sizes
-from managed_ledger.stats import ManagedLedgerStats, stats_of
-from managed_ledger.trim_path import Trimmer
-from metadata.errors import ValueTooLargeError
-from metadata.store import MetadataStore
+from magnetar.managed_ledger.ledger_info_store import LedgerInfoStore
+from magnetar.managed_ledger.ledger_rows import ids_gone
+from magnetar.managed_ledger.logger import logger
+from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets, ManagedLedgerInfo
+from magnetar.managed_ledger.metrics import LedgerMetrics
+from magnetar.managed_ledger.offload.offload_path import Offloading, OffloadPath
+from magnetar.managed_ledger.position import EARLIEST, LATEST, InitialPosition, Position
+from magnetar.managed_ledger.read_path import ReadPath
+from magnetar.managed_ledger.search import Predicate, find_newest
+from magnetar.managed_ledger.sizes import (
+    LedgerSize,
+    bytes_after,
+    position_before_bytes,
+    segment_sizes,
+)
+from magnetar.managed_ledger.stats import ManagedLedgerStats, stats_of
+from magnetar.managed_ledger.trim_path import Trimmer
+from magnetar.metadata.errors import ValueTooLargeError
+from magnetar.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
-    from bookkeeper.client.client import BookKeeperClient
-    from bookkeeper.client.ledger_reader import LedgerReader
+    from magnetar.bookkeeper.client.client import BookKeeperClient
+    from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 
 PROPERTIES_BYTES_MAX = 128 << 10
 """As JSON: they are in the list's node, whose other growth needs the room. Requests of users may

@@ -18,10 +18,10 @@ from typing import Final
 
 import orjson
 
-from managed_ledger.empty import NO_ITEMS
-from managed_ledger.errors import ManagedLedgerFormatError
-from managed_ledger.ledger_rows import ChunkRef, LedgerInfo, LedgerRows, PackedRows
-from managed_ledger.offload.context import (
+from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.errors import ManagedLedgerFormatError
+from magnetar.managed_ledger.ledger_rows import ChunkRef, LedgerInfo, LedgerRows, PackedRows
+from magnetar.managed_ledger.offload.context import (
     CopyState,
     LedgerCopy,
     OffloadContext,
@@ -30,7 +30,7 @@ from managed_ledger.offload.context import (
     parse_context,
     parse_copy,
 )
-from managed_ledger.position import EARLIEST, Position
+from magnetar.managed_ledger.position import EARLIEST, Position
 
 FORMAT_VERSION = 1
 OFFLOAD_FORMAT_VERSION = 2

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.position import Position
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from bookkeeper.client.client import BookKeeperClient
-    from metadata.store import MetadataStore
+    from magnetar.bookkeeper.client.client import BookKeeperClient
+    from magnetar.metadata.store import MetadataStore
 
 
 class ManagedLedgerView(Protocol):

@@ -5,7 +5,7 @@ Each kind of event gets its counters when it happens for the first time: most lo
 
 from __future__ import annotations
 
-from bookkeeper.metrics import LATENCY_LIMITS_MS, PeriodBuckets
+from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, PeriodBuckets
 
 
 class LedgerMetrics:

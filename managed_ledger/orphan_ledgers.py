@@ -18,20 +18,24 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bookkeeper.errors import LedgerError
-from managed_ledger.cursor.cursor_store import decode_node
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.ledger_info_chunks import CHUNKS_ROOT, LedgerInfoChunks, delete_leaked_chunks
-from managed_ledger.logger import logger
-from managed_ledger.managed_ledger_info import decode_list_node
-from metadata.errors import MetadataError
-from metadata.item_errors import Item
-from metadata.paths import decode_name, encode_name, join
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger.cursor.cursor_store import decode_node
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.ledger_info_chunks import (
+    CHUNKS_ROOT,
+    LedgerInfoChunks,
+    delete_leaked_chunks,
+)
+from magnetar.managed_ledger.logger import logger
+from magnetar.managed_ledger.managed_ledger_info import decode_list_node
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.item_errors import Item
+from magnetar.metadata.paths import decode_name, encode_name, join
+from magnetar.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
-    from bookkeeper.client.client import BookKeeperClient
-    from bookkeeper.ledger_metadata import LedgerMetadata
+    from magnetar.bookkeeper.client.client import BookKeeperClient
+    from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 
 FAILURES_MAX = 10
 """So many failed reads in a row are the store's, not single ledgers': the search ends."""

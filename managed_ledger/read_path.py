@@ -11,14 +11,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bookkeeper.client.ledger_reader import EntryRun
-from bookkeeper.errors import BookieTooManyRequestsError, LedgerError
-from managed_ledger.entry_batch import EntryBatch
-from managed_ledger.offload.interfaces import EntryReader
-from managed_ledger.position import Position
+from magnetar.bookkeeper.client.ledger_reader import EntryRun
+from magnetar.bookkeeper.errors import BookieTooManyRequestsError, LedgerError
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.offload.interfaces import EntryReader
+from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 READERS_MAX = 8
 """Open ledgers kept per log; the oldest is dropped, opening again costs one metadata read."""

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from managed_ledger.ledger_rows import CHUNK_ROWS
-from managed_ledger.position import EARLIEST, Position
+from magnetar.managed_ledger.ledger_rows import CHUNK_ROWS
+from magnetar.managed_ledger.position import EARLIEST, Position
 
 if TYPE_CHECKING:
-    from managed_ledger.ledger_rows import LedgerInfo, PackedRows
-    from managed_ledger.managed_ledger import ManagedLedger
-    from managed_ledger.offload.context import OffloadContext
+    from magnetar.managed_ledger.ledger_rows import LedgerInfo, PackedRows
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.offload.context import OffloadContext
 
 
 @dataclass(frozen=True, slots=True)

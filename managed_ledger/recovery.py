@@ -19,16 +19,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.errors import LedgerError, NoSuchLedgerError
-from bookkeeper.ledger_metadata import LedgerMetadata
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import ManagedLedgerNotFoundError, OpenFailedError
-from managed_ledger.ledger_info_chunks import LedgerInfoChunks, read_list
-from managed_ledger.ledger_info_store import LedgerInfoStore
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo
-from metadata.errors import BadVersionError, MetadataError
-from metadata.store import CREATE_ONLY, MetadataStore
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.errors import LedgerError, NoSuchLedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.errors import ManagedLedgerNotFoundError, OpenFailedError
+from magnetar.managed_ledger.ledger_info_chunks import LedgerInfoChunks, read_list
+from magnetar.managed_ledger.ledger_info_store import LedgerInfoStore
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from magnetar.metadata.errors import BadVersionError, MetadataError
+from magnetar.metadata.store import CREATE_ONLY, MetadataStore
 
 CLAIM_FAILURES_MAX = 5
 CLAIM_REFUSALS_MAX = 30

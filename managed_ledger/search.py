@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from bookkeeper.errors import LedgerError
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.position import Position
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 Predicate: TypeAlias = Callable[[bytes, Buffer], bool]
 """Of an entry's head and body."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from managed_ledger.ledger_rows import PackedRows
-from managed_ledger.position import Position
+from magnetar.managed_ledger.ledger_rows import PackedRows
+from magnetar.managed_ledger.position import Position
 
 LedgerSize: TypeAlias = tuple[int, int, int]
 """(ledger id, entries, bytes); a list of them has ascending ids. Ledgers that are wholly behind or

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from managed_ledger.position import Position
+from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from managed_ledger.ledger_rows import LedgerRows
-    from managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.ledger_rows import LedgerRows
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 
 @dataclass(slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from managed_ledger.cursor.cursor_store import CursorNode, decode_node
-from managed_ledger.ledger_info_chunks import read_list
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo
-from metadata.paths import decode_name, join
-from metadata.store import MetadataStore, Stat
+from magnetar.managed_ledger.cursor.cursor_store import CursorNode, decode_node
+from magnetar.managed_ledger.ledger_info_chunks import read_list
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from magnetar.metadata.paths import decode_name, join
+from magnetar.metadata.store import MetadataStore, Stat
 
 ROOT = "/managed-ledgers"
 _AT_ONCE = 64

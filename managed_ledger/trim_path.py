@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from bookkeeper.errors import LedgerError
-from managed_ledger.empty import NOTHING
-from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFencedError
-from managed_ledger.logger import logger
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo
-from managed_ledger.trimming import Retention, ledgers_to_trim
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger.empty import NOTHING
+from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerFencedError
+from magnetar.managed_ledger.logger import logger
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from magnetar.managed_ledger.trimming import Retention, ledgers_to_trim
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 DOOMED_MAX = 250
 """Ledgers and copies that may wait for their deletion before trimming goes on: they are listed."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from managed_ledger.ledger_rows import LedgerRows
-from managed_ledger.position import Position
+from magnetar.managed_ledger.ledger_rows import LedgerRows
+from magnetar.managed_ledger.position import Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,2 @@
+if __name__ != "magnetar.metadata":  # the checkout itself is on sys.path
+    raise ImportError("import magnetar.metadata: metadata/ is found by its link in magnetar/")

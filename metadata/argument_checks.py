@@ -1,8 +1,8 @@
 """What every backend checks before it does anything."""
 
-from metadata.errors import ValueTooLargeError
-from metadata.paths import ROOT, check_path
-from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX
+from magnetar.metadata.errors import ValueTooLargeError
+from magnetar.metadata.paths import ROOT, check_path
+from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX
 
 
 def check_put(path: str, value: bytes, expected_version: int | None, sequential: bool) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from metadata.errors import DatabaseError
-from metadata.log_format import (
+from magnetar.metadata.errors import DatabaseError
+from magnetar.metadata.log_format import (
     ALIGNMENT,
     LogHeader,
     LogPosition,
@@ -25,7 +25,7 @@ from metadata.log_format import (
     record_bytes,
     segment_path,
 )
-from metadata.sqlite_file import FileState, sync_directory
+from magnetar.metadata.sqlite_file import FileState, sync_directory
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, TypeAlias
 
-from metadata.errors import (
+from magnetar.metadata.errors import (
     BadVersionError,
     LockBusyError,
     MetadataError,
@@ -30,7 +30,7 @@ from metadata.errors import (
     StoreClosedError,
     ValueTooLargeError,
 )
-from metadata.store import (
+from magnetar.metadata.store import (
     CREATE_ONLY,
     VALUE_BYTES_MAX,
     EventType,

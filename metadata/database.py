@@ -16,19 +16,19 @@ import os
 import sqlite3
 from pathlib import Path
 
-from metadata.commit_log import LogWriter, missing_records, remove_segments
-from metadata.errors import DatabaseError
-from metadata.log_format import (
+from magnetar.metadata.commit_log import LogWriter, missing_records, remove_segments
+from magnetar.metadata.errors import DatabaseError
+from magnetar.metadata.log_format import (
     LogPosition,
     UnknownVersionError,
     find_segments,
     new_header,
     read_segment,
 )
-from metadata.node_tree import NodeTree
-from metadata.rows import DIGEST_END, CommitRows, Digester, digest_of_counters
-from metadata.sqlite_file import FileState, SqliteFile, commit_without_wal
-from metadata.store import CommitMark
+from magnetar.metadata.node_tree import NodeTree
+from magnetar.metadata.rows import DIGEST_END, CommitRows, Digester, digest_of_counters
+from magnetar.metadata.sqlite_file import FileState, SqliteFile, commit_without_wal
+from magnetar.metadata.store import CommitMark
 
 _STORE_ID_BYTES = 16
 _FIRST_COMMIT = 1  # what a file of before there was a log counts as: 0 is the empty store

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from metadata.argument_checks import check_delete, check_put
-from metadata.database import Database
-from metadata.errors import SessionLostError, StoreClosedError
-from metadata.group_commit import GroupCommitter
-from metadata.node_tree import CommitBatch, Node
-from metadata.paths import ROOT, check_path
-from metadata.store import (
+from magnetar.metadata.argument_checks import check_delete, check_put
+from magnetar.metadata.database import Database
+from magnetar.metadata.errors import SessionLostError, StoreClosedError
+from magnetar.metadata.group_commit import GroupCommitter
+from magnetar.metadata.node_tree import CommitBatch, Node
+from magnetar.metadata.paths import ROOT, check_path
+from magnetar.metadata.store import (
     CommitMark,
     MetadataEvent,
     MetadataStore,
@@ -26,7 +26,7 @@ from metadata.store import (
     Versioned,
     Watch,
 )
-from metadata.watches import CallbackWatch, PathWatches
+from magnetar.metadata.watches import CallbackWatch, PathWatches
 
 
 def _wall_clock_ms() -> int:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore
 
 _SCHEME = re.compile(r"([a-z]+):(?!\d)")
 
@@ -28,8 +28,8 @@ async def connect_store(
         MetadataError: the store can't be reached, or refuses.
     """
     # Imported when needed: an embedded store shall not pay for another backend's library.
-    from metadata.zookeeper.settings import SCHEME, ZooKeeperSettings
-    from metadata.zookeeper.store import ZooKeeperStore
+    from magnetar.metadata.zookeeper.settings import SCHEME, ZooKeeperSettings
+    from magnetar.metadata.zookeeper.store import ZooKeeperStore
 
     if not url.startswith(SCHEME) and (found := _SCHEME.match(url)):
         raise ValueError(f"{url!r}: a {found[1]} store is not supported; {SCHEME} is")

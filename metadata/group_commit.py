@@ -13,16 +13,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from metadata.database import Database, is_refusal
-from metadata.errors import (
+from magnetar.metadata.database import Database, is_refusal
+from magnetar.metadata.errors import (
     MetadataError,
     MetadataWriteError,
     OutcomeUnknownError,
     StoreClosedError,
 )
-from metadata.node_tree import CommitBatch, NodeTree
-from metadata.rows import CommitRows
-from metadata.store import MetadataEvent
+from magnetar.metadata.node_tree import CommitBatch, NodeTree
+from magnetar.metadata.rows import CommitRows
+from magnetar.metadata.store import MetadataEvent
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from metadata.rows import DIGEST_BYTES, CommitRows, decode_change
+from magnetar.metadata.rows import DIGEST_BYTES, CommitRows, decode_change
 
 VERSION = 1
 ALIGNMENT = 4096

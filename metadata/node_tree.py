@@ -12,10 +12,15 @@ finds none by construction and they cost no sync. Parents made for them are pers
 
 from collections.abc import Iterable, Iterator
 
-from metadata.errors import BadVersionError, EphemeralParentError, NotEmptyError, NotFoundError
-from metadata.paths import ROOT, join, name_of, parent_of, sequential_path
-from metadata.rows import CommitRows, Row
-from metadata.store import CREATE_ONLY, EventType, MetadataEvent
+from magnetar.metadata.errors import (
+    BadVersionError,
+    EphemeralParentError,
+    NotEmptyError,
+    NotFoundError,
+)
+from magnetar.metadata.paths import ROOT, join, name_of, parent_of, sequential_path
+from magnetar.metadata.rows import CommitRows, Row
+from magnetar.metadata.store import CREATE_ONLY, EventType, MetadataEvent
 
 _CREATED, _MODIFIED = EventType.CREATED, EventType.MODIFIED
 _DELETED, _CHILDREN_CHANGED = EventType.DELETED, EventType.CHILDREN_CHANGED

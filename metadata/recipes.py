@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
-from metadata.store import (
+from magnetar.metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
+from magnetar.metadata.store import (
     CREATE_ONLY,
     MetadataEvent,
     MetadataStore,

@@ -10,20 +10,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from metadata.database import Database
-from metadata.errors import DatabaseError, MetadataError
-from metadata.log_format import (
+from magnetar.metadata.database import Database
+from magnetar.metadata.errors import DatabaseError, MetadataError
+from magnetar.metadata.log_format import (
     LogRecord,
     UnknownVersionError,
     find_segments,
     read_segment,
     segment_path,
 )
-from metadata.node_tree import NodeTree
-from metadata.paths import ROOT, parent_of
-from metadata.rows import CommitRows, Row
-from metadata.sqlite_file import FileState, SqliteFile, read_intact
-from metadata.store import CommitMark
+from magnetar.metadata.node_tree import NodeTree
+from magnetar.metadata.paths import ROOT, parent_of
+from magnetar.metadata.rows import CommitRows, Row
+from magnetar.metadata.sqlite_file import FileState, SqliteFile, read_intact
+from magnetar.metadata.store import CommitMark
 
 
 @dataclass(slots=True)

@@ -22,8 +22,8 @@ from typing import Any
 
 from crc32c import crc32c
 
-from metadata.errors import DatabaseError
-from metadata.rows import DIGEST_BYTES, CommitRows, Row
+from magnetar.metadata.errors import DatabaseError
+from magnetar.metadata.rows import DIGEST_BYTES, CommitRows, Row
 
 APPLICATION_ID = 0x4D474D44  # "MGMD"
 FORMAT_VERSION = 3  # 1 had no checksums, 2 no row of the state and no log

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from metadata.paths import ROOT, parent_of
-from metadata.store import MetadataEvent, Watch
+from magnetar.metadata.paths import ROOT, parent_of
+from magnetar.metadata.store import MetadataEvent, Watch
 
 E = TypeVar("E")
 ReportError = Callable[[str, BaseException], None]

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from bookkeeper.transport_grpc.tls import TlsFiles
-from broker.cli.admin_client import AdminClient, AdminResponse
-from broker.cli.client_auth import ClientAuth
-from broker.cli.errors import CliError
-from broker.protocol.topic_name import TopicName
-from pipeline.errors import OptionsError, PipelineError, SegmentsUnavailableError
-from pipeline.offsets import BEGINNING, Offset
-from pipeline.topic_snapshot import TopicSnapshot, parse_snapshot
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.broker.cli.admin_client import AdminClient, AdminResponse
+from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.pipeline.errors import OptionsError, PipelineError, SegmentsUnavailableError
+from magnetar.pipeline.offsets import BEGINNING, Offset
+from magnetar.pipeline.topic_snapshot import TopicSnapshot, parse_snapshot
 
 _log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from broker.protocol import pulsar_api_pb2 as pb
-from pipeline.rows import Rows, decode_key, key_of
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.pipeline.rows import Rows, decode_key, key_of
 
 _U32: Final = Struct(">I")
 # The tags below are written as numbers, which is what the loops can afford (field * 8 + wire type):

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from broker.protocol.topic_name import TopicName
-from pipeline.admin import Admin, ClusterAccess
-from pipeline.chunks import ChunkLookback
-from pipeline.decode import EntryDecoder
-from pipeline.errors import DataLossError
-from pipeline.filters import RowFilters, wanted_by
-from pipeline.offsets import Offset
-from pipeline.options import ReadOptions
-from pipeline.plan import (
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.pipeline.admin import Admin, ClusterAccess
+from magnetar.pipeline.chunks import ChunkLookback
+from magnetar.pipeline.decode import EntryDecoder
+from magnetar.pipeline.errors import DataLossError
+from magnetar.pipeline.filters import RowFilters, wanted_by
+from magnetar.pipeline.offsets import Offset
+from magnetar.pipeline.options import ReadOptions
+from magnetar.pipeline.plan import (
     EntryRange,
     InputSplit,
     cut_by_size,
@@ -27,15 +27,15 @@ from pipeline.plan import (
     narrow_by_id,
     narrow_by_time,
 )
-from pipeline.split_reader import SplitReader
-from pipeline.topic_snapshot import TopicSnapshot
-from pipeline.topics import find_partitions, resolve_bound, snapshot_of
+from magnetar.pipeline.split_reader import SplitReader
+from magnetar.pipeline.topic_snapshot import TopicSnapshot
+from magnetar.pipeline.topics import find_partitions, resolve_bound, snapshot_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-    from pipeline.chunks import MessageChunk, MissingChunk
+    from magnetar.pipeline.chunks import MessageChunk, MissingChunk
 
 _log = logging.getLogger(__name__)
 

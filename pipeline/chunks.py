@@ -22,9 +22,14 @@ from typing import Final, NamedTuple
 import mmh3
 from google.protobuf.message import DecodeError
 
-from broker.protocol.entry_header import FLAG_CHUNK, FLAG_ENCRYPTED, EntryHeaderError, parse_header
-from broker.protocol.framing import MalformedFrameError, parse_entry_body
-from pipeline.errors import UndecodableError
+from magnetar.broker.protocol.entry_header import (
+    FLAG_CHUNK,
+    FLAG_ENCRYPTED,
+    EntryHeaderError,
+    parse_header,
+)
+from magnetar.broker.protocol.framing import MalformedFrameError, parse_entry_body
+from magnetar.pipeline.errors import UndecodableError
 
 ENDED_MAX: Final = 10_000
 """Messages that are over and whose uuids are remembered; of others one has to look back."""

@@ -16,17 +16,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.cli.client_auth import ClientAuth
-from broker.cli.errors import CliError
-from pipeline.errors import OptionsError, PipelineError
-from pipeline.jobs.errors import SetupError
-from pipeline.session import check_packages, open_session
+from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.cli.errors import CliError
+from magnetar.pipeline.errors import OptionsError, PipelineError
+from magnetar.pipeline.jobs.errors import SetupError
+from magnetar.pipeline.session import check_packages, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.jobs.progress import Progress
-    from pipeline.jobs.tables import ReportTable
+    from magnetar.pipeline.jobs.progress import Progress
+    from magnetar.pipeline.jobs.tables import ReportTable
 
 _SIDES = {"first": "starting", "end": "ending"}
 
@@ -91,7 +91,7 @@ def where_options(side: str, text: str | None) -> dict[str, str]:
 
 
 def _export(options: argparse.Namespace, place: ClusterAddress) -> int:
-    from pipeline.jobs.export import ExportSettings, export
+    from magnetar.pipeline.jobs.export import ExportSettings, export
 
     if bool(options.topics) == bool(options.pattern):
         raise CliError("topics to export, or --pattern, are needed, and not both")
@@ -119,7 +119,7 @@ def _export(options: argparse.Namespace, place: ClusterAddress) -> int:
 
 
 def _replay(options: argparse.Namespace, place: ClusterAddress) -> int:
-    from pipeline.jobs.replay import ReplaySettings, replay
+    from magnetar.pipeline.jobs.replay import ReplaySettings, replay
 
     settings = ReplaySettings(
         source_topic=options.topic or "",
@@ -140,8 +140,8 @@ def _replay(options: argparse.Namespace, place: ClusterAddress) -> int:
 
 
 def _backlog(options: argparse.Namespace, place: ClusterAddress) -> int:
-    from pipeline.admin import parse_access
-    from pipeline.jobs.backlog import backlog
+    from magnetar.pipeline.admin import parse_access
+    from magnetar.pipeline.jobs.backlog import backlog
 
     plot = _plot_path(options)
     found = backlog(parse_access(place.options()), options.places or ["public/default"])
@@ -149,7 +149,7 @@ def _backlog(options: argparse.Namespace, place: ClusterAddress) -> int:
     table = found.table.sorted_by(measure)
     _show(options, [table], {"backlog": list(table.rows), "failures": dict(found.failures)})
     if plot:
-        from pipeline.jobs.plots import draw_backlog
+        from magnetar.pipeline.jobs.plots import draw_backlog
 
         draw_backlog(table, measure, plot)
     return _told(found.failures)
@@ -161,8 +161,8 @@ def _load(options: argparse.Namespace, place: ClusterAddress) -> int:
         return _load_of_keys(options, place, plot)
     from dataclasses import replace
 
-    from pipeline.admin import parse_access
-    from pipeline.jobs.load import bundle_load
+    from magnetar.pipeline.admin import parse_access
+    from magnetar.pipeline.jobs.load import bundle_load
 
     found = bundle_load(parse_access(place.options()))
     table = found.bundles.sorted_by(options.sort)
@@ -177,14 +177,14 @@ def _load(options: argparse.Namespace, place: ClusterAddress) -> int:
         },
     )
     if plot:
-        from pipeline.jobs.plots import draw_bundles
+        from magnetar.pipeline.jobs.plots import draw_bundles
 
         draw_bundles(found, options.sort, plot)
     return _told(found.failures)
 
 
 def _load_of_keys(options: argparse.Namespace, place: ClusterAddress, plot: Path | None) -> int:
-    from pipeline.jobs.load import key_load
+    from magnetar.pipeline.jobs.load import key_load
 
     source = _source_options(options, place)
     with _session(options, "magnetar load") as (spark, progress):
@@ -203,7 +203,7 @@ def _load_of_keys(options: argparse.Namespace, place: ClusterAddress, plot: Path
             f"busiest would have {found.consumers.max_to_mean:.2f} times its share"
         )
     if plot:
-        from pipeline.jobs.plots import draw_keys
+        from magnetar.pipeline.jobs.plots import draw_keys
 
         draw_keys(found, plot)
     return 0
@@ -214,9 +214,9 @@ def _load_of_keys(options: argparse.Namespace, place: ClusterAddress, plot: Path
 
 @contextmanager
 def _session(options: argparse.Namespace, name: str) -> Iterator[tuple[SparkSession, Progress]]:
-    from pipeline.jobs.job_cancellation import apart
-    from pipeline.jobs.progress import Progress
-    from pipeline.jobs.spark_errors import spark_errors
+    from magnetar.pipeline.jobs.job_cancellation import apart
+    from magnetar.pipeline.jobs.progress import Progress
+    from magnetar.pipeline.jobs.spark_errors import spark_errors
 
     wanted = True if options.progress else False if options.no_progress else None
     progress = Progress(wanted)
@@ -266,7 +266,7 @@ def _plot_path(options: argparse.Namespace) -> Path | None:
         check_packages("pyarrow")
     if not options.plot:
         return None
-    from pipeline.jobs.plots import check_file
+    from magnetar.pipeline.jobs.plots import check_file
 
     path = Path(options.plot)
     check_file(path)

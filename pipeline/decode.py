@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import CompressionError, decompress
-from broker.protocol.entry_header import (
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import CompressionError, decompress
+from magnetar.broker.protocol.entry_header import (
     FLAG_CHUNK,
     FLAG_ENCRYPTED,
     FLAG_LAST_CHUNK,
@@ -24,13 +24,13 @@ from broker.protocol.entry_header import (
     EntryHeaderError,
     parse_header,
 )
-from broker.protocol.framing import CHECKSUM_MAGIC, MalformedFrameError, parse_entry_body
-from broker.protocol.text import readable
-from pipeline.batch_messages import BrokenBatchError, walk_fields, walk_values
-from pipeline.chunks import ChunkJoiner, MessageChunk, MissingChunk
-from pipeline.errors import UndecodableError
-from pipeline.offsets import BEGINNING, END, Offset
-from pipeline.rows import EntryFacts, Rows
+from magnetar.broker.protocol.framing import CHECKSUM_MAGIC, MalformedFrameError, parse_entry_body
+from magnetar.broker.protocol.text import readable
+from magnetar.pipeline.batch_messages import BrokenBatchError, walk_fields, walk_values
+from magnetar.pipeline.chunks import ChunkJoiner, MessageChunk, MissingChunk
+from magnetar.pipeline.errors import UndecodableError
+from magnetar.pipeline.offsets import BEGINNING, END, Offset
+from magnetar.pipeline.rows import EntryFacts, Rows
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 8 << 20

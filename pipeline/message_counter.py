@@ -10,16 +10,16 @@ import logging
 from functools import partial
 from typing import Final
 
-from bookkeeper.client.entry_prefix_reader import EntryPrefixReader
-from bookkeeper.client.ledger_reader import LedgerReader
-from broker.cli.loop_thread import LoopThread
-from broker.protocol.entry_header import HEAD_BYTES, message_counts
-from pipeline.admin import ClusterAccess
-from pipeline.batch_quota import EntryIterator
-from pipeline.offsets import Offset
-from pipeline.partition_reader import BookieConnections, PartitionReader
-from pipeline.plan import EntryRange
-from pipeline.topic_snapshot import TopicSnapshot
+from magnetar.bookkeeper.client.entry_prefix_reader import EntryPrefixReader
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.broker.cli.loop_thread import LoopThread
+from magnetar.broker.protocol.entry_header import HEAD_BYTES, message_counts
+from magnetar.pipeline.admin import ClusterAccess
+from magnetar.pipeline.batch_quota import EntryIterator
+from magnetar.pipeline.offsets import Offset
+from magnetar.pipeline.partition_reader import BookieConnections, PartitionReader
+from magnetar.pipeline.plan import EntryRange
+from magnetar.pipeline.topic_snapshot import TopicSnapshot
 
 _log = logging.getLogger(__name__)
 

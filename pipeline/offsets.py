@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from pipeline.errors import OptionsError
+from magnetar.pipeline.errors import OptionsError
 
 _TEXT: Final = re.compile(
     r"\(?\s*(\d+)\s*[:,]\s*(\d+)(?:\s*[:,]\s*(-?\d+))?(?:\s*[:,]\s*(-?\d+))?\s*\)?"

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from pipeline.errors import OptionsError
-from pipeline.offsets import BEGINNING, END, Offset, parse_offset
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.offsets import BEGINNING, END, Offset, parse_offset
 
 _MIB: Final = 1024 * 1024
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")

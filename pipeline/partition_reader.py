@@ -7,23 +7,23 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from bookkeeper.auth.token_source import TokenSource
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.client.ledger_store import VersionedLedger
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.replicas import Replicas
-from bookkeeper.errors import BookieUnavailableError, LedgerError, NoSuchLedgerError
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
-from bookkeeper.transport_grpc.tls import channel_credentials
-from managed_ledger.offload.file_store import FilesystemOffloader
-from managed_ledger.offload.interfaces import EntryReader
-from metadata.store import Watch
-from pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
-from pipeline.errors import DataLossError, SegmentsUnavailableError
-from pipeline.topic_snapshot import TopicLedger, TopicSnapshot
+from magnetar.bookkeeper.auth.token_source import TokenSource
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.client.ledger_store import VersionedLedger
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.replicas import Replicas
+from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerError, NoSuchLedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
+from magnetar.bookkeeper.transport_grpc.tls import channel_credentials
+from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
+from magnetar.managed_ledger.offload.interfaces import EntryReader
+from magnetar.metadata.store import Watch
+from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
+from magnetar.pipeline.errors import DataLossError, SegmentsUnavailableError
+from magnetar.pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
 _log = logging.getLogger(__name__)
 

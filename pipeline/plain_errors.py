@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.errors import PipelineError
+from magnetar.pipeline.errors import PipelineError
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipeline.errors import DataLossError
-from pipeline.offsets import BEGINNING, Offset
-from pipeline.topic_snapshot import TopicLedger, TopicSnapshot
+from magnetar.pipeline.errors import DataLossError
+from magnetar.pipeline.offsets import BEGINNING, Offset
+from magnetar.pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
 _NOTHING: Final[Mapping[str, tuple[str, int]]] = {}
 

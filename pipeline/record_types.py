@@ -22,7 +22,7 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 from pyspark.sql import types as spark
 
-from pipeline.errors import PipelineError
+from magnetar.pipeline.errors import PipelineError
 
 _PRECISION_MAX: Final = 38  # of a decimal in Spark and in 128 bits
 _UNPARSABLE: Final = (SchemaParseException, UnknownType)

@@ -10,10 +10,10 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyspark.sql.pandas.functions import arrow_udf
 
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from pipeline.admin import Admin, ClusterAccess, NoSuchTopicError, parse_access
-from pipeline.errors import OptionsError
-from pipeline.record_types import SchemaError, SchemaVersion, ValueDecoder
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError, parse_access
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.record_types import SchemaError, SchemaVersion, ValueDecoder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

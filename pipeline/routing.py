@@ -12,7 +12,7 @@ from typing import Final
 
 import mmh3
 
-from pipeline.errors import WriteError
+from magnetar.pipeline.errors import WriteError
 
 Hash = Callable[[str], int]
 _POSITIVE: Final = 0x7FFF_FFFF

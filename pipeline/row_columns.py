@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipeline.errors import OptionsError
+from magnetar.pipeline.errors import OptionsError
 
 SPARK_TYPES: Final[dict[str, str]] = {
     "key": "binary",

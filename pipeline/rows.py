@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.text import readable
-from pipeline.row_columns import ARROW_TYPES, arrow_schema
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.text import readable
+from magnetar.pipeline.row_columns import ARROW_TYPES, arrow_schema
 
 _TIMESTAMP: Final = ARROW_TYPES["publishTime"]
 _MS_MAX: Final = (2**63 - 1) // 1000

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.jobs.errors import SetupError
+from magnetar.pipeline.jobs.errors import SetupError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,7 +116,7 @@ def open_session(
     check_setup()
     from pyspark.sql import SparkSession
 
-    from pipeline.source import register
+    from magnetar.pipeline.source import register
 
     # Workers must be this Python with these packages, whatever is first in PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from pipeline.admin import parse_access
-from pipeline.errors import OptionsError, WriteError
-from pipeline.sink_options import SinkOptions, find_columns, parse_sink_options
-from pipeline.target_check import TargetCheck
-from pipeline.task_producers import TaskProducers, TaskRun, open_client
+from magnetar.pipeline.admin import parse_access
+from magnetar.pipeline.errors import OptionsError, WriteError
+from magnetar.pipeline.sink_options import SinkOptions, find_columns, parse_sink_options
+from magnetar.pipeline.target_check import TargetCheck
+from magnetar.pipeline.task_producers import TaskProducers, TaskRun, open_client
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,7 +163,7 @@ def _context() -> TaskContext:
 def _write(
     plan: _Plan, run: TaskRun, attempt: int, batches: Iterable[pa.RecordBatch]
 ) -> TaskWritten:
-    from pipeline.sink_rows import messages_of
+    from magnetar.pipeline.sink_rows import messages_of
 
     producers: TaskProducers | None = None
     try:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.cli.client_auth import ClientAuth
-from broker.cli.errors import CliError
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from pipeline.errors import OptionsError
-from pipeline.options import flag, positive
-from pipeline.routing import HASHES
+from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.options import flag, positive
+from magnetar.pipeline.routing import HASHES
 
 EFFECTIVELY_ONCE: Final = "effectively-once"
 AT_LEAST_ONCE: Final = "at-least-once"

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.errors import WriteError
-from pipeline.task_producers import RowMessage
+from magnetar.pipeline.errors import WriteError
+from magnetar.pipeline.task_producers import RowMessage
 
 _ROWS_AT_ONCE: Final = 1000
 """So many rows exist as Python objects at a time."""
@@ -18,7 +18,7 @@ def messages_of(batch: pa.RecordBatch, columns: Mapping[str, int]) -> Iterator[R
     """The rows of a batch in order.
 
     Args:
-        columns: index by the names of `pipeline.sink_options.COLUMNS`.
+        columns: index by the names of `magnetar.pipeline.sink_options.COLUMNS`.
     Raises:
         WriteError: a row can't be a message; names the column.
     """

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 
-from pipeline.admin import parse_access
-from pipeline.errors import OptionsError
-from pipeline.filters import ALWAYS
-from pipeline.jobs.errors import SetupError
-from pipeline.options import parse_read_options, parse_trigger_limits
-from pipeline.plain_errors import plain_errors
-from pipeline.row_columns import SCHEMA_DDL, check_schema
+from magnetar.pipeline.admin import parse_access
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.filters import ALWAYS
+from magnetar.pipeline.jobs.errors import SetupError
+from magnetar.pipeline.options import parse_read_options, parse_trigger_limits
+from magnetar.pipeline.plain_errors import plain_errors
+from magnetar.pipeline.row_columns import SCHEMA_DDL, check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
-    from pipeline.sink import BatchWriter, StreamWriter
+    from magnetar.pipeline.sink import BatchWriter, StreamWriter
 
 __all__ = ["MagnetarDataSource", "read_topics", "register"]
 
@@ -46,7 +46,7 @@ class MagnetarDataSource(DataSource):
         return SCHEMA_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from pipeline.batch_source import BatchReader, FilteringBatchReader
+        from magnetar.pipeline.batch_source import BatchReader, FilteringBatchReader
 
         reader = FilteringBatchReader if self.options.get(_FILTERS) else BatchReader
         with plain_errors():
@@ -62,7 +62,7 @@ class MagnetarDataSource(DataSource):
             )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from pipeline.stream_source import StreamReader
+        from magnetar.pipeline.stream_source import StreamReader
 
         with plain_errors():
             return StreamReader(
@@ -73,7 +73,7 @@ class MagnetarDataSource(DataSource):
             )
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from pipeline.sink import make_writer
+        from magnetar.pipeline.sink import make_writer
 
         with plain_errors():
             self._need(
@@ -84,7 +84,7 @@ class MagnetarDataSource(DataSource):
             return make_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from pipeline.sink import make_stream_writer
+        from magnetar.pipeline.sink import make_stream_writer
 
         with plain_errors():
             return make_stream_writer(self.options, schema, overwrite)

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, Self
 
-from bookkeeper.client.ledger_reader import EntryRun
-from broker.cli.loop_thread import LoopThread
-from pipeline.admin import ClusterAccess
-from pipeline.errors import DataLossError
-from pipeline.partition_reader import BookieConnections, PartitionReader
-from pipeline.plan import EntryRange, InputSplit
-from pipeline.topic_snapshot import TopicLedger
+from magnetar.bookkeeper.client.ledger_reader import EntryRun
+from magnetar.broker.cli.loop_thread import LoopThread
+from magnetar.pipeline.admin import ClusterAccess
+from magnetar.pipeline.errors import DataLossError
+from magnetar.pipeline.partition_reader import BookieConnections, PartitionReader
+from magnetar.pipeline.plan import EntryRange, InputSplit
+from magnetar.pipeline.topic_snapshot import TopicLedger
 
 _log = logging.getLogger(__name__)
 

@@ -24,22 +24,22 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
-from pipeline.batch_quota import BatchQuota, EntryIterator, shares_of
-from pipeline.batch_source import SplitPartition, TaskSettings, check_loss, read_slice
-from pipeline.errors import DataLossError, PipelineError
-from pipeline.message_counter import MessageCounter
-from pipeline.offsets import (
+from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
+from magnetar.pipeline.batch_quota import BatchQuota, EntryIterator, shares_of
+from magnetar.pipeline.batch_source import SplitPartition, TaskSettings, check_loss, read_slice
+from magnetar.pipeline.errors import DataLossError, PipelineError
+from magnetar.pipeline.message_counter import MessageCounter
+from magnetar.pipeline.offsets import (
     BEGINNING,
     Offset,
     Offsets,
     stream_offsets_from_json,
     stream_offsets_to_json,
 )
-from pipeline.options import ReadOptions, TriggerLimits
-from pipeline.plan import EntryRange, cut_by_count, entries_of, entry_ranges_between
-from pipeline.topic_snapshot import TopicSnapshot
-from pipeline.topics import find_partitions, is_part_of, resolve_bound, snapshot_of
+from magnetar.pipeline.options import ReadOptions, TriggerLimits
+from magnetar.pipeline.plan import EntryRange, cut_by_count, entries_of, entry_ranges_between
+from magnetar.pipeline.topic_snapshot import TopicSnapshot
+from magnetar.pipeline.topics import find_partitions, is_part_of, resolve_bound, snapshot_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from broker.protocol.topic_name import TopicName
-from pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
-from pipeline.errors import OptionsError, PipelineError
-from pipeline.sink_options import AT_LEAST_ONCE
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
+from magnetar.pipeline.errors import OptionsError, PipelineError
+from magnetar.pipeline.sink_options import AT_LEAST_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pipeline.sink_options import SinkOptions
+    from magnetar.pipeline.sink_options import SinkOptions
 
 _log = logging.getLogger(__name__)
 

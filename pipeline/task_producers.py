@@ -21,13 +21,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from broker.cli.client_auth import ClientAuth
-from broker.cli.errors import CliError
-from broker.protocol.topic_name import TopicName
-from pipeline.entry_plan import EntryPlan
-from pipeline.errors import OptionsError, PipelineError, WriteError
-from pipeline.routing import HASHES, choose_partition
-from pipeline.sink_options import BATCH_ID_MAX, SinkOptions, full_topic_name
+from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.pipeline.entry_plan import EntryPlan
+from magnetar.pipeline.errors import OptionsError, PipelineError, WriteError
+from magnetar.pipeline.routing import HASHES, choose_partition
+from magnetar.pipeline.sink_options import BATCH_ID_MAX, SinkOptions, full_topic_name
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
-from managed_ledger.offload.context import LedgerCopy
-from pipeline.errors import SegmentsUnavailableError
-from pipeline.offsets import Offset
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
+from magnetar.managed_ledger.offload.context import LedgerCopy
+from magnetar.pipeline.errors import SegmentsUnavailableError
+from magnetar.pipeline.offsets import Offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from broker.protocol.topic_name import TopicName
-from pipeline.admin import Admin, NoSuchTopicError
-from pipeline.errors import OptionsError
-from pipeline.offsets import BEGINNING, END, Offset
-from pipeline.options import Bound, TopicChoice, choose_topics
-from pipeline.plain_errors import plain_errors
-from pipeline.topic_snapshot import TopicSnapshot
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.pipeline.admin import Admin, NoSuchTopicError
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.offsets import BEGINNING, END, Offset
+from magnetar.pipeline.options import Bound, TopicChoice, choose_topics
+from magnetar.pipeline.plain_errors import plain_errors
+from magnetar.pipeline.topic_snapshot import TopicSnapshot
 
 
 @plain_errors()

@@ -26,14 +26,16 @@ def affected(changed: Collection[str], root: Path = _ROOT) -> list[str]:
     reached = set(changed)
     while not reached <= found:
         found |= reached
-        modules = {_module_of(path) for path in found}
+        modules = {name for path in found for name in _modules_of(path)}
         reached = {path for path, names in imports.items() if not modules.isdisjoint(names)}
     found |= {*_ALWAYS, *(path for path in paths if _is_of_package(path, changed))}
     return sorted(x for x in paths if x in found and _is_unit_test(x))
 
 
-def _module_of(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+def _modules_of(path: str) -> tuple[str, str]:
+    """The second by its link (docs/decisions/0043)."""
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return name, f"magnetar.{name}"
 
 
 def _is_of_package(test: str, changed: Collection[str]) -> bool:

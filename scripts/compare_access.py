@@ -23,8 +23,8 @@ from typing import Any
 import httpx
 import jwt
 
-from broker.config import BrokerConfig
-from broker.http.app import create_app
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.http.app import create_app
 
 ROOT = Path(__file__).resolve().parents[1]
 ANSWERS = ROOT / "tests" / "unit" / "broker_http" / "access_answers.txt"

@@ -32,7 +32,7 @@ class AutoRecoveryProcess(ChildProcess):
         assert self._process is None
         offset = len(self.log)
         self._process = self.fork(
-            *("broker.cli.main", "autorecovery"),
+            *("magnetar.broker.cli.main", "autorecovery"),
             *("--id", self.name, "--metadata", self._metadata_url),
             *("--set", "httpServerEnabled=true", "--set", "httpServerPort=0"),
             *self._options,
@@ -78,7 +78,7 @@ def run_command(metadata_url: str, *options: str) -> str:
     """``magnetar autorecovery`` as an operator's command; what it printed."""
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "broker.cli.main", "autorecovery"),
+            *(sys.executable, "-m", "magnetar.broker.cli.main", "autorecovery"),
             *("--metadata", metadata_url, *options),
         ],
         check=True,

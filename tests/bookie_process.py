@@ -30,7 +30,7 @@ class BookieProcess(ChildProcess):
         self.port = self.port or free_port()
         self._offset = len(self.log)
         self._process = self.fork(
-            *("broker.cli.main", "bookie"),
+            *("magnetar.broker.cli.main", "bookie"),
             *("--data", str(self.data), "--metadata", self._metadata_url),
             *("--port", str(self.port), *self._options),
         )

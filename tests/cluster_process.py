@@ -37,7 +37,7 @@ class ClusterProcess(ChildProcess):
         self._offset = len(self.log)
         self._process = self.popen(
             [
-                *(sys.executable, "-m", "broker.cli.main", "cluster"),
+                *(sys.executable, "-m", "magnetar.broker.cli.main", "cluster"),
                 *("--data", str(self.data), "--port", "0"),
                 # All brokers are on one machine: its processors say nothing about any of them.
                 *("--broker-set", "loadBalancerCPUResourceWeight=0", *self._options),

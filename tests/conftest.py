@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from broker.config import BrokerConfig
 from magnetar import embedding
+from magnetar.broker.config import BrokerConfig
 from magnetar.process_host import ProcessHost
 from tests import stalls
 from tests.standalone_process import StandaloneProcess
@@ -42,7 +42,7 @@ def no_long_turns_at_all() -> Iterator[None]:
         stalls.note(host.log())
         join(host)
 
-    handler, logger = stalls.Handler(), logging.getLogger("bookkeeper.loop_stalls")
+    handler, logger = stalls.Handler(), logging.getLogger("magnetar.bookkeeper.loop_stalls")
     logger.addHandler(handler)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedding, "_settings", watched)

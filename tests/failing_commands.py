@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from broker.connection.handlers import FIELDS
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.connection.handlers import FIELDS
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
 _VALUES: Final[Mapping[str, object]] = {
     "subscription": "shared",

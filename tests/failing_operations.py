@@ -22,14 +22,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from broker.errors import BrokerError
-from broker.http.openapi import operations
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
-from broker.topic.persistent_topic import PersistentTopic
-from bundles.ownership import Redirect
-from metadata.errors import MetadataError
-from metadata.store import MetadataStore
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.http.openapi import operations
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.bundles.ownership import Redirect
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.store import MetadataStore
 from tests.failing_commands import command_of, commands, status_of
 from tests.failing_world import NAME, SUBSCRIPTIONS, Consuming, Fault, InlineLoop, World
 from tests.failing_world import document as http_document

@@ -13,22 +13,22 @@ from typing import Any, Final
 import httpx
 from fastapi import FastAPI
 
-from bookkeeper import codes
-from bookkeeper.transport import AddRequest, LacReply, ReadReply
-from broker.cluster.load_sharing import LoadSharing
-from broker.http.app import attach, create_app
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import parse_entry_body
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
-from loadbalance.balancer import Balancer
-from loadbalance.model import Move, Split
-from managed_ledger.offload.block_offloader import BlockOffloader
-from managed_ledger.offload.locations import FILESYSTEM
-from managed_ledger.offload.metrics import OffloadMetrics
-from managed_ledger.position import EARLIEST
-from metadata.errors import MetadataError, OutcomeUnknownError
-from metadata.store import MetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.transport import AddRequest, LacReply, ReadReply
+from magnetar.broker.cluster.load_sharing import LoadSharing
+from magnetar.broker.http.app import attach, create_app
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import parse_entry_body
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.loadbalance.balancer import Balancer
+from magnetar.loadbalance.model import Move, Split
+from magnetar.managed_ledger.offload.block_offloader import BlockOffloader
+from magnetar.managed_ledger.offload.locations import FILESYSTEM
+from magnetar.managed_ledger.offload.metrics import OffloadMetrics
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
+from magnetar.metadata.store import MetadataStore
 from tests.simulation.simulator import VirtualLoop
 from tests.simulation.test_bundles_ownership import commit_inline
 from tests.unit.broker_service.doubles import Broker, message

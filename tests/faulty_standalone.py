@@ -16,11 +16,11 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from bookkeeper.storage.file_system import Buffer, File
-from bookkeeper.storage.os_file_system import OsFile, OsFileSystem
-from broker import standalone
-from broker.cli.main import build_parser
-from broker.cli.standalone_command import load_config
+from magnetar.bookkeeper.storage.file_system import Buffer, File
+from magnetar.bookkeeper.storage.os_file_system import OsFile, OsFileSystem
+from magnetar.broker import standalone
+from magnetar.broker.cli.main import build_parser
+from magnetar.broker.cli.standalone_command import load_config
 
 
 class FaultyFile(OsFile):

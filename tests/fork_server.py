@@ -23,12 +23,23 @@ if TYPE_CHECKING:
 # What servers import, early or late, except the module that is run and gRPC: servers set its
 # environment before they load it.
 _IMPORTED: Final = [
-    *("broker.cli.server_start", "broker.cli.standalone_command", "broker.standalone"),
-    *("broker.http.app", "broker.http.server.server", "broker.http.metrics.replication_metrics"),
-    *("broker.cli.bookie_command", "broker.cli.autorecovery_command"),
-    *("bookkeeper.bookie.open_bookie", "bookkeeper.bookie.http.admin_pages"),
-    *("bookkeeper.client.pool_placement", "bookkeeper.replication.under_replication"),
-    *("metadata.zookeeper.store", "encodings.idna"),
+    *(
+        "magnetar.broker.cli.server_start",
+        "magnetar.broker.cli.standalone_command",
+        "magnetar.broker.standalone",
+    ),
+    *(
+        "magnetar.broker.http.app",
+        "magnetar.broker.http.server.server",
+        "magnetar.broker.http.metrics.replication_metrics",
+    ),
+    *("magnetar.broker.cli.bookie_command", "magnetar.broker.cli.autorecovery_command"),
+    *("magnetar.bookkeeper.bookie.open_bookie", "magnetar.bookkeeper.bookie.http.admin_pages"),
+    *(
+        "magnetar.bookkeeper.client.pool_placement",
+        "magnetar.bookkeeper.replication.under_replication",
+    ),
+    *("magnetar.metadata.zookeeper.store", "encodings.idna"),
 ]
 _SERVERS: Final = multiprocessing.get_context("forkserver")
 _SERVERS.set_forkserver_preload(_IMPORTED)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import parse_entry_body
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import parse_entry_body
 from tests.history_checker import Session
 from tests.raw_client import ConnectionClosedError, Position, RawClient
 

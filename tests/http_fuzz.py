@@ -25,9 +25,9 @@ import uvloop
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig
-from broker.standalone import Standalone
-from metadata.store import MetadataStore
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.standalone import Standalone
+from magnetar.metadata.store import MetadataStore
 from tests.stalls import STALL_MS
 
 ANSWER_S_MAX = 30.0

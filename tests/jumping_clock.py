@@ -24,6 +24,6 @@ def install(jump: Path) -> None:
 
 if __name__ == "__main__":
     install(Path(sys.argv[1]))
-    from broker.cli.main import main
+    from magnetar.broker.cli.main import main
 
     sys.exit(main(sys.argv[2:]))

@@ -17,21 +17,21 @@ import sys
 import time
 from collections.abc import AsyncIterator
 
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.connector import BookieConnector
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor.cursor import AckDone, Cursor
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.errors import OpenFailedError
-from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.position import EARLIEST, Position
-from metadata.errors import MetadataError
-from metadata.factory import connect_store
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor.cursor import AckDone, Cursor
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.errors import OpenFailedError
+from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.factory import connect_store
 
 NAME = "public/default/persistent/killed"
 CONFIG = ManagedLedgerConfig(

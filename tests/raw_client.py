@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import (
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import (
     FrameReader,
     encode_body,
     encode_command,

@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 
 import grpc
 
-from bookkeeper.auth.token_source import TokenSource
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.replicas import Replicas
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
-from broker.protocol.framing import parse_entry_body
-from managed_ledger.offload.context import LedgerCopy
-from managed_ledger.offload.file_store import FilesystemOffloader
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper.auth.token_source import TokenSource
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.replicas import Replicas
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
+from magnetar.broker.protocol.framing import parse_entry_body
+from magnetar.managed_ledger.offload.context import LedgerCopy
+from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.child_process import ROOT, ChildProcess, Running
 from tests.free_port import free_port
 
-MAGNETAR = ("broker.cli.main",)
+MAGNETAR = ("magnetar.broker.cli.main",)
 
 
 class StandaloneProcess(ChildProcess):
@@ -42,6 +42,8 @@ class StandaloneProcess(ChildProcess):
         self._options = options
         self._files_max = files_max
         self._tree = tree
+        if not (tree / "magnetar" / "broker").exists():  # a commit before decision 0043
+            self.command = tuple(word.removeprefix("magnetar.") for word in self.command)
         self.service_url = ""
         self.admin_url = ""
 

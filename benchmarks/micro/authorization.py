@@ -14,15 +14,15 @@ from typing import Any
 
 import orjson
 
-from broker.auth.authorization import Caller, Permission, Resource
-from broker.config import BrokerConfig
-from broker.connection.command_authorizer import CommandAuthorizer
-from broker.connection.handlers import HANDLERS
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import TopicName
-from broker.service.access_control import AccessControl
-from broker.service.resources import POLICIES, Resources
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.broker.auth.authorization import Caller, Permission, Resource
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.connection.command_authorizer import CommandAuthorizer
+from magnetar.broker.connection.handlers import HANDLERS
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.access_control import AccessControl
+from magnetar.broker.service.resources import POLICIES, Resources
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.broker_service.doubles import Broker, message
 
 ROUNDS, CALLS = 5, 30_000

@@ -15,9 +15,9 @@ import time
 
 import orjson
 
-from loadbalance.balancer import Balancer
-from loadbalance.config import PLACEMENTS, SHEDDERS, BalancerConfig
-from loadbalance.documents import broker_load_document, broker_load_of, parse
+from magnetar.loadbalance.balancer import Balancer
+from magnetar.loadbalance.config import PLACEMENTS, SHEDDERS, BalancerConfig
+from magnetar.loadbalance.documents import broker_load_document, broker_load_of, parse
 from tests.simulation.balancer.scenarios import Run, begin
 from tests.simulation.balancer.world import Leader
 

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import uvloop
 
-from bookkeeper import codes, packet
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.storage.os_file_system import OsFileSystem
-from bookkeeper.transport import AddRequest
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 KEY = bytes(20)
 LEDGERS = 8

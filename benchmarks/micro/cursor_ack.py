@@ -15,19 +15,19 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from bookkeeper.errors import LedgerError
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor.ack_state import AckState
-from managed_ledger.cursor.cursor import load_or_create_cursor
-from managed_ledger.cursor.cursor_format import (
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor.ack_state import AckState
+from magnetar.managed_ledger.cursor.cursor import load_or_create_cursor
+from magnetar.managed_ledger.cursor.cursor_format import (
     ImageReplay,
     decode_record,
     encode_increment,
     encode_snapshot,
 )
-from managed_ledger.cursor.cursor_image import CursorImage
-from managed_ledger.position import Position
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.position import Position
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 LEDGER_ENTRIES = 50_000
 LEDGERS = 80

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from struct import Struct
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.subscription.delivery import MessageFrames
-from managed_ledger.entry_batch import EntryBatch
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.subscription.delivery import MessageFrames
+from magnetar.managed_ledger.entry_batch import EntryBatch
 
 ENTRIES = 1_000
 

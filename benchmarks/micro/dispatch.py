@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.interfaces import Deliver, DispatchLimits, DispatchReadRequest
-from broker.dispatch.shared import SharedDispatcher
-from broker.dispatch.single_active import SingleActiveDispatcher
-from broker.protocol.entry_header import make_header
-from broker.protocol.pulsar_api_pb2 import MessageMetadata
-from broker.subscription.delivery import MessageFrames
-from managed_ledger.entry_batch import EntryBatch
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.interfaces import Deliver, DispatchLimits, DispatchReadRequest
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
+from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
+from magnetar.broker.subscription.delivery import MessageFrames
+from magnetar.managed_ledger.entry_batch import EntryBatch
 
 ENTRIES = 200
 ROUNDS = 1_000

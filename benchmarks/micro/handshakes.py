@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from broker.config import BrokerConfig
-from broker.listener.tls import TlsListener, server_context
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.listener.tls import TlsListener, server_context
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 KEYS: Final[dict[str, Callable[[], PrivateKey]]] = {

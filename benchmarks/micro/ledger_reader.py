@@ -11,15 +11,20 @@ import time
 from itertools import islice
 
 from benchmarks.micro.ledger_writer import InstantBookie
-from bookkeeper import codes
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import ClientConfig, LedgerConfig, ReadConfig, SpeculationConfig
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.packet import encode_heads
-from bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import (
+    ClientConfig,
+    LedgerConfig,
+    ReadConfig,
+    SpeculationConfig,
+)
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.packet import encode_heads
+from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 ROUNDS = 9
 READS = 5000

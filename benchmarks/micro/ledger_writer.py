@@ -10,16 +10,16 @@ import random
 import time
 from collections.abc import Callable
 
-from bookkeeper import codes
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.client.ledger_reader import split_packets
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool, UnreachableBookie
-from bookkeeper.packet import encode_heads
-from bookkeeper.transport import AddRequest
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.ledger_reader import split_packets
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool, UnreachableBookie
+from magnetar.bookkeeper.packet import encode_heads
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 ROUNDS = 7
 

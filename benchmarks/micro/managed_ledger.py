@@ -13,14 +13,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bookkeeper.client.client import BookKeeperClient
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.position import EARLIEST
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 ROUNDS = 5
 ENTRIES = 100_000

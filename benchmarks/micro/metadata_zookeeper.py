@@ -19,8 +19,8 @@ from typing import Any
 import uvloop
 from kazoo.client import KazooClient
 
-from metadata.zookeeper.settings import ZooKeeperSettings
-from metadata.zookeeper.store import ZooKeeperStore
+from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
+from magnetar.metadata.zookeeper.store import ZooKeeperStore
 from tests.zookeeper_process import ZooKeeperProcess
 
 ALONE, TOGETHER = 300, 5000

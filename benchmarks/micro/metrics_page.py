@@ -24,10 +24,10 @@ from typing import Any
 
 import uvloop
 
-from broker.config import BrokerConfig
-from broker.protocol.topic_name import TopicName
-from broker.standalone import Standalone
-from broker.topic.topic import Topic
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.standalone import Standalone
+from magnetar.broker.topic.topic import Topic
 
 TOPICS = int(os.environ.get("TOPICS", "10000"))
 SUBSCRIPTIONS = int(os.environ.get("SUBSCRIPTIONS", "1"))

@@ -19,8 +19,8 @@ from typing import Any, cast
 
 import uvloop
 
-from broker.config import BrokerConfig
-from broker.listener.tls import TlsListener, server_context
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.listener.tls import TlsListener, server_context
 from tests.certificates import Authority
 
 TICK_BYTES = 256 * 1024  # what the server writes in one go

@@ -17,16 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from bookkeeper.auth.certificates import common_name
-from bookkeeper.auth.errors import CredentialsError, KeyFormatError, RoleNotAllowedError
-from bookkeeper.auth.keys import (
+from magnetar.bookkeeper.auth.certificates import common_name
+from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError, RoleNotAllowedError
+from magnetar.bookkeeper.auth.keys import (
     VerificationKey,
     file_of,
     load_public_key,
     load_secret_key,
     read_source,
 )
-from bookkeeper.auth.tokens import TokenRules, checked_role, principal_of, verified_claims
+from magnetar.bookkeeper.auth.tokens import TokenRules, checked_role, principal_of, verified_claims
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from bookkeeper.auth.errors import CredentialsError
+from magnetar.bookkeeper.auth.errors import CredentialsError
 
 
 def common_name(certificate: bytes) -> str | None:

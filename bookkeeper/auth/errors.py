@@ -2,7 +2,7 @@
 
 ::
 
-    bookkeeper.errors.BookkeeperError
+    magnetar.bookkeeper.errors.BookkeeperError
     +-- CredentialsError     they prove nothing; the text never holds what was presented
     |   +-- NotAllowedError  they prove a role, which has nothing to do here
     +-- KeyFormatError       a key, certificate or token file can't be used; also a ValueError
@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.errors import BookkeeperError
 
 
 class CredentialsError(BookkeeperError):

@@ -1,7 +1,7 @@
 """The audit log of refusals: bounded, whoever asks how often.
 
-Loggers ``broker.audit`` and ``bookkeeper.audit``, level WARNING; one line for each refusal, at most
-some a second.
+Loggers ``magnetar.broker.audit`` and ``magnetar.bookkeeper.audit``, level WARNING; one line for
+each refusal, at most some a second.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from bookkeeper.auth.bookie_authenticator import AuthSettings
-from bookkeeper.auth.tokens import TokenRules
+from magnetar.bookkeeper.auth.bookie_authenticator import AuthSettings
+from magnetar.bookkeeper.auth.tokens import TokenRules
 
 _SWITCH = "authentication_enabled"
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from bookkeeper.auth.errors import KeyFormatError
-from bookkeeper.auth.keys import file_of
+from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.keys import file_of
 
 logger = logging.getLogger(__name__)
 

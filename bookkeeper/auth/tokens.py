@@ -18,8 +18,8 @@ from typing import Any, Final
 from jwt.api_jws import PyJWS
 from jwt.exceptions import PyJWTError
 
-from bookkeeper.auth.errors import CredentialsError
-from bookkeeper.auth.keys import VerificationKey
+from magnetar.bookkeeper.auth.errors import CredentialsError
+from magnetar.bookkeeper.auth.keys import VerificationKey
 
 CREDENTIAL_BYTES_MAX: Final = 64 * 1024
 ROLE_LENGTH_MAX: Final = 1024

@@ -16,28 +16,40 @@ from concurrent.futures import ThreadPoolExecutor
 from hmac import compare_digest
 from time import perf_counter
 
-from bookkeeper import codes
-from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.deferred_sync import DeferredAdds
-from bookkeeper.bookie.integrity.integrity_listener import DataIntegrityListener
-from bookkeeper.bookie.journal.journal import JournalGroup
-from bookkeeper.bookie.journal.journal_thread import JournalThread
-from bookkeeper.bookie.lac_watch import LacWatch, told_lac
-from bookkeeper.bookie.metrics import BookieMetrics
-from bookkeeper.bookie.re_adds import ReAdds
-from bookkeeper.bookie.registration import Registration
-from bookkeeper.bookie.storage.disk_space import DiskSpace
-from bookkeeper.bookie.storage.flush import flush_steps
-from bookkeeper.bookie.storage.ledger_descriptor import NO_ENTRY_ID, LedgerDescriptor
-from bookkeeper.bookie.storage.ledger_storage import FlushJob, LedgerStorage
-from bookkeeper.bookie.storage.location_runs import to_ranges
-from bookkeeper.bookie.storage.read_ahead import ReadAhead
-from bookkeeper.bookie.storage.stripe_rows import read_rows
-from bookkeeper.bookie.workers import CooperativeWorker
-from bookkeeper.entry_prefixes import PrefixesFromEntries
-from bookkeeper.errors import BookieClosedError, JournalFullError, StorageError, error_for_code
-from bookkeeper.storage.file_system import DirectoryLock
-from bookkeeper.transport import ALL_ENTRIES, AddRequest, BookieStatus, LacReply, ReadReply, Stripe
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.deferred_sync import DeferredAdds
+from magnetar.bookkeeper.bookie.integrity.integrity_listener import DataIntegrityListener
+from magnetar.bookkeeper.bookie.journal.journal import JournalGroup
+from magnetar.bookkeeper.bookie.journal.journal_thread import JournalThread
+from magnetar.bookkeeper.bookie.lac_watch import LacWatch, told_lac
+from magnetar.bookkeeper.bookie.metrics import BookieMetrics
+from magnetar.bookkeeper.bookie.re_adds import ReAdds
+from magnetar.bookkeeper.bookie.registration import Registration
+from magnetar.bookkeeper.bookie.storage.disk_space import DiskSpace
+from magnetar.bookkeeper.bookie.storage.flush import flush_steps
+from magnetar.bookkeeper.bookie.storage.ledger_descriptor import NO_ENTRY_ID, LedgerDescriptor
+from magnetar.bookkeeper.bookie.storage.ledger_storage import FlushJob, LedgerStorage
+from magnetar.bookkeeper.bookie.storage.location_runs import to_ranges
+from magnetar.bookkeeper.bookie.storage.read_ahead import ReadAhead
+from magnetar.bookkeeper.bookie.storage.stripe_rows import read_rows
+from magnetar.bookkeeper.bookie.workers import CooperativeWorker
+from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
+from magnetar.bookkeeper.errors import (
+    BookieClosedError,
+    JournalFullError,
+    StorageError,
+    error_for_code,
+)
+from magnetar.bookkeeper.storage.file_system import DirectoryLock
+from magnetar.bookkeeper.transport import (
+    ALL_ENTRIES,
+    AddRequest,
+    BookieStatus,
+    LacReply,
+    ReadReply,
+    Stripe,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bookkeeper.errors import CookieMismatchError
-from bookkeeper.storage.file_system import FileSystem
-from metadata.errors import BadVersionError
-from metadata.paths import encode_name
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.errors import CookieMismatchError
+from magnetar.bookkeeper.storage.file_system import FileSystem
+from magnetar.metadata.errors import BadVersionError
+from magnetar.metadata.paths import encode_name
+from magnetar.metadata.store import MetadataStore
 
 FILE: Final = "cookie.json"
 LAYOUT_VERSION: Final = 1

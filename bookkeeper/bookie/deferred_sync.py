@@ -15,8 +15,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from bookkeeper import codes
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.transport import AddRequest
 
 LEDGERS_MAX: Final = 100_000  # remembered; some 20 MB
 

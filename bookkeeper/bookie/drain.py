@@ -13,8 +13,8 @@ import asyncio
 import logging
 from typing import Final
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.errors import BookieClosedError
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.errors import BookieClosedError
 
 _log = logging.getLogger(__name__)
 

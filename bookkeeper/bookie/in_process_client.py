@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.bookie import Bookie
 
 
 class InProcessBookieClient:

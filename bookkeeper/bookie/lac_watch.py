@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from bookkeeper.packet import decode_header
-from bookkeeper.transport import AddRequest, LacReply
+from magnetar.bookkeeper.packet import decode_header
+from magnetar.bookkeeper.transport import AddRequest, LacReply
 
 
 class LacWatch:

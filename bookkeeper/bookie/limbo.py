@@ -17,13 +17,13 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.errors import LedgerError
-from bookkeeper.ledger_metadata import LedgerMetadata, master_key
-from bookkeeper.storage.ordered_store import StoreTransaction
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, master_key
+from magnetar.bookkeeper.storage.ordered_store import StoreTransaction
 
 _log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.errors import StaleMetadataError
-from bookkeeper.storage.ordered_store import OrderedStore
-from metadata.store import CommitMark, MetadataStore
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.errors import StaleMetadataError
+from magnetar.bookkeeper.storage.ordered_store import OrderedStore
+from magnetar.metadata.store import CommitMark, MetadataStore
 
 
 def decode_mark(body: bytes) -> CommitMark | None:

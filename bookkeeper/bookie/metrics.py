@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bookkeeper.metrics import Durations
+from magnetar.bookkeeper.metrics import Durations
 
 if TYPE_CHECKING:
-    from bookkeeper.bookie.gc.compaction import Compaction
-    from bookkeeper.bookie.journal.journal import JournalGroup
-    from bookkeeper.bookie.storage.ledger_storage import FlushJob
-    from bookkeeper.loop_stalls import LoopStalls
+    from magnetar.bookkeeper.bookie.gc.compaction import Compaction
+    from magnetar.bookkeeper.bookie.journal.journal import JournalGroup
+    from magnetar.bookkeeper.bookie.storage.ledger_storage import FlushJob
+    from magnetar.bookkeeper.loop_stalls import LoopStalls
 
 
 class BookieMetrics:

@@ -12,29 +12,29 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from bookkeeper.bookie import cookie as cookies
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.limbo import enter_limbo
-from bookkeeper.bookie.metadata_commit_check import follow_metadata
-from bookkeeper.bookie.open_damaged import open_damaged
-from bookkeeper.bookie.registration import Registration, wait_until_free
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.disk_space import storage_fitting
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.bookie.storage.storage_startup import open_storage
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.errors import (
+from magnetar.bookkeeper.bookie import cookie as cookies
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.limbo import enter_limbo
+from magnetar.bookkeeper.bookie.metadata_commit_check import follow_metadata
+from magnetar.bookkeeper.bookie.open_damaged import open_damaged
+from magnetar.bookkeeper.bookie.registration import Registration, wait_until_free
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.disk_space import storage_fitting
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.storage_startup import open_storage
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.errors import (
     CorruptFileError,
     DirectoryLockedError,
     MissingFileError,
     StaleMetadataError,
 )
-from bookkeeper.service_info import ServiceInfo
-from bookkeeper.storage.file_system import DirectoryLock, FileSystem
-from bookkeeper.storage.lmdb_store import LmdbStore
-from bookkeeper.storage.ordered_store import OrderedStore
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.service_info import ServiceInfo
+from magnetar.bookkeeper.storage.file_system import DirectoryLock, FileSystem
+from magnetar.bookkeeper.storage.lmdb_store import LmdbStore
+from magnetar.bookkeeper.storage.ordered_store import OrderedStore
+from magnetar.metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 

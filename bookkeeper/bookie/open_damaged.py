@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from bookkeeper.bookie.config import StorageConfig
-from bookkeeper.bookie.storage import entry_log as entry_log
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.index_rebuild import rebuild_index
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.bookie.storage.missing_entry_logs import forget_lost_logs
-from bookkeeper.bookie.storage.storage_startup import open_storage
-from bookkeeper.errors import CorruptFileError, MissingFileError
-from bookkeeper.storage.file_system import FileSystem
-from bookkeeper.storage.ordered_store import OrderedStore
+from magnetar.bookkeeper.bookie.config import StorageConfig
+from magnetar.bookkeeper.bookie.storage import entry_log as entry_log
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.index_rebuild import rebuild_index
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.missing_entry_logs import forget_lost_logs
+from magnetar.bookkeeper.bookie.storage.storage_startup import open_storage
+from magnetar.bookkeeper.errors import CorruptFileError, MissingFileError
+from magnetar.bookkeeper.storage.file_system import FileSystem
+from magnetar.bookkeeper.storage.ordered_store import OrderedStore
 
 _log = logging.getLogger(__name__)
 

@@ -18,42 +18,42 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.drain import Drain
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
-from bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
-from bookkeeper.bookie.http.admin_access import AdminAccess
-from bookkeeper.bookie.http.admin_pages import AdminPages, Metrics
-from bookkeeper.bookie.http.admin_server import AdminServer
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.integrity.integrity_service import IntegrityService
-from bookkeeper.bookie.integrity.replica_source import EnsembleReplicaSource
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.bookie.settings import BookieSettings
-from bookkeeper.bookie.storage.directories import open_directories
-from bookkeeper.client.async_ledger_recovery import recover_ledger
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import PlacementConfig
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.pool_placement import placement_for
-from bookkeeper.errors import BookkeeperError
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.loop_stalls import LoopStalls
-from bookkeeper.malloc import keep_freed_memory
-from bookkeeper.origin_check import pages_check
-from bookkeeper.process_shutdown import PLAIN, end_after, run_server
-from bookkeeper.replication.process import AutoRecoveryPart
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.transport_grpc.bookie_server import BookieServer
-from bookkeeper.transport_grpc.connector import BookieConnector
-from bookkeeper.transport_grpc.tls import server_credentials
-from metadata.errors import MetadataError
-from metadata.factory import connect_store
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.cookie import read_instance_id
+from magnetar.bookkeeper.bookie.drain import Drain
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
+from magnetar.bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
+from magnetar.bookkeeper.bookie.http.admin_access import AdminAccess
+from magnetar.bookkeeper.bookie.http.admin_pages import AdminPages, Metrics
+from magnetar.bookkeeper.bookie.http.admin_server import AdminServer
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie.integrity.integrity_service import IntegrityService
+from magnetar.bookkeeper.bookie.integrity.replica_source import EnsembleReplicaSource
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.bookie.settings import BookieSettings
+from magnetar.bookkeeper.bookie.storage.directories import open_directories
+from magnetar.bookkeeper.client.async_ledger_recovery import recover_ledger
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.placement import PlacementConfig
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.loop_stalls import LoopStalls
+from magnetar.bookkeeper.malloc import keep_freed_memory
+from magnetar.bookkeeper.origin_check import pages_check
+from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server
+from magnetar.bookkeeper.replication.process import AutoRecoveryPart
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.bookkeeper.transport_grpc.tls import server_credentials
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 

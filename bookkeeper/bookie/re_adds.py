@@ -18,11 +18,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final
 
-from bookkeeper import codes
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.packet import PACKET_HEADER_BYTES, Buffer
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, Buffer
+from magnetar.bookkeeper.transport import AddRequest
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from bookkeeper import codes
-from bookkeeper.entry_prefixes import PrefixesFromEntries
-from bookkeeper.errors import LedgerError, error_for_code
-from bookkeeper.transport import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
+from magnetar.bookkeeper.errors import LedgerError, error_for_code
+from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
     AddRequest,
     BookieClient,

@@ -14,11 +14,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from bookkeeper.errors import CookieMismatchError
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
-from metadata.errors import BadVersionError, MetadataError, NotFoundError
-from metadata.paths import encode_name
-from metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent, Watch
+from magnetar.bookkeeper.errors import CookieMismatchError
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from magnetar.metadata.errors import BadVersionError, MetadataError, NotFoundError
+from magnetar.metadata.paths import encode_name
+from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent, Watch
 
 _RETRY_S: Final = 1.0
 _FREE_S_MAX: Final = 30.0  # for the session of a process that ended to end, too

@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from bookkeeper.auth.settings import AuthSettingsBase
-from bookkeeper.auth.token_source import token_setting
-from bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
-from bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
-from bookkeeper.bookie.integrity.integrity_service import IntegrityServiceConfig
-from bookkeeper.bookie.integrity.scrubber import ScrubConfig
-from bookkeeper.environment import PREFIXES, normalize_key, settings_among
-from bookkeeper.network_location import DEFAULT_LOCATION, ZONE_LABEL, check_place, place
-from bookkeeper.origin_check import host_names
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from magnetar.bookkeeper.auth.settings import AuthSettingsBase
+from magnetar.bookkeeper.auth.token_source import token_setting
+from magnetar.bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
+from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
+from magnetar.bookkeeper.bookie.integrity.integrity_service import IntegrityServiceConfig
+from magnetar.bookkeeper.bookie.integrity.scrubber import ScrubConfig
+from magnetar.bookkeeper.environment import PREFIXES, normalize_key, settings_among
+from magnetar.bookkeeper.network_location import DEFAULT_LOCATION, ZONE_LABEL, check_place, place
+from magnetar.bookkeeper.origin_check import host_names
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 
 _log = logging.getLogger(__name__)
 

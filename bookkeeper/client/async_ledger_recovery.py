@@ -7,9 +7,9 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, cast
 
-from bookkeeper import codes
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_recovery import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.ledger_recovery import (
     AbortRecovery,
     CloseRecoveredLedger,
     LedgerRecovery,
@@ -18,16 +18,16 @@ from bookkeeper.client.ledger_recovery import (
     RecoveryRead,
     ReplaceBookies,
 )
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.pending_adds import SendAdds
-from bookkeeper.client.placement import (
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.pending_adds import SendAdds
+from magnetar.bookkeeper.client.placement import (
     EnsemblePlacementPolicy,
     PlacementRandom,
     choose_replacements,
 )
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import BookkeeperError, LedgerRecoveryError
-from bookkeeper.ledger_metadata import (
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import BookkeeperError, LedgerRecoveryError
+from magnetar.bookkeeper.ledger_metadata import (
     EnsembleSegment,
     LedgerMetadata,
     LedgerState,
@@ -35,7 +35,7 @@ from bookkeeper.ledger_metadata import (
     close_by_recovery,
     master_key,
 )
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport import AddRequest
 
 
 class _LastSegmentChanged(Exception):

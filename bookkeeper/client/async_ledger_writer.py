@@ -15,25 +15,25 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
-from bookkeeper import codes
-from bookkeeper.client.add_deadline import AddDeadline
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.explicit_lac import ExplicitLac
-from bookkeeper.client.force_rounds import ForceLedger
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.client.ledger_store import LedgerStore, VersionedLedger
-from bookkeeper.client.ledger_writer import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.add_deadline import AddDeadline
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.explicit_lac import ExplicitLac
+from magnetar.bookkeeper.client.force_rounds import ForceLedger
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.client.ledger_store import LedgerStore, VersionedLedger
+from magnetar.bookkeeper.client.ledger_writer import (
     AddsConfirmed,
     ChangeEnsemble,
     DeferredAddsWritten,
     LedgerWriter,
     WriterFailed,
 )
-from bookkeeper.client.pending_adds import SendAdds
-from bookkeeper.client.placement import EnsemblePlacementPolicy, choose_replacements
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.replicas import Replicas
-from bookkeeper.errors import (
+from magnetar.bookkeeper.client.pending_adds import SendAdds
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, choose_replacements
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.replicas import Replicas
+from magnetar.bookkeeper.errors import (
     AddQuorumTimeoutError,
     BookkeeperError,
     EntryDiffersError,
@@ -42,15 +42,15 @@ from bookkeeper.errors import (
     OtherCreatorError,
     WriteFailedError,
 )
-from bookkeeper.ledger_metadata import (
+from magnetar.bookkeeper.ledger_metadata import (
     LedgerMetadata,
     change_ensemble,
     close_by_writer,
     master_key,
     require_open,
 )
-from bookkeeper.transport import AddRequest
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.metadata.errors import MetadataError
 
 _HOLD_S: Final = 0.005  # how often a held watermark is looked at again
 _NONE: Final[frozenset[Any]] = frozenset()  # a new empty set is 216 bytes in each idle writer

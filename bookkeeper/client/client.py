@@ -7,17 +7,17 @@ from hmac import compare_digest
 from types import MappingProxyType
 from typing import Final
 
-from bookkeeper.client.async_ledger_recovery import recover_ledger
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.config import ClientConfig, LedgerConfig
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.replicas import Replicas
-from bookkeeper.errors import UnauthorizedAccessError
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.client.async_ledger_recovery import recover_ledger
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.replicas import Replicas
+from magnetar.bookkeeper.errors import UnauthorizedAccessError
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
+from magnetar.metadata.store import MetadataStore
 
 _NO_METADATA: Final[Mapping[str, bytes]] = MappingProxyType({})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bookkeeper.client.read_order import DEFAULT_CLASSES, ReplicaClass
+from magnetar.bookkeeper.client.read_order import DEFAULT_CLASSES, ReplicaClass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bookkeeper import codes
-from bookkeeper.client import quorum
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_metadata_source import LedgerMetadataSource
-from bookkeeper.client.ledger_reader import worst_failure
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.replicas import FailedReplicas, Replicas
-from bookkeeper.client.speculative_read import SpeculativeRead, first_good
-from bookkeeper.client.striped_runs import StripeRead, plan_parts, put_together
-from bookkeeper.errors import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.ledger_metadata_source import LedgerMetadataSource
+from magnetar.bookkeeper.client.ledger_reader import worst_failure
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.replicas import FailedReplicas, Replicas
+from magnetar.bookkeeper.client.speculative_read import SpeculativeRead, first_good
+from magnetar.bookkeeper.client.striped_runs import StripeRead, plan_parts, put_together
+from magnetar.bookkeeper.errors import (
     BookieUnavailableError,
     BookkeeperError,
     EntryDigestError,
@@ -29,8 +29,8 @@ from bookkeeper.errors import (
     NoSuchEntryError,
     error_for_code,
 )
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.transport import ALL_ENTRIES, HEADS_BYTES_MAX, Stripe
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.transport import ALL_ENTRIES, HEADS_BYTES_MAX, Stripe
 
 
 @dataclass(slots=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from bookkeeper import codes
-from bookkeeper.client.ledger_writer import LedgerWriter
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.ledger_writer import LedgerWriter
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import BookkeeperError
 
 _BACKOFF_MAX: Final = 64  # longest pause between attempts that fail, in intervals
 

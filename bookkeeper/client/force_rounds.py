@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bookkeeper.client import quorum
-from bookkeeper.client.pending_adds import AddBatch, PendingAdds
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.client.pending_adds import AddBatch, PendingAdds
 
 
 @dataclass(slots=True)

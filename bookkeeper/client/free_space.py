@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import BookkeeperError
 
 _log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bookkeeper import codes
-from bookkeeper.client.config import HealthConfig
-from bookkeeper.client.placement import PlacementRandom
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.config import HealthConfig
+from magnetar.bookkeeper.client.placement import PlacementRandom
 
 # Answers of a bookie that is ill. The others are about the ledger, the caller or a full disk, which
 # the bookie says itself by its registration.

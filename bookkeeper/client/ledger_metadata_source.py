@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from bookkeeper.client.ledger_store import VersionedLedger
-from metadata.store import Watch
+from magnetar.bookkeeper.client.ledger_store import VersionedLedger
+from magnetar.metadata.store import Watch
 
 
 class LedgerMetadataSource(Protocol):

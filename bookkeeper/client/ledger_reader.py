@@ -15,16 +15,16 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from bookkeeper import codes
-from bookkeeper.client import quorum
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_metadata_source import LedgerMetadataSource
-from bookkeeper.client.ledger_tail import LedgerTail
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.replicas import FailedReplicas, Replicas
-from bookkeeper.client.speculative_read import SpeculativeRead, first_good
-from bookkeeper.client.striped_runs import StripeRead, plan_parts, put_together
-from bookkeeper.errors import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.ledger_metadata_source import LedgerMetadataSource
+from magnetar.bookkeeper.client.ledger_tail import LedgerTail
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.replicas import FailedReplicas, Replicas
+from magnetar.bookkeeper.client.speculative_read import SpeculativeRead, first_good
+from magnetar.bookkeeper.client.striped_runs import StripeRead, plan_parts, put_together
+from magnetar.bookkeeper.errors import (
     BookieUnavailableError,
     BookkeeperError,
     EntryDigestError,
@@ -33,9 +33,9 @@ from bookkeeper.errors import (
     NoSuchLedgerError,
     error_for_code,
 )
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES, Buffer
-from bookkeeper.transport import ALL_ENTRIES, Stripe
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES, Buffer
+from magnetar.bookkeeper.transport import ALL_ENTRIES, Stripe
 
 #: From this packet size on a body stays a view of the buffer it was read into. Smaller ones are
 #: copied: a view costs as much as the copy, and would pin the whole read buffer.

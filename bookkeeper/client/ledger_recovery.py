@@ -29,19 +29,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from bookkeeper import codes
-from bookkeeper.client import quorum
-from bookkeeper.client.pending_adds import PendingAdds, SendAdds
-from bookkeeper.errors import LedgerError, LedgerRecoveryError, UnauthorizedAccessError
-from bookkeeper.ledger_metadata import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.client.pending_adds import PendingAdds, SendAdds
+from magnetar.bookkeeper.errors import LedgerError, LedgerRecoveryError, UnauthorizedAccessError
+from magnetar.bookkeeper.ledger_metadata import (
     EnsembleSegment,
     LedgerMetadata,
     LedgerState,
     master_key,
     with_segment,
 )
-from bookkeeper.packet import PACKET_HEADER_BYTES, Buffer, decode_header, is_intact
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, Buffer, decode_header, is_intact
+from magnetar.bookkeeper.transport import AddRequest
 
 PENDING_BYTES_MAX: Final = 16 * 1024 * 1024  # re-writes in flight; reading waits above
 

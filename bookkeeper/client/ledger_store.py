@@ -12,17 +12,17 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from bookkeeper.errors import LedgerError, LedgerMetadataError, NoSuchLedgerError
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode, encode
-from metadata.errors import (
+from magnetar.bookkeeper.errors import LedgerError, LedgerMetadataError, NoSuchLedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode, encode
+from magnetar.metadata.errors import (
     BadVersionError,
     NotFoundError,
     OutcomeUnknownError,
     ValueTooLargeError,
 )
-from metadata.item_errors import Item
-from metadata.recipes import IdGenerator
-from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore, Versioned, Watch
+from magnetar.metadata.item_errors import Item
+from magnetar.metadata.recipes import IdGenerator
+from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore, Versioned, Watch
 
 LEDGERS_ROOT: Final = "/ledgers"
 ID_BLOCK: Final = 1000  # ids reserved by one metadata write; a crash skips the rest of a block

@@ -16,18 +16,18 @@ from enum import Enum
 from itertools import repeat
 from typing import Final
 
-from bookkeeper import codes
-from bookkeeper.client import quorum
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_metadata_source import LedgerMetadataSource
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.replicas import Replicas
-from bookkeeper.client.speculative_read import SpeculativeRead, first_good
-from bookkeeper.errors import BookieUnavailableError, BookkeeperError
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from bookkeeper.packet import Buffer, decode_header, is_intact
-from bookkeeper.transport import LacReply
-from metadata.errors import MetadataError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.ledger_metadata_source import LedgerMetadataSource
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.replicas import Replicas
+from magnetar.bookkeeper.client.speculative_read import SpeculativeRead, first_good
+from magnetar.bookkeeper.errors import BookieUnavailableError, BookkeeperError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.packet import Buffer, decode_header, is_intact
+from magnetar.bookkeeper.transport import LacReply
+from magnetar.metadata.errors import MetadataError
 
 _log = logging.getLogger(__name__)
 

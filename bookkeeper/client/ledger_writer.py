@@ -17,20 +17,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from bookkeeper import codes
-from bookkeeper.client.config import WriteConfig
-from bookkeeper.client.force_rounds import ForceLedger, ForceRounds
-from bookkeeper.client.pending_adds import PendingAdds, SendAdds, SpreadOf
-from bookkeeper.errors import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.config import WriteConfig
+from magnetar.bookkeeper.client.force_rounds import ForceLedger, ForceRounds
+from magnetar.bookkeeper.client.pending_adds import PendingAdds, SendAdds, SpreadOf
+from magnetar.bookkeeper.errors import (
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
     WriteFailedError,
     error_for_code,
 )
-from bookkeeper.ledger_metadata import LedgerMetadata, master_key
-from bookkeeper.packet import encode_head, encode_heads
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, master_key
+from magnetar.bookkeeper.packet import encode_head, encode_heads
+from magnetar.bookkeeper.transport import AddRequest
 
 _DEFAULTS: Final = WriteConfig()
 # Another bookie would answer the same, so replacing this one can't help.

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from bookkeeper.client import quorum
-from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.transport import AddRequest
 
 #: What the acks of an ensemble must span, see ``EnsemblePlacementPolicy.ack_spread``.
 SpreadOf: TypeAlias = Callable[[Sequence[str]], "quorum.FaultDomainAckRule | None"]

@@ -8,13 +8,13 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from bookkeeper import codes
-from bookkeeper.client.config import HealthConfig
-from bookkeeper.client.health import BookieHealth
-from bookkeeper.client.rack_mapping import BookieRackMapping
-from bookkeeper.entry_prefixes import PrefixesFromEntries
-from bookkeeper.errors import BookieUnavailableError
-from bookkeeper.service_info import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.config import HealthConfig
+from magnetar.bookkeeper.client.health import BookieHealth
+from magnetar.bookkeeper.client.rack_mapping import BookieRackMapping
+from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
+from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.service_info import (
     AVAILABLE_PATH,
     NO_HEALTH_CHECK_PATH,
     RACKS_PATH,
@@ -22,7 +22,7 @@ from bookkeeper.service_info import (
     READ_ONLY_PATH,
     ServiceInfo,
 )
-from bookkeeper.transport import (
+from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
     AddRequest,
     BookieClient,
@@ -31,9 +31,9 @@ from bookkeeper.transport import (
     ReadReply,
     Stripe,
 )
-from metadata.errors import MetadataError, StoreClosedError
-from metadata.paths import decode_name
-from metadata.store import MetadataEvent, MetadataStore, SessionEvent, Watch
+from magnetar.metadata.errors import MetadataError, StoreClosedError
+from magnetar.metadata.paths import decode_name
+from magnetar.metadata.store import MetadataEvent, MetadataStore, SessionEvent, Watch
 
 _RETRY_S: Final = 1.0
 _log = logging.getLogger(__name__)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bookkeeper.client.free_space import FreeSpace
-from bookkeeper.client.placement import (
+from magnetar.bookkeeper.client.free_space import FreeSpace
+from magnetar.bookkeeper.client.placement import (
     EnsemblePlacementPolicy,
     PlacementConfig,
     PlacementRandom,
     make_placement,
 )
-from bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.pool import BookiePool
 
 
 @asynccontextmanager

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from bookkeeper.service_info import COOKIES_PATH, RACKS_PATH, ServiceInfo
-from metadata.paths import decode_name
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.service_info import COOKIES_PATH, RACKS_PATH, ServiceInfo
+from magnetar.metadata.paths import decode_name
+from magnetar.metadata.store import MetadataStore
 
 _READS: Final = 64  # at a time
 _log = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bookkeeper import codes
-from bookkeeper.client.config import ReadConfig
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.read_order import ReplicaState, order_replicas
-from bookkeeper.client.speculative_read import SpeculativeRead
-from bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.config import ReadConfig
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.read_order import ReplicaState, order_replicas
+from magnetar.bookkeeper.client.speculative_read import SpeculativeRead
+from magnetar.bookkeeper.errors import BookkeeperError
 
 _log = logging.getLogger(__name__)
 

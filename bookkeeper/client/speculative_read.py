@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bookkeeper.client.config import SpeculationConfig
+from magnetar.bookkeeper.client.config import SpeculationConfig
 
 A = TypeVar("A")
 T = TypeVar("T")

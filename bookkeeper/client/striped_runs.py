@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bookkeeper.client import quorum
-from bookkeeper.transport import ALL_ENTRIES, Stripe
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.transport import ALL_ENTRIES, Stripe
 
 T = TypeVar("T")
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-from bookkeeper.bookie.http.admin_server import HttpResponse, Page
-from bookkeeper.probes import SessionState, probe_pages
-from bookkeeper.replication.auto_recovery import AutoRecovery
-from bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.bookie.http.admin_server import HttpResponse, Page
+from magnetar.bookkeeper.probes import SessionState, probe_pages
+from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 
 Metrics = Callable[[AutoRecovery], Awaitable[bytes]]
 

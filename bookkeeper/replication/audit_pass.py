@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from bookkeeper.client.ledger_store import LedgerStore, VersionedLedger
-from bookkeeper.errors import LedgerMetadataError
-from bookkeeper.ledger_metadata import LedgerMetadata
-from metadata.errors import MetadataError
-from metadata.item_errors import ItemPass
+from magnetar.bookkeeper.client.ledger_store import LedgerStore, VersionedLedger
+from magnetar.bookkeeper.errors import LedgerMetadataError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.item_errors import ItemPass
 
 _READS: Final = 32  # ledgers at a time: about a millisecond of work between two turns of the loop
 _UNANSWERED_MAX: Final = 100  # more than that is the store's failure, not that of single ledgers

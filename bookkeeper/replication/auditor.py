@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar, assert_never
 
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.errors import BookkeeperError, LedgerMetadataError
-from bookkeeper.replication.audit_pass import AuditPass
-from bookkeeper.replication.auditor_core import (
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.errors import BookkeeperError, LedgerMetadataError
+from magnetar.bookkeeper.replication.audit_pass import AuditPass
+from magnetar.bookkeeper.replication.auditor_core import (
     AlertZone,
     AuditLedgers,
     AuditorConfig,
@@ -32,17 +32,17 @@ from bookkeeper.replication.auditor_core import (
     EnableReplication,
     SaveZones,
 )
-from bookkeeper.replication.auditor_metrics import AuditorMetrics
-from bookkeeper.replication.cluster_watch import ClusterWatch
-from bookkeeper.replication.under_replication import (
+from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
+from magnetar.bookkeeper.replication.cluster_watch import ClusterWatch
+from magnetar.bookkeeper.replication.under_replication import (
     UNDER_REPLICATION_ROOT,
     UnderReplicationStore,
 )
-from bookkeeper.replication.zone_store import ZoneStore
-from bookkeeper.replication.zones import ZonePhase
-from metadata.errors import MetadataError
-from metadata.item_errors import ItemErrors
-from metadata.store import MetadataEvent, MetadataStore, SessionEvent
+from magnetar.bookkeeper.replication.zone_store import ZoneStore
+from magnetar.bookkeeper.replication.zones import ZonePhase
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.item_errors import ItemErrors
+from magnetar.metadata.store import MetadataEvent, MetadataStore, SessionEvent
 
 T = TypeVar("T")
 

@@ -14,29 +14,33 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from bookkeeper.client.placement import Adherence, EnsemblePlacementPolicy
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import BookkeeperError, LedgerError
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.replication.audit_pass import (
+from magnetar.bookkeeper.client.placement import Adherence, EnsemblePlacementPolicy
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import BookkeeperError, LedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.replication.audit_pass import (
     LedgerWalk,
     members_of,
     read_ledger,
     walk_ledgers,
 )
-from bookkeeper.replication.auditor import Auditor
-from bookkeeper.replication.auditor_metrics import AuditorMetrics
-from bookkeeper.replication.fragments import Fragment, Run, fragments_of
-from bookkeeper.replication.ledger_checker import LedgerChecker, ReplicaProblem, gather_all
-from bookkeeper.replication.replica_counts import ReplicaCounts, count_replicas, missing_runs
-from bookkeeper.replication.replica_reader import ReplicaStatus, list_entries
-from bookkeeper.replication.under_replication import (
+from magnetar.bookkeeper.replication.auditor import Auditor
+from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
+from magnetar.bookkeeper.replication.fragments import Fragment, Run, fragments_of
+from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker, ReplicaProblem, gather_all
+from magnetar.bookkeeper.replication.replica_counts import (
+    ReplicaCounts,
+    count_replicas,
+    missing_runs,
+)
+from magnetar.bookkeeper.replication.replica_reader import ReplicaStatus, list_entries
+from magnetar.bookkeeper.replication.under_replication import (
     CHECK_ALL_LEDGERS,
     PLACEMENT_CHECK,
     REPLICAS_CHECK,
 )
-from metadata.errors import MetadataError
-from metadata.item_errors import ItemErrors
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.item_errors import ItemErrors
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from bookkeeper.replication.zones import (
+from magnetar.bookkeeper.replication.zones import (
     ZONE_REASON,
     ZoneChange,
     ZoneConfig,

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from bookkeeper.replication.auditor import Auditor, AuditorDependencies
-from bookkeeper.replication.auditor_metrics import AuditorMetrics
-from metadata.coordination import LeaderElection, LeaderState
+from magnetar.bookkeeper.replication.auditor import Auditor, AuditorDependencies
+from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
+from magnetar.metadata.coordination import LeaderElection, LeaderState
 
 _AGAIN_S: Final = 10.0
 _log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookkeeper.metrics import Durations
+from magnetar.bookkeeper.metrics import Durations
 
 
 class AuditorMetrics:

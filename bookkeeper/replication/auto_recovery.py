@@ -6,20 +6,20 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.replication.auditor import Auditor, AuditorDependencies
-from bookkeeper.replication.auditor_checks import ChecksConfig, PeriodicChecks
-from bookkeeper.replication.auditor_core import AuditorConfig
-from bookkeeper.replication.auditor_elector import AuditorElector
-from bookkeeper.replication.auditor_metrics import AuditorMetrics
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.ledger_checker import LedgerChecker
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.replication.worker import ReplicationWorker
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.replication.auditor import Auditor, AuditorDependencies
+from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig, PeriodicChecks
+from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
+from magnetar.bookkeeper.replication.auditor_elector import AuditorElector
+from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.replication.worker import ReplicationWorker
+from magnetar.metadata.store import MetadataStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from bookkeeper.client.placement.node_location import levels
-from bookkeeper.client.rack_mapping import parse_racks
-from bookkeeper.errors import BookieUnavailableError
-from bookkeeper.replication.auditor_core import ClusterView
-from bookkeeper.replication.zones import zone_of
-from bookkeeper.service_info import (
+from magnetar.bookkeeper.client.placement.node_location import levels
+from magnetar.bookkeeper.client.rack_mapping import parse_racks
+from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.replication.auditor_core import ClusterView
+from magnetar.bookkeeper.replication.zones import zone_of
+from magnetar.bookkeeper.service_info import (
     AVAILABLE_PATH,
     COOKIES_PATH,
     RACKS_PATH,
@@ -24,10 +24,10 @@ from bookkeeper.service_info import (
     READ_ONLY_PATH,
     ServiceInfo,
 )
-from metadata.errors import MetadataError
-from metadata.item_errors import ItemPass
-from metadata.paths import decode_name
-from metadata.store import MetadataEvent, MetadataStore, SessionEvent, Versioned
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.item_errors import ItemPass
+from magnetar.metadata.paths import decode_name
+from magnetar.metadata.store import MetadataEvent, MetadataStore, SessionEvent, Versioned
 
 _log = logging.getLogger(__name__)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
 
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.striped_runs import StripeRead, plan_parts, put_together
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.errors import UnreadableEntryError
-from bookkeeper.replication.fragments import Fragment, Run, split_runs
-from bookkeeper.replication.ledger_checker import gather_all
-from bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
-from bookkeeper.transport import ALL_ENTRIES
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.striped_runs import StripeRead, plan_parts, put_together
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.errors import UnreadableEntryError
+from magnetar.bookkeeper.replication.fragments import Fragment, Run, split_runs
+from magnetar.bookkeeper.replication.ledger_checker import gather_all
+from magnetar.bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
+from magnetar.bookkeeper.transport import ALL_ENTRIES
 
 
 class CopySource:

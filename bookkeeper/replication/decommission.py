@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from bookkeeper.bookie.cookie import COOKIES_PATH
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.errors import BookieRegisteredError
-from bookkeeper.replication.ledger_checker import gather_all
-from bookkeeper.replication.ledger_repair import LedgerRepair, RepairProgress, RepairStatus
-from bookkeeper.replication.registrations import read_registered
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from metadata.errors import BadVersionError, NotFoundError
-from metadata.paths import encode_name
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.bookie.cookie import COOKIES_PATH
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.errors import BookieRegisteredError
+from magnetar.bookkeeper.replication.ledger_checker import gather_all
+from magnetar.bookkeeper.replication.ledger_repair import LedgerRepair, RepairProgress, RepairStatus
+from magnetar.bookkeeper.replication.registrations import read_registered
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.metadata.errors import BadVersionError, NotFoundError
+from magnetar.metadata.paths import encode_name
+from magnetar.metadata.store import MetadataStore
 
 _PARALLEL: Final = 32  # metadata operations under way at once
 _WAITING_TOLD_MAX: Final = 1000  # ledgers whose reasons are told; all are counted

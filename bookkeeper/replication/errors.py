@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.errors import BookkeeperError
 
 
 class ReplicationError(BookkeeperError):

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from bookkeeper.transport import ALL_ENTRIES, Stripe
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.transport import ALL_ENTRIES, Stripe
 
 Run = tuple[int, int]
 """Consecutive entry ids ``first, end``; end not in it."""

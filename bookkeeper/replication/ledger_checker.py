@@ -14,18 +14,18 @@ from enum import Enum
 from math import ceil
 from typing import Any, TypeVar
 
-from bookkeeper.client.placement import PlacementRandom
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.fragments import (
+from magnetar.bookkeeper.client.placement import PlacementRandom
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.fragments import (
     Fragment,
     Run,
     fragments_of,
     join_runs,
     subtract_runs,
 )
-from bookkeeper.replication.replica_reader import (
+from magnetar.bookkeeper.replication.replica_reader import (
     EntrySet,
     ReplicaStatus,
     examine_replica,

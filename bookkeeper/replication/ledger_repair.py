@@ -19,15 +19,20 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
-from bookkeeper.client.async_ledger_recovery import recover_ledger
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import BookkeeperError, NoSuchLedgerError
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState, begin_recovery
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.errors import (
+from magnetar.bookkeeper.client.async_ledger_recovery import recover_ledger
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import BookkeeperError, NoSuchLedgerError
+from magnetar.bookkeeper.ledger_metadata import (
+    EnsembleSegment,
+    LedgerMetadata,
+    LedgerState,
+    begin_recovery,
+)
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.errors import (
     FragmentChangedError,
     NoTargetError,
     RepairStoppedError,
@@ -35,17 +40,21 @@ from bookkeeper.replication.errors import (
     TargetFailedError,
     UnreadableEntryError,
 )
-from bookkeeper.replication.fragments import Fragment, Run, entry_bytes
-from bookkeeper.replication.ledger_checker import CheckResult, LedgerChecker, ReplicaProblem
-from bookkeeper.replication.repair_report import RepairReport
-from bookkeeper.replication.replicator import Replicator
-from bookkeeper.replication.under_replication import (
+from magnetar.bookkeeper.replication.fragments import Fragment, Run, entry_bytes
+from magnetar.bookkeeper.replication.ledger_checker import (
+    CheckResult,
+    LedgerChecker,
+    ReplicaProblem,
+)
+from magnetar.bookkeeper.replication.repair_report import RepairReport
+from magnetar.bookkeeper.replication.replicator import Replicator
+from magnetar.bookkeeper.replication.under_replication import (
     MarkerLock,
     UnderreplicationMarker,
     UnderReplicationStore,
 )
-from bookkeeper.replication.worker_metrics import ReplicationMetrics
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
+from magnetar.metadata.errors import MetadataError
 
 _ROUNDS_MAX: Final = 20
 _TARGETS_MAX: Final = 3  # bookies tried for one slot in one round

@@ -16,23 +16,23 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from bookkeeper.bookie.http.admin_access import AdminAccess
-from bookkeeper.bookie.http.admin_server import AdminServer
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.pool_placement import placement_for
-from bookkeeper.errors import BookkeeperError
-from bookkeeper.malloc import keep_freed_memory
-from bookkeeper.origin_check import pages_check
-from bookkeeper.probes import SessionState
-from bookkeeper.process_shutdown import PLAIN, end_after, run_server
-from bookkeeper.replication.admin_pages import AutoRecoveryPages, Metrics
-from bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
-from bookkeeper.replication.settings import AutoRecoverySettings
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.errors import MetadataError
-from metadata.factory import connect_store
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.bookie.http.admin_access import AdminAccess
+from magnetar.bookkeeper.bookie.http.admin_server import AdminServer
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.malloc import keep_freed_memory
+from magnetar.bookkeeper.origin_check import pages_check
+from magnetar.bookkeeper.probes import SessionState
+from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server
+from magnetar.bookkeeper.replication.admin_pages import AutoRecoveryPages, Metrics
+from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
+from magnetar.bookkeeper.replication.settings import AutoRecoverySettings
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from bookkeeper.service_info import AVAILABLE_PATH, COOKIES_PATH, READ_ONLY_NAME, READ_ONLY_PATH
-from metadata.paths import decode_name, encode_name
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.service_info import (
+    AVAILABLE_PATH,
+    COOKIES_PATH,
+    READ_ONLY_NAME,
+    READ_ONLY_PATH,
+)
+from magnetar.metadata.paths import decode_name, encode_name
+from magnetar.metadata.store import MetadataStore
 
 
 async def read_registered(store: MetadataStore) -> frozenset[str]:

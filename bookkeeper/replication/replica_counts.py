@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bookkeeper.replication.fragments import Fragment, Run, subtract_runs
+from magnetar.bookkeeper.replication.fragments import Fragment, Run, subtract_runs
 
 
 @dataclass(slots=True)

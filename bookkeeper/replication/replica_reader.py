@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from bookkeeper import codes
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import BookkeeperError, LedgerError
-from bookkeeper.packet import decode_header, is_intact
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.fragments import Run, join_runs, split_runs
-from bookkeeper.transport import ALL_ENTRIES, Stripe
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import BookkeeperError, LedgerError
+from magnetar.bookkeeper.packet import decode_header, is_intact
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.fragments import Run, join_runs, split_runs
+from magnetar.bookkeeper.transport import ALL_ENTRIES, Stripe
 
 
 class ReplicaStatus(Enum):

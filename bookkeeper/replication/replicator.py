@@ -18,42 +18,42 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from bookkeeper import codes
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import EnsemblePlacementPolicy
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import LedgerMetadataError
-from bookkeeper.ledger_metadata import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import LedgerMetadataError
+from magnetar.bookkeeper.ledger_metadata import (
     LedgerMetadata,
     LedgerState,
     master_key,
     replace_members,
 )
-from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.copy_source import CopySource
-from bookkeeper.replication.errors import (
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.copy_source import CopySource
+from magnetar.bookkeeper.replication.errors import (
     FragmentChangedError,
     NoTargetError,
     TargetFailedError,
     UnreadableEntryError,
 )
-from bookkeeper.replication.fragments import (
+from magnetar.bookkeeper.replication.fragments import (
     Fragment,
     Run,
     count_entries,
     join_runs,
     subtract_runs,
 )
-from bookkeeper.replication.repair_report import RepairReport
-from bookkeeper.replication.replica_reader import (
+from magnetar.bookkeeper.replication.repair_report import RepairReport
+from magnetar.bookkeeper.replication.replica_reader import (
     ReplicaStatus,
     examine_replica,
     list_entries,
 )
-from bookkeeper.replication.replication_throttle import ReplicationThrottle
-from bookkeeper.replication.worker_metrics import ReplicationMetrics
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.replication.replication_throttle import ReplicationThrottle
+from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
+from magnetar.bookkeeper.transport import AddRequest
 
 _WRITES_MAX: Final = 2  # requests to the target under way for one copy
 _BUSY_ATTEMPTS: Final = 8  # of a request that the target had no room for

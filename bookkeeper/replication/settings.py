@@ -14,21 +14,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from bookkeeper.auth.settings import AuthSettingsBase
-from bookkeeper.auth.token_source import token_setting
-from bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
-from bookkeeper.client.placement.config import RACK_AWARE, policy_named
-from bookkeeper.environment import PREFIXES
-from bookkeeper.network_location import ZONE_LABEL, check_place, place
-from bookkeeper.origin_check import host_names
-from bookkeeper.replication.auditor_checks import ChecksConfig
-from bookkeeper.replication.auditor_core import AuditorConfig
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.zones import ZoneConfig
-from bookkeeper.settings_parser import SettingsParser
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from magnetar.bookkeeper.auth.settings import AuthSettingsBase
+from magnetar.bookkeeper.auth.token_source import token_setting
+from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
+from magnetar.bookkeeper.client.placement.config import RACK_AWARE, policy_named
+from magnetar.bookkeeper.environment import PREFIXES
+from magnetar.bookkeeper.network_location import ZONE_LABEL, check_place, place
+from magnetar.bookkeeper.origin_check import host_names
+from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig
+from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.zones import ZoneConfig
+from magnetar.bookkeeper.settings_parser import SettingsParser
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 
 _log = logging.getLogger(__name__)
 

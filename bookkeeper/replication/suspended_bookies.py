@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bookkeeper.errors import LedgerMetadataError
-from bookkeeper.replication.cluster_watch import read_zones
-from bookkeeper.replication.zone_store import ZoneStore
-from bookkeeper.replication.zones import ZonePhase
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.errors import LedgerMetadataError
+from magnetar.bookkeeper.replication.cluster_watch import read_zones
+from magnetar.bookkeeper.replication.zone_store import ZoneStore
+from magnetar.bookkeeper.replication.zones import ZonePhase
+from magnetar.metadata.store import MetadataStore
 
 _HELD = (ZonePhase.DOWN, ZonePhase.HELD)
 

@@ -23,12 +23,14 @@ from typing import Any, Final
 
 import orjson
 
-from bookkeeper.errors import LedgerMetadataError
-from bookkeeper.replication.zone_store import UNDER_REPLICATION_ROOT as UNDER_REPLICATION_ROOT
-from bookkeeper.replication.zone_store import ZoneStore
-from bookkeeper.replication.zones import ZONE_REASON
-from metadata.coordination import unclaim
-from metadata.errors import (
+from magnetar.bookkeeper.errors import LedgerMetadataError
+from magnetar.bookkeeper.replication.zone_store import (
+    UNDER_REPLICATION_ROOT as UNDER_REPLICATION_ROOT,
+)
+from magnetar.bookkeeper.replication.zone_store import ZoneStore
+from magnetar.bookkeeper.replication.zones import ZONE_REASON
+from magnetar.metadata.coordination import unclaim
+from magnetar.metadata.errors import (
     BadVersionError,
     MetadataError,
     NotEmptyError,
@@ -37,10 +39,10 @@ from metadata.errors import (
     SessionLostError,
     StoreClosedError,
 )
-from metadata.item_errors import Item
-from metadata.paths import parent_of
-from metadata.recipes import update
-from metadata.store import (
+from magnetar.metadata.item_errors import Item
+from magnetar.metadata.paths import parent_of
+from magnetar.metadata.recipes import update
+from magnetar.metadata.store import (
     CREATE_ONLY,
     EventType,
     MetadataEvent,

@@ -16,29 +16,29 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.ledger_checker import LedgerChecker
-from bookkeeper.replication.ledger_repair import (
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
+from magnetar.bookkeeper.replication.ledger_repair import (
     LedgerRepair,
     RepairProgress,
     RepairResult,
     RepairStatus,
 )
-from bookkeeper.replication.registrations import read_registered, read_start
-from bookkeeper.replication.replication_throttle import ReplicationThrottle
-from bookkeeper.replication.replicator import Replicator
-from bookkeeper.replication.suspended_bookies import read_suspended_bookies
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.replication.worker_metrics import ReplicationMetrics
-from bookkeeper.replication.zone_store import ZoneStore
-from bookkeeper.service_info import AVAILABLE_PATH
-from metadata.errors import MetadataError, StoreClosedError
-from metadata.item_errors import ItemErrors
-from metadata.store import EventType, MetadataEvent, MetadataStore, Watch
+from magnetar.bookkeeper.replication.registrations import read_registered, read_start
+from magnetar.bookkeeper.replication.replication_throttle import ReplicationThrottle
+from magnetar.bookkeeper.replication.replicator import Replicator
+from magnetar.bookkeeper.replication.suspended_bookies import read_suspended_bookies
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
+from magnetar.bookkeeper.replication.zone_store import ZoneStore
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH
+from magnetar.metadata.errors import MetadataError, StoreClosedError
+from magnetar.metadata.item_errors import ItemErrors
+from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, Watch
 
 _STORE_RETRY_S: Final = 1.0
 _BOOKIE_SETTLES_S: Final = 1.0  # from a registration until the pool of bookies knows of it

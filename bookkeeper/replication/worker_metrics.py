@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bookkeeper.metrics import Durations
+from magnetar.bookkeeper.metrics import Durations
 
 
 @dataclass(slots=True)

@@ -7,10 +7,10 @@ from typing import Final
 
 import orjson
 
-from bookkeeper.errors import LedgerMetadataError
-from bookkeeper.replication.zones import ZonePhase
-from metadata.recipes import update
-from metadata.store import MetadataStore, Watch
+from magnetar.bookkeeper.errors import LedgerMetadataError
+from magnetar.bookkeeper.replication.zones import ZonePhase
+from magnetar.metadata.recipes import update
+from magnetar.metadata.store import MetadataStore, Watch
 
 UNDER_REPLICATION_ROOT: Final = "/ledgers/underreplication"
 _FORMAT: Final = 1

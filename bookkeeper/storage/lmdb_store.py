@@ -8,9 +8,9 @@ from types import TracebackType
 
 import lmdb
 
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction
-from bookkeeper.storage.os_file_system import sync_directory
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction
+from magnetar.bookkeeper.storage.os_file_system import sync_directory
 
 _DEFAULT_MAP_BYTES = 64 << 30
 _FILE = "index/data.mdb"

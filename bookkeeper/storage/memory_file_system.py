@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bookkeeper.storage.file_system import Buffer, DirectoryLock, File, FileSystem
+from magnetar.bookkeeper.storage.file_system import Buffer, DirectoryLock, File, FileSystem
 
 
 class CrashRandom(Protocol):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bookkeeper.storage.file_system import Buffer, DirectoryLock, File, FileSystem
-from bookkeeper.storage.space_reclaimer import STEP_BYTES, SpaceReclaimer
+from magnetar.bookkeeper.storage.file_system import Buffer, DirectoryLock, File, FileSystem
+from magnetar.bookkeeper.storage.space_reclaimer import STEP_BYTES, SpaceReclaimer
 
 _BUFFERS_PER_CALL_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX"))
 _SMALL_BYTES: Final = 16 * 1024  # copying this much costs less than one more iovec and its checks

@@ -7,9 +7,9 @@ import hmac
 import socket
 from typing import Final, Protocol, cast
 
-from bookkeeper.transport_grpc.add_connection import FIRST_FRAME, AddConnectionOffer
-from bookkeeper.transport_grpc.add_frames import ANSWER_RUN
-from bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper.transport_grpc.add_connection import FIRST_FRAME, AddConnectionOffer
+from magnetar.bookkeeper.transport_grpc.add_frames import ANSWER_RUN
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 _QUEUED_BYTES: Final = 256 * 1024  # in the transport; above, what comes waits to be joined
 

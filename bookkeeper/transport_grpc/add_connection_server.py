@@ -6,14 +6,14 @@ import asyncio
 import hmac
 from typing import Final, Protocol, cast
 
-from bookkeeper.transport_grpc.add_connection import (
+from magnetar.bookkeeper.transport_grpc.add_connection import (
     FIRST_FRAME,
     TOKEN_BYTES,
     AddConnectionOffer,
     FrameSplitter,
 )
-from bookkeeper.transport_grpc.add_connection_client import stay_noticed
-from bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper.transport_grpc.add_connection_client import stay_noticed
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 _TOKEN_TIMEOUT_S: Final = 5.0  # for an unauthenticated client to show a token
 _UNAUTHENTICATED_MAX: Final = 64  # beyond, the oldest has to go

@@ -20,14 +20,14 @@ from typing import Any, Protocol
 
 import grpc
 
-from bookkeeper import codes
-from bookkeeper.transport import AddRequest
-from bookkeeper.transport_grpc.add_connection import AddConnectionOffer
-from bookkeeper.transport_grpc.add_connection_client import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport_grpc.add_connection import AddConnectionOffer
+from magnetar.bookkeeper.transport_grpc.add_connection_client import (
     AddConnectionListener,
     ClientAddConnection,
 )
-from bookkeeper.transport_grpc.add_frames import (
+from magnetar.bookkeeper.transport_grpc.add_frames import (
     MANY_BYTES_MAX,
     decode_answers,
     encode_message,
@@ -35,8 +35,8 @@ from bookkeeper.transport_grpc.add_frames import (
     merge_requests,
     split_request,
 )
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 _log = logging.getLogger(__name__)
 

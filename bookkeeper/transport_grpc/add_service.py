@@ -17,13 +17,16 @@ from typing import Any, Protocol, cast
 
 import grpc
 
-from bookkeeper import codes
-from bookkeeper.transport import AddRequest, BookieClient
-from bookkeeper.transport_grpc.add_connection import AddConnectionOffer
-from bookkeeper.transport_grpc.add_connection_server import AddConnectionServer, ServerAddConnection
-from bookkeeper.transport_grpc.add_frames import AddFrame, decode_message, encode_answers
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.transport import AddRequest, BookieClient
+from magnetar.bookkeeper.transport_grpc.add_connection import AddConnectionOffer
+from magnetar.bookkeeper.transport_grpc.add_connection_server import (
+    AddConnectionServer,
+    ServerAddConnection,
+)
+from magnetar.bookkeeper.transport_grpc.add_frames import AddFrame, decode_message, encode_answers
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 _log = logging.getLogger(__name__)
 

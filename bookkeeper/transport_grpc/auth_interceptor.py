@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from bookkeeper.auth.errors import CredentialsError, RoleNotAllowedError
-from bookkeeper.auth.refusal_log import RefusalLog
-from bookkeeper.transport_grpc.config import AUTHORIZATION_HEADER, BEARER
+from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from magnetar.bookkeeper.auth.errors import CredentialsError, RoleNotAllowedError
+from magnetar.bookkeeper.auth.refusal_log import RefusalLog
+from magnetar.bookkeeper.transport_grpc.config import AUTHORIZATION_HEADER, BEARER
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC
 
     def __init__(self, authenticator: BookieAuthenticator) -> None:
         self.authenticator = authenticator
-        self._refusals = RefusalLog(logging.getLogger("bookkeeper.audit"))
+        self._refusals = RefusalLog(logging.getLogger("magnetar.bookkeeper.audit"))
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any

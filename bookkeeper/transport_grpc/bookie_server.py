@@ -15,25 +15,25 @@ from typing import Any, Final, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from bookkeeper import codes
-from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from bookkeeper.entry_prefixes import PIECE_BYTES_MAX, read_cut
-from bookkeeper.errors import LedgerError
-from bookkeeper.proto import bookie_pb2 as pb
-from bookkeeper.transport import BookieClient, LacReply
-from bookkeeper.transport_grpc.add_connection import ADD_CONNECTION_HEADER
-from bookkeeper.transport_grpc.add_connection_server import AddConnectionServer
-from bookkeeper.transport_grpc.add_service import AddService
-from bookkeeper.transport_grpc.auth_interceptor import AuthInterceptor
-from bookkeeper.transport_grpc.byte_semaphore import ByteSemaphore
-from bookkeeper.transport_grpc.config import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from magnetar.bookkeeper.entry_prefixes import PIECE_BYTES_MAX, read_cut
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.proto import bookie_pb2 as pb
+from magnetar.bookkeeper.transport import BookieClient, LacReply
+from magnetar.bookkeeper.transport_grpc.add_connection import ADD_CONNECTION_HEADER
+from magnetar.bookkeeper.transport_grpc.add_connection_server import AddConnectionServer
+from magnetar.bookkeeper.transport_grpc.add_service import AddService
+from magnetar.bookkeeper.transport_grpc.auth_interceptor import AuthInterceptor
+from magnetar.bookkeeper.transport_grpc.byte_semaphore import ByteSemaphore
+from magnetar.bookkeeper.transport_grpc.config import (
     BOOKIE_ID_HEADER,
     INSTANCE_HEADER,
     SERVICE,
     TransportConfig,
 )
-from bookkeeper.transport_grpc.errors import FrameError
-from bookkeeper.transport_grpc.read_frames import (
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper.transport_grpc.read_frames import (
     ReadRequest,
     decode_read_request,
     encode_heads_reply,

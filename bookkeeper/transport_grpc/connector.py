@@ -7,21 +7,21 @@ import logging
 
 import grpc
 
-from bookkeeper.auth.token_source import TokenSource
-from bookkeeper.errors import BookieUnavailableError
-from bookkeeper.service_info import (
+from magnetar.bookkeeper.auth.token_source import TokenSource
+from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.service_info import (
     AVAILABLE_PATH,
     READ_ONLY_NAME,
     READ_ONLY_PATH,
     ServiceInfo,
 )
-from bookkeeper.transport_grpc.add_sender import MessageCache
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
-from bookkeeper.transport_grpc.tls import TlsFiles, channel_credentials
-from metadata.errors import MetadataError
-from metadata.paths import decode_name, encode_name
-from metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent, Watch
+from magnetar.bookkeeper.transport_grpc.add_sender import MessageCache
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, channel_credentials
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.paths import decode_name, encode_name
+from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent, Watch
 
 _log = logging.getLogger(__name__)
 

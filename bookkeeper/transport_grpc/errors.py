@@ -2,13 +2,13 @@
 
 ::
 
-    bookkeeper.errors.BookkeeperError
+    magnetar.bookkeeper.errors.BookkeeperError
     +-- FrameError    a frame can't be what the other side meant to send
 """
 
 from __future__ import annotations
 
-from bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.errors import BookkeeperError
 
 
 class FrameError(BookkeeperError):

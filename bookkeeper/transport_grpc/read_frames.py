@@ -10,9 +10,9 @@ from typing import Final
 
 from crc32c import crc32c
 
-from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe, TruncatedReply
-from bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe, TruncatedReply
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 #: ledger u64, first entry u64, count u32, bytes u32, flags u8; what the flag says and the master
 #: key follow

@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from bookkeeper.bookie.read_only_client import ReaderCheck, ReadOnlyBookieClient
-from bookkeeper.transport import BookieClient
-from bookkeeper.transport_grpc.bookie_server import BookieServer
-from bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from magnetar.bookkeeper.bookie.read_only_client import ReaderCheck, ReadOnlyBookieClient
+from magnetar.bookkeeper.transport import BookieClient
+from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 
 ReaderCheckOfRole: TypeAlias = "Callable[[str], ReaderCheck]"
 

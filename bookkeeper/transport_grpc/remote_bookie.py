@@ -16,12 +16,17 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from bookkeeper import codes
-from bookkeeper.auth.token_source import TokenSource
-from bookkeeper.entry_prefixes import are_of, is_request, to_heads
-from bookkeeper.errors import BadRequestError, BookieUnavailableError, LedgerError, error_for_code
-from bookkeeper.proto import bookie_pb2 as pb
-from bookkeeper.transport import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.auth.token_source import TokenSource
+from magnetar.bookkeeper.entry_prefixes import are_of, is_request, to_heads
+from magnetar.bookkeeper.errors import (
+    BadRequestError,
+    BookieUnavailableError,
+    LedgerError,
+    error_for_code,
+)
+from magnetar.bookkeeper.proto import bookie_pb2 as pb
+from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
     HEADS_BYTES_MAX,
     AddRequest,
@@ -31,19 +36,22 @@ from bookkeeper.transport import (
     ReadReply,
     Stripe,
 )
-from bookkeeper.transport_grpc.add_connection import ADD_CONNECTION_HEADER, AddConnectionOffer
-from bookkeeper.transport_grpc.add_connection_client import (
+from magnetar.bookkeeper.transport_grpc.add_connection import (
+    ADD_CONNECTION_HEADER,
+    AddConnectionOffer,
+)
+from magnetar.bookkeeper.transport_grpc.add_connection_client import (
     AddConnectionListener,
     ClientAddConnection,
 )
-from bookkeeper.transport_grpc.add_sender import (
+from magnetar.bookkeeper.transport_grpc.add_sender import (
     REFUSALS,
     AddCall,
     AddSender,
     MessageCache,
     describe,
 )
-from bookkeeper.transport_grpc.config import (
+from magnetar.bookkeeper.transport_grpc.config import (
     AUTHORIZATION_HEADER,
     BEARER,
     BOOKIE_ID_HEADER,
@@ -51,8 +59,8 @@ from bookkeeper.transport_grpc.config import (
     SERVICE,
     TransportConfig,
 )
-from bookkeeper.transport_grpc.errors import FrameError
-from bookkeeper.transport_grpc.read_frames import (
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper.transport_grpc.read_frames import (
     ReadRequest,
     decode_heads_reply,
     decode_read_reply,

@@ -13,25 +13,25 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
-from bookkeeper.auth.refusal_log import one_value
-from bookkeeper.auth.tokens import Principal
-from broker.auth.basic import BasicProvider
-from broker.auth.chain import Credentials, ProviderChain
-from broker.auth.errors import TooManyChecksError
-from broker.auth.key_files import KeyFiles
-from broker.auth.password_checks import PasswordChecks
-from broker.auth.provider import AuthenticationProvider, KeysNeededError
-from broker.auth.provider_factory import build
-from broker.auth.renewal import KeyRenewal
-from broker.errors import AuthenticationError, BrokerError
+from magnetar.bookkeeper.auth.refusal_log import one_value
+from magnetar.bookkeeper.auth.tokens import Principal
+from magnetar.broker.auth.basic import BasicProvider
+from magnetar.broker.auth.chain import Credentials, ProviderChain
+from magnetar.broker.auth.errors import TooManyChecksError
+from magnetar.broker.auth.key_files import KeyFiles
+from magnetar.broker.auth.password_checks import PasswordChecks
+from magnetar.broker.auth.provider import AuthenticationProvider, KeysNeededError
+from magnetar.broker.auth.provider_factory import build
+from magnetar.broker.auth.renewal import KeyRenewal
+from magnetar.broker.errors import AuthenticationError, BrokerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.auth.issuer_keys import IssuerKeys
-    from broker.config import BrokerConfig
+    from magnetar.broker.auth.issuer_keys import IssuerKeys
+    from magnetar.broker.config import BrokerConfig
 
-logger = logging.getLogger("broker.audit")
+logger = logging.getLogger("magnetar.broker.audit")
 
 _REMEMBERED_S: Final = 60.0
 _REMEMBERED_MAX: Final = 10_000

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from broker.protocol.topic_name import TopicName
+    from magnetar.broker.protocol.topic_name import TopicName
 
 EVERY_SUBSCRIPTION: Final = "\0every"
 """Stands for a name in ``Resource.subscription``: all of a topic or a namespace, as they are."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from bookkeeper.auth.tokens import Principal
-from broker.auth.password_hashes import verify
-from broker.auth.provider import checked_role
-from broker.errors import AuthenticationError
+from magnetar.bookkeeper.auth.tokens import Principal
+from magnetar.broker.auth.password_hashes import verify
+from magnetar.broker.auth.provider import checked_role
+from magnetar.broker.errors import AuthenticationError
 
 _PASSWORD_BYTES_MAX: Final = 4096
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bookkeeper.auth import certificates
-from bookkeeper.auth.errors import CredentialsError
-from bookkeeper.auth.tokens import Principal
-from broker.auth.provider import checked_role
-from broker.errors import AuthenticationError
+from magnetar.bookkeeper.auth import certificates
+from magnetar.bookkeeper.auth.errors import CredentialsError
+from magnetar.bookkeeper.auth.tokens import Principal
+from magnetar.broker.auth.provider import checked_role
+from magnetar.broker.errors import AuthenticationError
 
 
 class CertificateProvider:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from broker.auth.provider import AuthenticationProvider, checked_role
-from broker.errors import AuthenticationError, AuthorizationError
+from magnetar.broker.auth.provider import AuthenticationProvider, checked_role
+from magnetar.broker.errors import AuthenticationError, AuthorizationError
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from broker.config import BrokerConfig, key_of
+from magnetar.broker.config import BrokerConfig, key_of
 
 _SWITCH: Final = "authentication_enabled"
 _BEGIN: Final = ("authentication_", "authenticate_", "token_", "basic_auth_", "open_id_")

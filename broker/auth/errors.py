@@ -9,7 +9,7 @@ bookkeeper.auth.errors.KeyFormatError    a key, a certificate or a password file
 
 from __future__ import annotations
 
-from broker.errors import AuthenticationError
+from magnetar.broker.errors import AuthenticationError
 
 
 class TooManyChecksError(AuthenticationError):

@@ -5,8 +5,8 @@ Pulsar knows apr1 (MD5) and crypt; bcrypt, SHA-256 and SHA-512 crypt and ``{SHA}
 
 from __future__ import annotations
 
-from bookkeeper.auth.errors import KeyFormatError
-from broker.auth.password_hashes import is_whole
+from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.broker.auth.password_hashes import is_whole
 
 
 def parse_htpasswd(content: bytes, what: str) -> dict[str, str]:

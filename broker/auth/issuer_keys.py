@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from bookkeeper.auth.errors import KeyFormatError
-from broker.auth.openid import KeySet, discovery_url, parse_discovery, parse_key_set
+from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.broker.auth.openid import KeySet, discovery_url, parse_discovery, parse_key_set
 
 logger = logging.getLogger(__name__)
 

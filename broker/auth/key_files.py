@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from bookkeeper.auth.keys import file_of
-from broker.auth.file_permissions import KeyFile, complaint
+from magnetar.bookkeeper.auth.keys import file_of
+from magnetar.broker.auth.file_permissions import KeyFile, complaint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broker.config import BrokerConfig
+    from magnetar.broker.config import BrokerConfig
 
 Look: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 """What tells a changed file, for each of them; None: it isn't there."""

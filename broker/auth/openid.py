@@ -14,12 +14,12 @@ from typing import Any, Final, TypeAlias
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
 
-from bookkeeper.auth.errors import KeyFormatError
-from bookkeeper.auth.keys import PublicKey, VerificationKey, algorithms_of
-from bookkeeper.auth.tokens import Principal, TokenRules
-from broker.auth.provider import KeysNeededError
-from broker.auth.token import header_of, principal_of, verified_claims
-from broker.errors import AuthenticationError
+from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.keys import PublicKey, VerificationKey, algorithms_of
+from magnetar.bookkeeper.auth.tokens import Principal, TokenRules
+from magnetar.broker.auth.provider import KeysNeededError
+from magnetar.broker.auth.token import header_of, principal_of, verified_claims
+from magnetar.broker.errors import AuthenticationError
 
 KeySet: TypeAlias = Mapping[str, VerificationKey]
 """Keys of one issuer by key id; "" is the key of an issuer that has one and names none."""

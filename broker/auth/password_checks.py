@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.auth.errors import TooManyChecksError
-from broker.auth.password_process import NO, YES, encode_question
-from broker.auth.password_queue import PasswordQueue, QueuedCheck
-from broker.cgroup import cores_max
-from broker.errors import AuthenticationError
+from magnetar.broker.auth.errors import TooManyChecksError
+from magnetar.broker.auth.password_process import NO, YES, encode_question
+from magnetar.broker.auth.password_queue import PasswordQueue, QueuedCheck
+from magnetar.broker.cgroup import cores_max
+from magnetar.broker.errors import AuthenticationError
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ _CLOSE_S: Final = 5.0
 _ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 _BOOT: Final = (
     "import json, sys; source = open(0, 'rb'); sys.path[:] = json.loads(source.readline());"
-    " from broker.auth.password_process import serve; serve(source, idle=sys.argv[1] == 'idle')"
+    " from magnetar.broker.auth.password_process import serve;"
+    " serve(source, idle=sys.argv[1] == 'idle')"
 )
 
 
@@ -338,7 +339,8 @@ def _processes_max() -> int:
 def _path() -> list[str]:
     """Where a process finds what it imports: as this one does, wherever it was started."""
     entries = [os.path.abspath(entry) for entry in sys.path]
-    here = str(Path(__file__).resolve().parents[2])  # if an import hook has found the broker
+    # If an import hook has found us. Not resolved: the link's path is the one that is imported.
+    here = str(Path(__file__).absolute().parents[3])
     return entries if here in entries else [*entries, here]
 
 

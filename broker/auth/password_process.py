@@ -14,8 +14,8 @@ import signal
 import struct
 from typing import BinaryIO, Final
 
-from broker.auth.password_hashes import verify
-from broker.cpu_scheduling import INTERRUPT_S, die_with_parent, run_behind_others
+from magnetar.broker.auth.password_hashes import verify
+from magnetar.broker.cpu_scheduling import INTERRUPT_S, die_with_parent, run_behind_others
 
 YES: Final = b"\1"
 NO: Final = b"\0"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from bookkeeper.auth import tokens
-from bookkeeper.auth.errors import CredentialsError
-from bookkeeper.auth.tokens import Principal
-from broker.errors import AuthenticationError
+from magnetar.bookkeeper.auth import tokens
+from magnetar.bookkeeper.auth.errors import CredentialsError
+from magnetar.bookkeeper.auth.tokens import Principal
+from magnetar.broker.errors import AuthenticationError
 
 REFUSED: Final = "Failed to authenticate"
 """All that a client is told, whatever was wrong (ServerCnx.authenticationFailed)."""

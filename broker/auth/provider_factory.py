@@ -6,21 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bookkeeper.auth.errors import KeyFormatError
-from bookkeeper.auth.keys import VerificationKey, load_public_key, load_secret_key, read_source
-from bookkeeper.auth.tokens import TokenRules
-from broker.auth.basic import BasicProvider
-from broker.auth.certificate import CertificateProvider
-from broker.auth.chain import ProviderChain
-from broker.auth.htpasswd import parse_htpasswd
-from broker.auth.issuer_keys import IssuerKeys, IssuerSettings
-from broker.auth.openid import OpenIdProvider
-from broker.auth.token import TokenProvider
-from broker.config import ConfigError
+from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.keys import (
+    VerificationKey,
+    load_public_key,
+    load_secret_key,
+    read_source,
+)
+from magnetar.bookkeeper.auth.tokens import TokenRules
+from magnetar.broker.auth.basic import BasicProvider
+from magnetar.broker.auth.certificate import CertificateProvider
+from magnetar.broker.auth.chain import ProviderChain
+from magnetar.broker.auth.htpasswd import parse_htpasswd
+from magnetar.broker.auth.issuer_keys import IssuerKeys, IssuerSettings
+from magnetar.broker.auth.openid import OpenIdProvider
+from magnetar.broker.auth.token import TokenProvider
+from magnetar.broker.config import ConfigError
 
 if TYPE_CHECKING:
-    from broker.auth.provider import AuthenticationProvider
-    from broker.config import BrokerConfig
+    from magnetar.broker.auth.provider import AuthenticationProvider
+    from magnetar.broker.config import BrokerConfig
 
 _PREFIX: Final = "org.apache.pulsar.broker.authentication."
 _NAMES: Final = {

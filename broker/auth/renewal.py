@@ -10,13 +10,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from broker.auth.provider_factory import build
-from broker.config import ConfigError
+from magnetar.broker.auth.provider_factory import build
+from magnetar.broker.config import ConfigError
 
 if TYPE_CHECKING:
-    from broker.auth.authenticator import Authenticator
-    from broker.auth.key_files import KeyFiles, Look
-    from broker.config import BrokerConfig
+    from magnetar.broker.auth.authenticator import Authenticator
+    from magnetar.broker.auth.key_files import KeyFiles, Look
+    from magnetar.broker.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookkeeper.auth import tokens
-from bookkeeper.auth.errors import CredentialsError
-from bookkeeper.auth.keys import VerificationKey
-from bookkeeper.auth.tokens import Principal, TokenRules
-from broker.errors import AuthenticationError
+from magnetar.bookkeeper.auth import tokens
+from magnetar.bookkeeper.auth.errors import CredentialsError
+from magnetar.bookkeeper.auth.keys import VerificationKey
+from magnetar.bookkeeper.auth.tokens import Principal, TokenRules
+from magnetar.broker.errors import AuthenticationError
 
 
 class TokenProvider:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urljoin, urlsplit
 
-from broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError
 
 if TYPE_CHECKING:
     import ssl

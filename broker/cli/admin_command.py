@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from broker.cli.admin_commands import commands_of
-from broker.cli.admin_commands.model import KINDS, AdminCommand, Option
-from broker.cli.argument_values import PARSERS
-from broker.cli.errors import CliError
-from broker.cli.global_options import ADMIN, add_globals
-from broker.cli.output import print_value
-from broker.cli.profiles import target_of
-from broker.cli.progress import progress
-from broker.cli.request import AdminRequest, Arguments, request_of
+from magnetar.broker.cli.admin_commands import commands_of
+from magnetar.broker.cli.admin_commands.model import KINDS, AdminCommand, Option
+from magnetar.broker.cli.argument_values import PARSERS
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.global_options import ADMIN, add_globals
+from magnetar.broker.cli.output import print_value
+from magnetar.broker.cli.profiles import target_of
+from magnetar.broker.cli.progress import progress
+from magnetar.broker.cli.request import AdminRequest, Arguments, request_of
 
 if TYPE_CHECKING:
-    from broker.cli.admin_client import AdminClient, AdminResponse
+    from magnetar.broker.cli.admin_client import AdminClient, AdminResponse
 
 _SHOWN = frozenset(("json",))
 _METAVARS = {
@@ -81,7 +81,7 @@ def run_admin(options: argparse.Namespace) -> int:
 def _run_one(run: CommandRun) -> int:
     word = run.arguments.word
     if word.step:
-        from broker.cli import multi_call
+        from magnetar.broker.cli import multi_call
 
         return multi_call.STEPS[word.step](run)
     request = run.request()

@@ -13,27 +13,27 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError
 
 if TYPE_CHECKING:
-    from bookkeeper.replication.auto_recovery import AutoRecovery
-    from bookkeeper.replication.settings import AutoRecoverySettings
-    from bookkeeper.replication.under_replication import UnderReplicationStore
+    from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery
+    from magnetar.bookkeeper.replication.settings import AutoRecoverySettings
+    from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 
 _PERIOD_S: Final = 60.0  # that quantiles are of
 
 
 def run_autorecovery(options: argparse.Namespace) -> int:
-    from bookkeeper.bookie.settings import BookieSettingsError, normal_metadata_url
-    from bookkeeper.node_zone import ZoneUnknownError, zone_of
-    from bookkeeper.replication.settings import (
+    from magnetar.bookkeeper.bookie.settings import BookieSettingsError, normal_metadata_url
+    from magnetar.bookkeeper.node_zone import ZoneUnknownError, zone_of
+    from magnetar.bookkeeper.replication.settings import (
         ENVIRONMENT_PREFIXES,
         KEYS,
         AutoRecoverySettings,
         AutoRecoverySettingsError,
     )
-    from broker.config import ConfigError, read_properties
-    from broker.logs import set_up_log
+    from magnetar.broker.config import ConfigError, read_properties
+    from magnetar.broker.logs import set_up_log
 
     flags = {
         "metadataServiceUri": options.metadata,
@@ -60,10 +60,10 @@ def run_autorecovery(options: argparse.Namespace) -> int:
 
 
 def _run(settings: AutoRecoverySettings, url: str) -> int:
-    from bookkeeper.replication import process
-    from broker.http.metrics.prometheus_page import PrometheusPage
-    from broker.http.metrics.replication_metrics import add_replication_metrics
-    from broker.listener.file_limit import raise_file_limit
+    from magnetar.bookkeeper.replication import process
+    from magnetar.broker.http.metrics.prometheus_page import PrometheusPage
+    from magnetar.broker.http.metrics.replication_metrics import add_replication_metrics
+    from magnetar.broker.listener.file_limit import raise_file_limit
 
     async def metrics(recovery: AutoRecovery) -> bytes:
         page = PrometheusPage(settings.cluster_name)
@@ -77,10 +77,10 @@ def _run(settings: AutoRecoverySettings, url: str) -> int:
 async def _turn_switch(
     settings: AutoRecoverySettings, url: str, options: argparse.Namespace
 ) -> int:
-    from bookkeeper.replication.process import wall_clock_ms
-    from bookkeeper.replication.under_replication import UnderReplicationStore
-    from metadata.errors import MetadataError
-    from metadata.factory import connect_store
+    from magnetar.bookkeeper.replication.process import wall_clock_ms
+    from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+    from magnetar.metadata.errors import MetadataError
+    from magnetar.metadata.factory import connect_store
 
     path = settings.metadata_store_config_path
     try:

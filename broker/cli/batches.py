@@ -8,8 +8,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from broker.cli.errors import CliError
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
 _U32 = Struct(">I")
 

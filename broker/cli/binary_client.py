@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import Self
 from urllib.parse import urlsplit
 
-from broker.cli.client_auth import ClientAuth
-from broker.cli.errors import CliError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import (
+from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import (
     FrameReader,
     MalformedFrameError,
     encode_command,

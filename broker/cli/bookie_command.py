@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError
 
 if TYPE_CHECKING:
-    from bookkeeper.bookie.bookie import Bookie
+    from magnetar.bookkeeper.bookie.bookie import Bookie
 
 _PERIOD_S: Final = 60.0  # that quantiles are of
 
@@ -21,22 +21,22 @@ def run_bookie(options: argparse.Namespace) -> int:
     # Before gRPC is loaded: its core has a line for each bad header of any unauthenticated client.
     # What fails for other reasons is raised, too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from bookkeeper.bookie import process
-    from bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
-    from bookkeeper.node_zone import ZoneUnknownError, zone_of
-    from bookkeeper.replication.process import AutoRecoveryPart
-    from bookkeeper.replication.settings import (
+    from magnetar.bookkeeper.bookie import process
+    from magnetar.bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
+    from magnetar.bookkeeper.node_zone import ZoneUnknownError, zone_of
+    from magnetar.bookkeeper.replication.process import AutoRecoveryPart
+    from magnetar.bookkeeper.replication.settings import (
         ENVIRONMENT_PREFIXES,
         KEYS,
         AutoRecoverySettings,
         AutoRecoverySettingsError,
     )
-    from broker.config import ConfigError, read_properties
-    from broker.http.metrics.bookie_metrics import add_bookie_metrics, bookie_disk
-    from broker.http.metrics.prometheus_page import PrometheusPage
-    from broker.http.metrics.replication_metrics import add_replication_metrics
-    from broker.listener.file_limit import raise_file_limit
-    from broker.logs import set_up_log
+    from magnetar.broker.config import ConfigError, read_properties
+    from magnetar.broker.http.metrics.bookie_metrics import add_bookie_metrics, bookie_disk
+    from magnetar.broker.http.metrics.prometheus_page import PrometheusPage
+    from magnetar.broker.http.metrics.replication_metrics import add_replication_metrics
+    from magnetar.broker.listener.file_limit import raise_file_limit
+    from magnetar.broker.logs import set_up_log
 
     overrides = dict(_key_and_value(text) for text in options.set)
     for key, value in (

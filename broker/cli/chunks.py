@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_body
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_body
 
 Origin: TypeAlias = tuple[int, pb.MessageIdData]
 """Consumer and id of an entry: what is acknowledged."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError
 
 if TYPE_CHECKING:
     import ssl
@@ -82,7 +82,7 @@ class ClientAuth:
     def _bearer(self) -> str:
         if self._kind == "token":
             return _token(self.params)
-        from broker.cli.oauth2 import access_token
+        from magnetar.broker.cli.oauth2 import access_token
 
         return access_token(self.params)
 

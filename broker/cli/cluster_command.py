@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError
 
 
 def run_cluster(options: argparse.Namespace) -> int:
-    from broker.local_cluster.errors import LocalClusterError
-    from broker.local_cluster.folder import ClusterFolder
-    from broker.local_cluster.member import RestartPolicy
-    from broker.local_cluster.plan import (
+    from magnetar.broker.local_cluster.errors import LocalClusterError
+    from magnetar.broker.local_cluster.folder import ClusterFolder
+    from magnetar.broker.local_cluster.member import RestartPolicy
+    from magnetar.broker.local_cluster.plan import (
         FREE,
         ClusterOptions,
         PortBases,
         bookie_count,
         check_cluster_options,
     )
-    from broker.local_cluster.run import run
+    from magnetar.broker.local_cluster.run import run
 
     free = options.port == FREE
     defaults = PortBases(web=FREE, bookie=FREE, zookeeper=FREE) if free else PortBases()

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
-from broker.cli.binary_client import BinaryClient, Frame
-from broker.cli.errors import CliError
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.broker.cli.binary_client import BinaryClient, Frame
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 
 if TYPE_CHECKING:
-    from broker.cli.profiles import ClusterTarget
+    from magnetar.broker.cli.profiles import ClusterTarget
 
 
 def is_websocket(service_url: str) -> bool:

@@ -7,7 +7,7 @@ import re
 
 import shtab
 
-from broker.cli.main import build_parser
+from magnetar.broker.cli.main import build_parser
 
 _MARK = "@@"
 

@@ -10,20 +10,20 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from broker.cli.binary_client import BinaryClient, Frame
-from broker.cli.chunks import ClientChunkAssembler, Origin
-from broker.cli.cluster_connections import ClusterConnections, is_websocket, topic_name
-from broker.cli.encryption import UndecryptableError, decryptor_of
-from broker.cli.errors import CliError
-from broker.cli.message_details import facts_of
-from broker.cli.output import describe
-from broker.cli.profiles import ClusterTarget, target_of
-from broker.cli.progress import progress
-from broker.cli.typed_values import Decoder
-from broker.http.messaging.messages import Message, UndecodableEntryError, decode_entry
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_body, encode_command, parse_entry_body
-from broker.protocol.topic_name import TopicName
+from magnetar.broker.cli.binary_client import BinaryClient, Frame
+from magnetar.broker.cli.chunks import ClientChunkAssembler, Origin
+from magnetar.broker.cli.cluster_connections import ClusterConnections, is_websocket, topic_name
+from magnetar.broker.cli.encryption import UndecryptableError, decryptor_of
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.message_details import facts_of
+from magnetar.broker.cli.output import describe
+from magnetar.broker.cli.profiles import ClusterTarget, target_of
+from magnetar.broker.cli.progress import progress
+from magnetar.broker.cli.typed_values import Decoder
+from magnetar.broker.http.messaging.messages import Message, UndecodableEntryError, decode_entry
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_body, encode_command, parse_entry_body
+from magnetar.broker.protocol.topic_name import TopicName
 
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
 LOOK_FOR_TOPICS_S = 10.0
@@ -51,7 +51,7 @@ def run_consume(options: argparse.Namespace) -> int:
     """Receive, show and acknowledge. Exit code 1 when the silence was too long."""
     target = target_of(options)
     if is_websocket(target.service_url):
-        from broker.cli.websocket_commands import consume_by_websocket
+        from magnetar.broker.cli.websocket_commands import consume_by_websocket
 
         return consume_by_websocket(target, options)
 
@@ -71,7 +71,7 @@ def run_read(options: argparse.Namespace) -> int:
     """Receive and show from a message on, without a subscription that stays."""
     target = target_of(options)
     if is_websocket(target.service_url):
-        from broker.cli.websocket_commands import read_by_websocket
+        from magnetar.broker.cli.websocket_commands import read_by_websocket
 
         return read_by_websocket(target, options)
     start = _start_of(options)

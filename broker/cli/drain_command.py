@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from typing import Any, Final
 
-from broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError
 
 _PATH: Final = "/api/v1/bookie/drain"
 _ANSWER_S_MAX: Final = 10.0
@@ -48,8 +48,8 @@ def run_bookie_drain(options: argparse.Namespace) -> int:
 def _token(source: str | None) -> str | None:
     if source is None:
         return None
-    from bookkeeper.auth.errors import KeyFormatError
-    from bookkeeper.auth.token_source import TokenSource
+    from magnetar.bookkeeper.auth.errors import KeyFormatError
+    from magnetar.bookkeeper.auth.token_source import TokenSource
 
     try:
         return TokenSource(source).token()

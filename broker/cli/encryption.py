@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from broker.cli.errors import CliError
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     import argparse

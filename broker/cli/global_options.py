@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.cli.argument_values import PARSERS
+from magnetar.broker.cli.argument_values import PARSERS
 
 
 @dataclass(frozen=True, slots=True)

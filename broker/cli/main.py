@@ -12,10 +12,17 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from broker.cli.admin_commands import GROUPS
-from broker.cli.errors import CliError
-from broker.cli.global_options import ADMIN, CLIENTS, PIPELINE, PROFILES, add_globals, misplaced
-from broker.cli.node_options import (
+from magnetar.broker.cli.admin_commands import GROUPS
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.global_options import (
+    ADMIN,
+    CLIENTS,
+    PIPELINE,
+    PROFILES,
+    add_globals,
+    misplaced,
+)
+from magnetar.broker.cli.node_options import (
     add_autorecovery,
     add_bookie,
     add_bookie_drain,
@@ -25,8 +32,8 @@ from broker.cli.node_options import (
     add_probe,
     add_zookeeper,
 )
-from broker.cli.shell_options import JSON, add_bookie_shell
-from broker.cli.token_options import add_tokens
+from magnetar.broker.cli.shell_options import JSON, add_bookie_shell
+from magnetar.broker.cli.token_options import add_tokens
 
 SHELLS = ("bash", "zsh", "fish")
 _SERVERS = frozenset({"standalone", "broker", "bookie", "autorecovery", "zookeeper"})
@@ -55,23 +62,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{flag} says nothing to {options.command}")
     try:
         if is_server:
-            from broker.cli.server_start import begin
+            from magnetar.broker.cli.server_start import begin
 
             begin(options)
         return _COMMANDS[options.command](options)
     except CliError as error:
         if is_server:
-            from broker.cli.server_start import report
+            from magnetar.broker.cli.server_start import report
 
             report(error)
         else:
             print(f"magnetar: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if not _is_client():
+            raise
+        print(
+            f"magnetar: {options.command}: {error}: magnetar-client has the client tools alone, "
+            "the distribution magnetar has everything",
+            file=sys.stderr,
+        )
         return 1
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def _is_client() -> bool:
+    """Whether what is installed is the distribution magnetar-client (client/pyproject.toml)."""
+    from importlib.util import find_spec
+
+    return find_spec("magnetar.bookkeeper.bookie") is None
 
 
 def heed_signals() -> None:
@@ -129,7 +152,7 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
 
 
 def _add_admin(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
-    from broker.cli.admin_command import add_group
+    from magnetar.broker.cli.admin_command import add_group
 
     add_globals(parser, ADMIN)
     groups = parser.add_subparsers(dest="group", metavar="GROUP", required=True, title="groups")
@@ -143,7 +166,7 @@ def _add_admin(parser: argparse.ArgumentParser, arguments: Sequence[str] | None)
 def _add_pipeline(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
     add_globals(parser, PIPELINE)
     if arguments is None or "pipeline" in arguments:
-        from broker.cli.pipeline_command import add_jobs
+        from magnetar.broker.cli.pipeline_command import add_jobs
 
         for job in add_jobs(parser):
             add_globals(job, PIPELINE, hidden=True)
@@ -178,7 +201,7 @@ def _add_standalone(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_clients(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    from broker.cli.client_options import add_consume, add_produce, add_read
+    from magnetar.broker.cli.client_options import add_consume, add_produce, add_read
 
     for name, help, fill in (
         ("produce", "send messages to a topic", add_produce),
@@ -191,116 +214,116 @@ def _add_clients(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
 
 
 def _standalone(options: argparse.Namespace) -> int:
-    from broker.cli.standalone_command import run_standalone
+    from magnetar.broker.cli.standalone_command import run_standalone
 
     return run_standalone(options)
 
 
 def _broker(options: argparse.Namespace) -> int:
-    from broker.cli.standalone_command import run_broker
+    from magnetar.broker.cli.standalone_command import run_broker
 
     return run_broker(options)
 
 
 def _cluster(options: argparse.Namespace) -> int:
-    from broker.cli.cluster_command import run_cluster
+    from magnetar.broker.cli.cluster_command import run_cluster
 
     return run_cluster(options)
 
 
 def _bookie(options: argparse.Namespace) -> int:
-    from broker.cli.bookie_command import run_bookie
+    from magnetar.broker.cli.bookie_command import run_bookie
 
     return run_bookie(options)
 
 
 def _bookie_drain(options: argparse.Namespace) -> int:
-    from broker.cli.drain_command import run_bookie_drain
+    from magnetar.broker.cli.drain_command import run_bookie_drain
 
     return run_bookie_drain(options)
 
 
 def _probe(options: argparse.Namespace) -> int:
-    from broker.cli.probe_command import run_probe
+    from magnetar.broker.cli.probe_command import run_probe
 
     return run_probe(options)
 
 
 def _zookeeper(options: argparse.Namespace) -> int:
-    from broker.cli.zookeeper_command import run_zookeeper
+    from magnetar.broker.cli.zookeeper_command import run_zookeeper
 
     return run_zookeeper(options)
 
 
 def _metadata(options: argparse.Namespace) -> int:
-    from broker.cli.metadata_command import run_metadata
+    from magnetar.broker.cli.metadata_command import run_metadata
 
     return run_metadata(options)
 
 
 def _bookie_shell(options: argparse.Namespace) -> int:
-    from broker.cli.shell_command import run_bookie_shell
+    from magnetar.broker.cli.shell_command import run_bookie_shell
 
     return run_bookie_shell(options)
 
 
 def _autorecovery(options: argparse.Namespace) -> int:
-    from broker.cli.autorecovery_command import run_autorecovery
+    from magnetar.broker.cli.autorecovery_command import run_autorecovery
 
     return run_autorecovery(options)
 
 
 def _produce(options: argparse.Namespace) -> int:
-    from broker.cli.produce_command import run_produce
+    from magnetar.broker.cli.produce_command import run_produce
 
     return run_produce(options)
 
 
 def _consume(options: argparse.Namespace) -> int:
-    from broker.cli.consume_command import run_consume
+    from magnetar.broker.cli.consume_command import run_consume
 
     return run_consume(options)
 
 
 def _read(options: argparse.Namespace) -> int:
-    from broker.cli.consume_command import run_read
+    from magnetar.broker.cli.consume_command import run_read
 
     return run_read(options)
 
 
 def _admin(options: argparse.Namespace) -> int:
-    from broker.cli.admin_command import run_admin
+    from magnetar.broker.cli.admin_command import run_admin
 
     return run_admin(options)
 
 
 def _pipeline(options: argparse.Namespace) -> int:
-    from broker.cli.pipeline_command import run_pipeline
+    from magnetar.broker.cli.pipeline_command import run_pipeline
 
     return run_pipeline(options)
 
 
 def _profiles(options: argparse.Namespace) -> int:
-    from broker.cli.profiles_command import run_profiles
+    from magnetar.broker.cli.profiles_command import run_profiles
 
     return run_profiles(options)
 
 
 def _tokens(options: argparse.Namespace) -> int:
-    from broker.cli.tokens_command import run_tokens
+    from magnetar.broker.cli.tokens_command import run_tokens
 
     return run_tokens(options)
 
 
 def _completion(options: argparse.Namespace) -> int:
-    from broker.cli.completion import completion_script
+    from magnetar.broker.cli.completion import completion_script
 
     print(completion_script(options.shell))
     return 0
 
 
 def _version(_: argparse.Namespace) -> int:
-    from broker.cli.version import product_version
+    from magnetar.broker.cli.version import product_version
 
     print(product_version())
     return 0

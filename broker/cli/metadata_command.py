@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from bookkeeper.bookie.cookie import COOKIES_PATH, INSTANCE_ID_PATH
-from bookkeeper.bookie.storage.directory_contents import DirectoryContents, read_holdings
-from bookkeeper.client.ledger_store import ID_BLOCK, LEDGERS_ROOT, ledger_path
-from bookkeeper.errors import BookkeeperError
-from bookkeeper.storage.os_file_system import OsFileSystem, sync_directory
-from broker.cli.errors import CliError
-from metadata.errors import MetadataError
-from metadata.paths import encode_name
-from metadata.salvage import Salvage, salvage, write_recovered
-from metadata.store import CommitMark
+from magnetar.bookkeeper.bookie.cookie import COOKIES_PATH, INSTANCE_ID_PATH
+from magnetar.bookkeeper.bookie.storage.directory_contents import DirectoryContents, read_holdings
+from magnetar.bookkeeper.client.ledger_store import ID_BLOCK, LEDGERS_ROOT, ledger_path
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem, sync_directory
+from magnetar.broker.cli.errors import CliError
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.paths import encode_name
+from magnetar.metadata.salvage import Salvage, salvage, write_recovered
+from magnetar.metadata.store import CommitMark
 
 _FILE: Final = "metadata.sqlite"
 _IDS: Final = f"{LEDGERS_ROOT}/idgen"

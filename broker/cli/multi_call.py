@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from broker.cli.admin_command import CommandRun, check
-from broker.cli.argument_values import parse_time
-from broker.cli.errors import CliError
-from broker.cli.output import print_message
-from broker.cli.progress import progress
-from broker.cli.request import AdminRequest, topic_parts
+from magnetar.broker.cli.admin_command import CommandRun, check
+from magnetar.broker.cli.argument_values import parse_time
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.output import print_message
+from magnetar.broker.cli.progress import progress
+from magnetar.broker.cli.request import AdminRequest, topic_parts
 
 _PARTITIONED = "application/vnd.partitioned-topic-metadata+json"
 _POLL_S = 1.0
@@ -329,7 +329,7 @@ def _show_messages(run: CommandRun, headers: Any, body: bytes) -> None:
     if not count or "encrypted" in facts:
         print_message(message_id, body, facts, as_json=run.as_json)
         return
-    from broker.cli.batches import messages_of_batch
+    from magnetar.broker.cli.batches import messages_of_batch
 
     for index, (single, payload) in enumerate(messages_of_batch(body, count)):
         print_message(f"{message_id}:{index}", payload, {**facts, **single}, as_json=run.as_json)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError
 
 if TYPE_CHECKING:
     import ssl

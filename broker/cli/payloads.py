@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
-from broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError
 
 _Group = TypeVar("_Group", bound=Sized)
 

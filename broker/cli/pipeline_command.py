@@ -9,12 +9,14 @@ import argparse
 import importlib
 from typing import Any
 
-from broker.cli.profiles import target_of
+from magnetar.broker.cli.profiles import target_of
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     """Its words; returns the parsers of the jobs. Needs nothing of the extra."""
-    words: list[argparse.ArgumentParser] = _load("pipeline.command_options").add_words(parser)
+    words: list[argparse.ArgumentParser] = _load("magnetar.pipeline.command_options").add_words(
+        parser
+    )
     return words
 
 
@@ -25,7 +27,7 @@ def run_pipeline(options: argparse.Namespace) -> int:
         CliError: it failed, or a package of the extra is missing.
     """
     target = target_of(options)
-    command = _load("pipeline.command")
+    command = _load("magnetar.pipeline.command")
     address = command.ClusterAddress(target.service_url, target.admin_url, target.access)
     return int(command.run(options, address))
 

@@ -10,7 +10,7 @@ from http.client import HTTPException
 from typing import Final
 from urllib.parse import urlsplit
 
-from broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError
 
 _BODY_MAX: Final = 4096
 

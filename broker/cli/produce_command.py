@@ -10,19 +10,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from broker.cli.binary_client import BinaryClient
-from broker.cli.cluster_connections import ClusterConnections, is_websocket, topic_name
-from broker.cli.encryption import Encryptor, encryptor_of
-from broker.cli.errors import CliError
-from broker.cli.payloads import check_options, contents_of, paced, pair_key_of, properties_of
-from broker.cli.profiles import target_of
-from broker.cli.progress import progress
-from broker.cli.typed_values import Encoder
-from broker.http.messaging.messages import OutgoingMessage, encode_batch, encode_single
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_body, encode_payload_command, parse_entry_body
-from broker.protocol.topic_name import TopicName
-from broker.schema.definition import fill_wire
+from magnetar.broker.cli.binary_client import BinaryClient
+from magnetar.broker.cli.cluster_connections import ClusterConnections, is_websocket, topic_name
+from magnetar.broker.cli.encryption import Encryptor, encryptor_of
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.payloads import (
+    check_options,
+    contents_of,
+    paced,
+    pair_key_of,
+    properties_of,
+)
+from magnetar.broker.cli.profiles import target_of
+from magnetar.broker.cli.progress import progress
+from magnetar.broker.cli.typed_values import Encoder
+from magnetar.broker.http.messaging.messages import OutgoingMessage, encode_batch, encode_single
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_body, encode_payload_command, parse_entry_body
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.schema.definition import fill_wire
 
 BATCH_MESSAGES_MAX = 100
 BATCH_BYTES_MAX = 128 * 1024
@@ -37,7 +43,7 @@ def run_produce(options: argparse.Namespace) -> int:
     """Send; prints how many arrived. Raises CliError when one didn't."""
     target = target_of(options)
     if is_websocket(target.service_url):
-        from broker.cli.websocket_commands import produce_by_websocket
+        from magnetar.broker.cli.websocket_commands import produce_by_websocket
 
         return produce_by_websocket(target, options)
     check_options(options)

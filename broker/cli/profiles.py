@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.cli.client_auth import ClientAuth
-from broker.cli.errors import CliError
+from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.cli.errors import CliError
 
 if TYPE_CHECKING:
     import argparse
 
-    from broker.cli.admin_client import AdminClient
+    from magnetar.broker.cli.admin_client import AdminClient
 
 _OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
 
@@ -56,7 +56,7 @@ class ClusterTarget:
         return {name: value for name, value in asdict(self).items() if value or name in addresses}
 
     def admin_client(self, timeout_s: float) -> AdminClient:
-        from broker.cli.admin_client import AdminClient  # of commands that need it only
+        from magnetar.broker.cli.admin_client import AdminClient  # of commands that need it only
 
         access = self.access
         tls = access.tls() if self.admin_url.startswith("https:") else None

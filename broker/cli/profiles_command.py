@@ -6,8 +6,8 @@ import argparse
 import os
 from dataclasses import replace
 
-from broker.cli.output import print_value
-from broker.cli.profiles import DEFAULT, Profiles, with_access
+from magnetar.broker.cli.output import print_value
+from magnetar.broker.cli.profiles import DEFAULT, Profiles, with_access
 
 
 def run_profiles(options: argparse.Namespace) -> int:

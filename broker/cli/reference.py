@@ -1,4 +1,4 @@
-"""The reference part of docs/cli.md out of the parsers: ``python -m broker.cli.reference FILE``."""
+"""The reference part of docs/cli.md: ``python -m magnetar.broker.cli.reference FILE``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from broker.cli.admin_commands import GROUPS, commands_of
-from broker.cli.main import build_parser
+from magnetar.broker.cli.admin_commands import GROUPS, commands_of
+from magnetar.broker.cli.main import build_parser
 
 MARK = "<!-- written by broker/cli/reference.py -->\n"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from broker.cli.admin_commands.model import AdminCommand
-from broker.cli.errors import CliError
+from magnetar.broker.cli.admin_commands.model import AdminCommand
+from magnetar.broker.cli.errors import CliError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from bookkeeper.environment import normalize_key, settings_among
-from bookkeeper.process_shutdown import PLAIN
-from broker.cli.errors import CliError
-from broker.config import ConfigError, read_properties
-from broker.logs import log_what_nobody_catches, set_up_log
+from magnetar.bookkeeper.environment import normalize_key, settings_among
+from magnetar.bookkeeper.process_shutdown import PLAIN
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.config import ConfigError, read_properties
+from magnetar.broker.logs import log_what_nobody_catches, set_up_log
 
 _log = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from bookkeeper.errors import BookkeeperError
-from broker.cli.errors import CliError
-from broker.cli.shell import bookies, ledgers, local, repair
-from broker.cli.shell.cluster import ShellContext, ShellOutput, open_cluster
-from broker.cli.shell_options import LOCAL
-from broker.cli.standalone_command import load_config
-from broker.config import ConfigError
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.shell import bookies, ledgers, local, repair
+from magnetar.broker.cli.shell.cluster import ShellContext, ShellOutput, open_cluster
+from magnetar.broker.cli.shell_options import LOCAL
+from magnetar.broker.cli.standalone_command import load_config
+from magnetar.broker.config import ConfigError
+from magnetar.metadata.errors import MetadataError
 
 _Action: TypeAlias = Callable[[ShellContext, argparse.Namespace, ShellOutput], Awaitable[int]]
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Final
 
-from broker.cli.global_options import add_globals
+from magnetar.broker.cli.global_options import add_globals
 
 #: The only global flag that means something here: answers as JSON, a line each.
 JSON: Final = frozenset(("json",))

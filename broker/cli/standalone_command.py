@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from broker.cli.errors import CliError
-from broker.config import BrokerConfig, ConfigError
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.config import BrokerConfig, ConfigError
 
 # As Pulsar's broker.conf: its standalone.conf, whose values are our own defaults, has one copy.
 CLUSTER_DEFAULTS: Final = MappingProxyType(
@@ -25,18 +25,18 @@ CLUSTER_DEFAULTS: Final = MappingProxyType(
 
 def run_standalone(options: argparse.Namespace) -> int:
     config = load_config(options)
-    from broker import standalone
+    from magnetar.broker import standalone
 
     return standalone.run(config)
 
 
 def run_broker(options: argparse.Namespace) -> int:
     config = load_config(options, CLUSTER_DEFAULTS)
-    from broker import cluster_broker
-    from broker.logs import set_up_logging
+    from magnetar.broker import cluster_broker
+    from magnetar.broker.logs import set_up_logging
 
     if config.node_name and not config.zone:
-        from bookkeeper.node_zone import ZoneUnknownError, zone_of
+        from magnetar.bookkeeper.node_zone import ZoneUnknownError, zone_of
 
         set_up_logging(config)
         try:

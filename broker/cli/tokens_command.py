@@ -20,8 +20,8 @@ import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from bookkeeper.auth.errors import KeyFormatError
-from bookkeeper.auth.keys import (
+from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.keys import (
     PrivateKey,
     SigningKey,
     VerificationKey,
@@ -30,11 +30,11 @@ from bookkeeper.auth.keys import (
     load_secret_key,
     read_source,
 )
-from bookkeeper.auth.tokens import TokenRules
-from broker.auth.token import header_of, principal_of, verified_claims
-from broker.cli.errors import CliError
-from broker.config import ConfigError
-from broker.errors import AuthenticationError
+from magnetar.bookkeeper.auth.tokens import TokenRules
+from magnetar.broker.auth.token import header_of, principal_of, verified_claims
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.config import ConfigError
+from magnetar.broker.errors import AuthenticationError
 
 _SECRET_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 _CURVES: Final[dict[str, ec.EllipticCurve]] = {

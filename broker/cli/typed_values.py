@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from broker.cli.errors import CliError
-from broker.errors import InvalidSchemaError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.schema.definition import SchemaDefinition, definition_of
-from broker.schema.key_value import join_parts
-from broker.schema.value_errors import ValueCodecError
-from broker.schema.values import KeyValueCodec, ValueCodec, codec_of
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.errors import InvalidSchemaError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.schema.definition import SchemaDefinition, definition_of
+from magnetar.broker.schema.key_value import join_parts
+from magnetar.broker.schema.value_errors import ValueCodecError
+from magnetar.broker.schema.values import KeyValueCodec, ValueCodec, codec_of
 
 _PLAIN = {"bytes": "BYTES", "string": "STRING"}
 

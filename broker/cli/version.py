@@ -5,9 +5,10 @@ from __future__ import annotations
 
 def product_version() -> str:
     """The installed version; that of the sources where nothing is installed."""
+    from contextlib import suppress
     from importlib.metadata import PackageNotFoundError, version
 
-    try:
-        return version("magnetar")
-    except PackageNotFoundError:
-        return "0.1.0"
+    for name in ("magnetar", "magnetar-client"):
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return "0.1.0"

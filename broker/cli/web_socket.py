@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from broker.cli.loop_thread import LoopThread
+from magnetar.broker.cli.loop_thread import LoopThread
 
 _UNSENT_MAX: Final = 1024 * 1024
 """Characters of the frames that wait to be sent; ``send`` waits above that."""

@@ -14,24 +14,24 @@ from urllib.parse import quote, urlencode
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from broker.cli.argument_values import parse_time
-from broker.cli.encryption import (
+from magnetar.broker.cli.argument_values import parse_time
+from magnetar.broker.cli.encryption import (
     Decryptor,
     Encryptor,
     UndecryptableError,
     decryptor_of,
     encryptor_of,
 )
-from broker.cli.errors import CliError
-from broker.cli.output import describe
-from broker.cli.payloads import check_options, contents_of, paced, properties_of
-from broker.cli.profiles import ClusterTarget
-from broker.cli.progress import progress
-from broker.cli.request import topic_parts
-from broker.cli.web_socket import WebSocket, open_web_socket
-from broker.http.messaging.messages import UndecodableEntryError, messages_of
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import COMPRESSIONS
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.output import describe
+from magnetar.broker.cli.payloads import check_options, contents_of, paced, properties_of
+from magnetar.broker.cli.profiles import ClusterTarget
+from magnetar.broker.cli.progress import progress
+from magnetar.broker.cli.request import topic_parts
+from magnetar.broker.cli.web_socket import WebSocket, open_web_socket
+from magnetar.broker.http.messaging.messages import UndecodableEntryError, messages_of
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import COMPRESSIONS
 
 IN_FLIGHT_MAX = 500  # messages: half of what a server lets a socket have
 ANSWER_S_MAX = 30.0

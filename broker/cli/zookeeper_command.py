@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Final, NoReturn
 
-from broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError
 
 _ANSWER_S_MAX: Final = 5.0
 _SAID_MAX: Final = 4096
@@ -39,21 +39,21 @@ def _become(options: argparse.Namespace, copies: Path | None) -> NoReturn:
     Args:
         copies: a folder for the certificates; None: the settings say all about TLS.
     """
-    from broker.config import ConfigError, read_properties
-    from broker.local_cluster.certificate_copies import (
+    from magnetar.broker.config import ConfigError, read_properties
+    from magnetar.broker.local_cluster.certificate_copies import (
         copy_certificates,
         follow_certificates,
         tls_settings,
     )
-    from broker.local_cluster.errors import LocalClusterError
-    from broker.local_cluster.java import (
+    from magnetar.broker.local_cluster.errors import LocalClusterError
+    from magnetar.broker.local_cluster.java import (
         SECURITY_PROPERTIES,
         find_jars,
         find_java,
         log4j_properties,
         server_command,
     )
-    from broker.local_cluster.zookeeper_server import (
+    from magnetar.broker.local_cluster.zookeeper_server import (
         heap_flags,
         own_id,
         parse_servers,

@@ -18,17 +18,17 @@ from urllib.parse import quote
 
 import orjson
 
-from broker.errors import BrokerError, ServiceNotReadyError
-from bundles.errors import BundleBusyError, BundleError
-from bundles.lookup import BrokerLookup
-from bundles.ownership import OWNERS_ROOT, Redirect
+from magnetar.broker.errors import BrokerError, ServiceNotReadyError
+from magnetar.bundles.errors import BundleBusyError, BundleError
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import OWNERS_ROOT, Redirect
 
 if TYPE_CHECKING:
     import httpx
 
-    from broker.cluster.broker_client_auth import BrokerClientAuth
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.cluster.broker_client_auth import BrokerClientAuth
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
 
 T = TypeVar("T")
 
@@ -348,7 +348,9 @@ class BrokerClient:
     def access(self) -> BrokerClientAuth:
         """How this broker proves who it is."""
         if self._access is None:
-            from broker.cluster.broker_client_auth import BrokerClientAuth  # only in clusters
+            from magnetar.broker.cluster.broker_client_auth import (
+                BrokerClientAuth,  # only in clusters
+            )
 
             self._access = BrokerClientAuth(self._service.config, self._service.authenticator)
         return self._access

@@ -6,18 +6,18 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from broker.auth.chain import Credentials
-from broker.cli.client_auth import (
+from magnetar.broker.auth.chain import Credentials
+from magnetar.broker.cli.client_auth import (
     ClientAuth,  # the forms of Pulsar's client plugins, the same everywhere
 )
-from broker.cli.errors import CliError
-from broker.errors import BrokerError, ServiceNotReadyError
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 
 if TYPE_CHECKING:
-    from broker.auth.authenticator import Authenticator
-    from broker.cluster.broker_client import BrokerEndpoint
-    from broker.config import BrokerConfig
-    from bundles.lookup import BrokerLookup
+    from magnetar.broker.auth.authenticator import Authenticator
+    from magnetar.broker.cluster.broker_client import BrokerEndpoint
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.bundles.lookup import BrokerLookup
 
 _SETTING: Final = "brokerClientAuthenticationParameters"
 

@@ -13,11 +13,11 @@ import socket
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
-from broker import errors
-from broker.cluster.broker_client import CALLER
-from broker.errors import BrokerError, ServiceNotReadyError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import (
+from magnetar.broker import errors
+from magnetar.broker.cluster.broker_client import CALLER
+from magnetar.broker.errors import BrokerError, ServiceNotReadyError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import (
     FRAME_PADDING_BYTES,
     FrameReader,
     MalformedFrameError,
@@ -25,8 +25,8 @@ from broker.protocol.framing import (
 )
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
-    from bundles.lookup import BrokerLookup
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.bundles.lookup import BrokerLookup
 
 logger = logging.getLogger(__name__)
 

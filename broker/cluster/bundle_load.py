@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import NamespaceNotFoundError
-from bundles.hash_ranges import HashRange, NamespaceBundles, topic_hash
-from bundles.splitting import (
+from magnetar.broker.errors import NamespaceNotFoundError
+from magnetar.bundles.hash_ranges import HashRange, NamespaceBundles, topic_hash
+from magnetar.bundles.splitting import (
     FLOW_OR_QPS_EQUALLY_DIVIDE,
     SPECIFIED_POSITIONS_DIVIDE,
     TOPIC_COUNT_EQUALLY_DIVIDE,
@@ -21,8 +21,8 @@ from bundles.splitting import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from broker.service.broker_service import BrokerService
-    from broker.topic.topic import Topic
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.topic.topic import Topic
 
 _SLICE: Final = 16
 """Topics whose statistics are made before others get their turn on the loop."""

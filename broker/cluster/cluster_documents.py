@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from broker.errors import AlreadyExistsError, BrokerMetadataError
-from metadata.errors import NotFoundError
-from metadata.paths import decode_name, encode_name
-from metadata.recipes import update
+from magnetar.broker.errors import AlreadyExistsError, BrokerMetadataError
+from magnetar.metadata.errors import NotFoundError
+from magnetar.metadata.paths import decode_name, encode_name
+from magnetar.metadata.recipes import update
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from metadata.store import MetadataStore
+    from magnetar.metadata.store import MetadataStore
 
 Document = dict[str, Any]
 

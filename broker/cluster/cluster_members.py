@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from bundles.lookup import BrokerLookup
-from loadbalance.documents import broker_load_of, parse
-from loadbalance.errors import InvalidDocumentError
-from loadbalance.leader import LEADER_PATH, LeaderBroker
-from loadbalance.registry import BROKERS_ROOT
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.loadbalance.documents import broker_load_of, parse
+from magnetar.loadbalance.errors import InvalidDocumentError
+from magnetar.loadbalance.leader import LEADER_PATH, LeaderBroker
+from magnetar.loadbalance.registry import BROKERS_ROOT
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from broker.advertised_listeners import parse_listeners
-from broker.cgroup import cores_max, memory_bytes_max
-from broker.cluster.bundle_load import loads_by_bundle
+from magnetar.broker.advertised_listeners import parse_listeners
+from magnetar.broker.cgroup import cores_max, memory_bytes_max
+from magnetar.broker.cluster.bundle_load import loads_by_bundle
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.service.broker_service import BrokerService
 
 _MIB: Final = 1024 * 1024
 _UNKNOWN: Final = -1.0

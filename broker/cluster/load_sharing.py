@@ -12,26 +12,26 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from broker.cluster.bundle_load import split_points
-from broker.cluster.load_report import load_report
-from broker.cluster.peer_failure_detector import PeerFailureDetector
-from broker.cluster.peer_failure_network import BrokerPeerNetwork
-from broker.errors import BrokerError
-from bundles.bundle_commands import BundleCommand, BundleCommandQueue
-from bundles.errors import BundleError, BundleNotReadyError
-from bundles.lookup import BrokerLookup
-from bundles.ownership import Redirect
-from loadbalance.documents import broker_load_of
-from loadbalance.leader_tasks import UnloadCallbacks
-from loadbalance.manager import LoadManager, NoCandidateError
-from loadbalance.model import ResourceUsage
-from loadbalance.policies import pinned_broker
-from metadata.errors import MetadataError
+from magnetar.broker.cluster.bundle_load import split_points
+from magnetar.broker.cluster.load_report import load_report
+from magnetar.broker.cluster.peer_failure_detector import PeerFailureDetector
+from magnetar.broker.cluster.peer_failure_network import BrokerPeerNetwork
+from magnetar.broker.errors import BrokerError
+from magnetar.bundles.bundle_commands import BundleCommand, BundleCommandQueue
+from magnetar.bundles.errors import BundleError, BundleNotReadyError
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import Redirect
+from magnetar.loadbalance.documents import broker_load_of
+from magnetar.loadbalance.leader_tasks import UnloadCallbacks
+from magnetar.loadbalance.manager import LoadManager, NoCandidateError
+from magnetar.loadbalance.model import ResourceUsage
+from magnetar.loadbalance.policies import pinned_broker
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
-    from loadbalance.config import BalancerConfig
-    from loadbalance.model import BrokerLoad, Move, Split
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.loadbalance.config import BalancerConfig
+    from magnetar.loadbalance.model import BrokerLoad, Move, Split
 
 logger = logging.getLogger(__name__)
 

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
-from broker.errors import BrokerError
-from bundles.errors import InvalidBundleError
-from bundles.lookup import BrokerLookup
-from metadata.coordination import claim, unclaim
-from metadata.errors import MetadataError, StoreClosedError
-from metadata.store import EventType, MetadataEvent
+from magnetar.broker.errors import BrokerError
+from magnetar.bundles.errors import InvalidBundleError
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.metadata.coordination import claim, unclaim
+from magnetar.metadata.errors import MetadataError, StoreClosedError
+from magnetar.metadata.store import EventType, MetadataEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metadata.store import MetadataStore
+    from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ import socket
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from broker.cluster.broker_client import CALLER
-from broker.cluster.broker_connection import BrokerConnection
+from magnetar.broker.cluster.broker_client import CALLER
+from magnetar.broker.cluster.broker_connection import BrokerConnection
 
 if TYPE_CHECKING:
-    from broker.errors import ServiceNotReadyError
-    from broker.protocol import pulsar_api_pb2 as pb
-    from broker.service.broker_service import BrokerService
-    from bundles.lookup import BrokerLookup
+    from magnetar.broker.errors import ServiceNotReadyError
+    from magnetar.broker.protocol import pulsar_api_pb2 as pb
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.bundles.lookup import BrokerLookup
 
 _CONNECT_S: Final = 2.0
 _CALLER: Final = "magnetar-death-watch"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.protocol import pulsar_api_pb2 as pb
-    from bundles.lookup import BrokerLookup
+    from magnetar.broker.protocol import pulsar_api_pb2 as pb
+    from magnetar.bundles.lookup import BrokerLookup
 
 
 def assign_broker(

@@ -9,19 +9,19 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from broker.auth.chain import AuthenticatedClient, Credentials
-from broker.auth.errors import TooManyChecksError
-from broker.auth.provider import BUSY, REFUSED
-from broker.errors import AuthenticationError, AuthorizationError, BrokerError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import MalformedFrameError
+from magnetar.broker.auth.chain import AuthenticatedClient, Credentials
+from magnetar.broker.auth.errors import TooManyChecksError
+from magnetar.broker.auth.provider import BUSY, REFUSED
+from magnetar.broker.errors import AuthenticationError, AuthorizationError, BrokerError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import MalformedFrameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bookkeeper.auth.tokens import Principal
-    from broker.auth.authenticator import Authenticator
-    from broker.connection.connection import Connection
+    from magnetar.bookkeeper.auth.tokens import Principal
+    from magnetar.broker.auth.authenticator import Authenticator
+    from magnetar.broker.connection.connection import Connection
 
 _REFRESH: Final = b"PulsarAuthRefresh"
 _TIMER_S_MAX: Final = 3600.0

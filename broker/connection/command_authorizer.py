@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
-from broker.auth.authorization import Caller, Permission, Resource
-from broker.connection.handlers import HANDLERS
-from broker.connection.lookup_commands import (
+from magnetar.broker.auth.authorization import Caller, Permission, Resource
+from magnetar.broker.connection.handlers import HANDLERS
+from magnetar.broker.connection.lookup_commands import (
     check_namespace,
     parse_topic,
     refuse_partitions,
     reply_lookup_error,
 )
-from broker.errors import AuthorizationError, BrokerError, BrokerMetadataError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import MalformedFrameError
-from broker.service.access_control import resource_of
-from broker.subscription.consumer import Consumer
-from metadata.errors import MetadataError
+from magnetar.broker.errors import AuthorizationError, BrokerError, BrokerMetadataError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import MalformedFrameError
+from magnetar.broker.service.access_control import resource_of
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-    from broker.service.access_control import AccessControl
+    from magnetar.broker.connection.connection import Connection
+    from magnetar.broker.service.access_control import AccessControl
 
 PAUSED_ACCESS: Final = 32
 """A reason to pause reading, beside those of connection.py."""

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.message import DecodeError
 
-from broker.connection.handlers import FIELDS, HANDLERS
-from broker.connection.pending_creation import PendingCreation
-from broker.connection.receive_buffer import FrameBuffer
-from broker.connection.write_grouping import coalesce
-from broker.errors import BrokerError
-from broker.listener.tls import client_certificate
-from broker.producer.send_path import SendPath
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import FRAME_PADDING_BYTES, MalformedFrameError
-from broker.protocol.text import has_broken_text
+from magnetar.broker.connection.handlers import FIELDS, HANDLERS
+from magnetar.broker.connection.pending_creation import PendingCreation
+from magnetar.broker.connection.receive_buffer import FrameBuffer
+from magnetar.broker.connection.write_grouping import coalesce
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.listener.tls import client_certificate
+from magnetar.broker.producer.send_path import SendPath
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import FRAME_PADDING_BYTES, MalformedFrameError
+from magnetar.broker.protocol.text import has_broken_text
 
 if TYPE_CHECKING:
-    from broker.connection.auth_session import AuthSession
-    from broker.producer.producer import Producer, PublishBatch
-    from broker.rate_limits.throttle import PublishThrottle
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.connection.auth_session import AuthSession
+    from magnetar.broker.producer.producer import Producer, PublishBatch
+    from magnetar.broker.rate_limits.throttle import PublishThrottle
+    from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from bookkeeper.errors import LedgerError
-from broker.connection.lookup_commands import parse_topic
-from broker.errors import (
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.connection.lookup_commands import parse_topic
+from magnetar.broker.errors import (
     BrokerError,
     BrokerMetadataError,
     NamingError,
@@ -17,28 +17,28 @@ from broker.errors import (
     PersistenceError,
     ServiceNotReadyError,
 )
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_header import FLAG_BATCH, FLAG_MARKER, parse_header
-from broker.protocol.framing import MalformedFrameError
-from broker.protocol.text import has_broken_text
-from broker.rate_limits.rates import iso_time
-from broker.schema.definition import definition_of
-from broker.subscription.consumer import (
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.entry_header import FLAG_BATCH, FLAG_MARKER, parse_header
+from magnetar.broker.protocol.framing import MalformedFrameError
+from magnetar.broker.protocol.text import has_broken_text
+from magnetar.broker.rate_limits.rates import iso_time
+from magnetar.broker.schema.definition import definition_of
+from magnetar.broker.subscription.consumer import (
     KEY_SHARED,
     SHARED,
     SUB_TYPE_NAMES,
     Consumer,
     SubscribeRequest,
 )
-from broker.subscription.consumer_sink import BinaryConsumerSink
-from broker.subscription.persistent_subscription import PersistentSubscription
-from broker.subscription.subscription_base import AckDone
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.broker.subscription.consumer_sink import BinaryConsumerSink
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.subscription_base import AckDone
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-    from broker.protocol.topic_name import TopicName
+    from magnetar.broker.connection.connection import Connection
+    from magnetar.broker.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 

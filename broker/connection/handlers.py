@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from broker.connection.consumer_commands import HANDLERS as CONSUMER_HANDLERS
-from broker.connection.lookup_commands import HANDLERS as LOOKUP_HANDLERS
-from broker.connection.producer_commands import HANDLERS as PRODUCER_HANDLERS
-from broker.connection.schema_commands import HANDLERS as SCHEMA_HANDLERS
-from broker.connection.session_commands import HANDLERS as SESSION_HANDLERS
-from broker.connection.unsupported_commands import HANDLERS as UNSUPPORTED_HANDLERS
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.connection.consumer_commands import HANDLERS as CONSUMER_HANDLERS
+from magnetar.broker.connection.lookup_commands import HANDLERS as LOOKUP_HANDLERS
+from magnetar.broker.connection.producer_commands import HANDLERS as PRODUCER_HANDLERS
+from magnetar.broker.connection.schema_commands import HANDLERS as SCHEMA_HANDLERS
+from magnetar.broker.connection.session_commands import HANDLERS as SESSION_HANDLERS
+from magnetar.broker.connection.unsupported_commands import HANDLERS as UNSUPPORTED_HANDLERS
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
 
 class Handler(Protocol):

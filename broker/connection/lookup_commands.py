@@ -13,7 +13,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import (
+from magnetar.broker.errors import (
     BrokerError,
     BrokerMetadataError,
     InvalidTopicError,
@@ -23,20 +23,24 @@ from broker.errors import (
     TenantNotFoundError,
     TooManyRequestsError,
 )
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName, valid_namespace_part
-from broker.topic.topic_list import (
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import (
+    InvalidTopicNameError,
+    TopicName,
+    valid_namespace_part,
+)
+from magnetar.broker.topic.topic_list import (
     PATTERN_LENGTH_MAX,
     TopicPattern,
     topics_hash,
 )
-from bundles.errors import BundleError
-from bundles.ownership import Redirect
-from metadata.errors import MetadataError
+from magnetar.bundles.errors import BundleError
+from magnetar.bundles.ownership import Redirect
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-    from bundles.lookup import BrokerLookup
+    from magnetar.broker.connection.connection import Connection
+    from magnetar.bundles.lookup import BrokerLookup
 
 logger = logging.getLogger(__name__)
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.connection.lookup_commands import parse_topic
-from broker.connection.pending_creation import PendingCreation
-from broker.errors import BrokerError, BrokerMetadataError, NamingError, ServiceNotReadyError
-from broker.producer.producer import ProducerRequest
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.schema.definition import SchemaDefinition, definition_of, version_bytes
-from metadata.errors import MetadataError
+from magnetar.broker.connection.lookup_commands import parse_topic
+from magnetar.broker.connection.pending_creation import PendingCreation
+from magnetar.broker.errors import (
+    BrokerError,
+    BrokerMetadataError,
+    NamingError,
+    ServiceNotReadyError,
+)
+from magnetar.broker.producer.producer import ProducerRequest
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.schema.definition import SchemaDefinition, definition_of, version_bytes
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-    from broker.producer.producer import Producer
-    from broker.protocol.topic_name import TopicName
+    from magnetar.broker.connection.connection import Connection
+    from magnetar.broker.producer.producer import Producer
+    from magnetar.broker.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 

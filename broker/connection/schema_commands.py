@@ -9,19 +9,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.connection.lookup_commands import parse_topic
-from broker.errors import BrokerError, TopicNotFoundError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.schema.definition import (
+from magnetar.broker.connection.lookup_commands import parse_topic
+from magnetar.broker.errors import BrokerError, TopicNotFoundError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.schema.definition import (
     definition_of,
     fill_wire,
     parse_version,
     version_bytes,
 )
-from broker.schema.schema_checks import admit_producer
+from magnetar.broker.schema.schema_checks import admit_producer
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection
+    from magnetar.broker.connection.connection import Connection
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import MalformedFrameError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import MalformedFrameError
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection
+    from magnetar.broker.connection.connection import Connection
 
 PROTOCOL_VERSION: Final = 21
 SERVER_VERSION: Final = "Magnetar 0.1.0"
@@ -28,7 +28,7 @@ def on_connect(connection: Connection, command: pb.CommandConnect) -> None:
     if service.authenticator is None:
         send_connected(connection)  # all fields of authentication are ignored
         return
-    from broker.connection.auth_session import AuthSession  # loaded with the authenticator
+    from magnetar.broker.connection.auth_session import AuthSession  # loaded with the authenticator
 
     connection.session = AuthSession(
         connection, service.authenticator, command, SERVER_VERSION, send_connected

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection
+    from magnetar.broker.connection.connection import Connection
 
 
 def on_transaction(connection: Connection, command: Any) -> None:

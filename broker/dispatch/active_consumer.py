@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import mmh3
 
 if TYPE_CHECKING:
-    from broker.dispatch.consumer_state import ConsumerState
+    from magnetar.broker.dispatch.consumer_state import ConsumerState
 
 _RING_POINTS = 100
 _RING_SIZE = 1 << 31

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import assert_never
 
-from broker.dispatch.interfaces import (
+from magnetar.broker.dispatch.interfaces import (
     CursorView,
     Deliver,
     DispatchCore,
@@ -24,8 +24,8 @@ from broker.dispatch.interfaces import (
     NotifyActive,
     SkipEntries,
 )
-from managed_ledger.entry_batch import EntryBatch
-from managed_ledger.position import Position
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.position import Position
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.dispatch.position_set import PositionSet
+from magnetar.broker.dispatch.position_set import PositionSet
 
 
 class ConsumerState:

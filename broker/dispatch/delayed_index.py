@@ -7,8 +7,8 @@ from bisect import bisect_right
 
 from pyroaring import BitMap
 
-from broker.dispatch.position_set import PositionSet
-from managed_ledger.position import Position
+from magnetar.broker.dispatch.position_set import PositionSet
+from magnetar.managed_ledger.position import Position
 
 _STEPS_PER_TICK = 8
 _RUN_ENTRIES = 1024

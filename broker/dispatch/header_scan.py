@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from broker.protocol.entry_header import (
+from magnetar.broker.protocol.entry_header import (
     FLAG_ENCRYPTED,
     FLAG_KEY,
     FLAG_TRANSACTION,

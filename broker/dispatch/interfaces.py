@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from broker.dispatch.consumer_state import ConsumerState
-from managed_ledger.entry_batch import EntryBatch
-from managed_ledger.position import Position
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.position import Position
 
 AckSets: TypeAlias = Callable[[Position], "list[int] | None"]
 """What is left of a partly acknowledged entry, as words (bit set: unacknowledged)."""

@@ -15,21 +15,26 @@ from collections.abc import Callable, Sequence
 
 from pyroaring import BitMap
 
-from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.interfaces import AckSets, DispatchLimits, DispatchReadRequest, SkipEntries
-from broker.dispatch.key_selector import KeySelector
-from broker.dispatch.position_set import PositionSet
-from broker.dispatch.shared import SharedDispatcher
-from broker.dispatch.single_active import remaining_messages
-from broker.protocol.entry_header import (
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.interfaces import (
+    AckSets,
+    DispatchLimits,
+    DispatchReadRequest,
+    SkipEntries,
+)
+from magnetar.broker.dispatch.key_selector import KeySelector
+from magnetar.broker.dispatch.position_set import PositionSet
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.single_active import remaining_messages
+from magnetar.broker.protocol.entry_header import (
     FLAG_BATCH,
     FLAG_CHUNK,
     FLAG_KEY,
     FLAG_MARKER,
     parse_header,
 )
-from managed_ledger.entry_batch import Buffer, EntryBatch
-from managed_ledger.position import Position
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
+from magnetar.managed_ledger.position import Position
 
 _LOOK_AHEAD_PER_CONSUMER = 2_000
 _LOOK_AHEAD_MAX = 20_000

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.dispatch.active_consumer import ActiveConsumerSelector
-from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.header_scan import scan_headers
-from broker.dispatch.interfaces import Deliver, NotifyActive
-from broker.dispatch.key_selector import KeySelector
-from broker.dispatch.round_robin import RoundRobin
-from broker.protocol.entry_header import FLAG_CHUNK, FLAG_KEY, FLAG_MARKER, parse_header
-from managed_ledger.entry_batch import Buffer, EntryBatch
+from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.header_scan import scan_headers
+from magnetar.broker.dispatch.interfaces import Deliver, NotifyActive
+from magnetar.broker.dispatch.key_selector import KeySelector
+from magnetar.broker.dispatch.round_robin import RoundRobin
+from magnetar.broker.protocol.entry_header import FLAG_CHUNK, FLAG_KEY, FLAG_MARKER, parse_header
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 
 
 class NonPersistentDispatcher:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pyroaring import BitMap
 
-from managed_ledger.position import Position
+from magnetar.managed_ledger.position import Position
 
 ENTRY_ID_END = 2**32
 """Entry ids a bitmap holds are below this; ledgers are closed long before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.consumer_state import ConsumerState
 
 
 class RoundRobin:

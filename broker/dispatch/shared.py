@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.delayed_index import DelayedIndex
-from broker.dispatch.header_scan import scan_headers
-from broker.dispatch.interfaces import (
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.delayed_index import DelayedIndex
+from magnetar.broker.dispatch.header_scan import scan_headers
+from magnetar.broker.dispatch.interfaces import (
     AckSets,
     Deliver,
     DispatchLimits,
@@ -26,21 +26,21 @@ from broker.dispatch.interfaces import (
     Effect,
     SkipEntries,
 )
-from broker.dispatch.position_set import ENTRY_ID_END, PositionSet
-from broker.dispatch.round_robin import RoundRobin
-from broker.dispatch.single_active import remaining_messages
-from broker.protocol.entry_header import (
+from magnetar.broker.dispatch.position_set import ENTRY_ID_END, PositionSet
+from magnetar.broker.dispatch.round_robin import RoundRobin
+from magnetar.broker.dispatch.single_active import remaining_messages
+from magnetar.broker.protocol.entry_header import (
     FLAG_BATCH,
     FLAG_CHUNK,
     FLAG_FIRST_CHUNK,
     FLAG_LAST_CHUNK,
     FLAG_MARKER,
 )
-from managed_ledger.entry_batch import EntryBatch
-from managed_ledger.position import Position
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from broker.dispatch.unacked_budget import UnackedBudget
+    from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 
 _FOR_EVER_MS = 2**64
 _DELAYED_PER_TURN = 10_000

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.dispatch.active_consumer import ActiveConsumerSelector
-from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.header_scan import scan_headers
-from broker.dispatch.interfaces import (
+from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.header_scan import scan_headers
+from magnetar.broker.dispatch.interfaces import (
     AckSets,
     Deliver,
     DispatchLimits,
@@ -20,9 +20,9 @@ from broker.dispatch.interfaces import (
     NotifyActive,
     SkipEntries,
 )
-from broker.protocol.entry_header import FLAG_BATCH, FLAG_CHUNK, FLAG_MARKER
-from managed_ledger.entry_batch import EntryBatch
-from managed_ledger.position import Position
+from magnetar.broker.protocol.entry_header import FLAG_BATCH, FLAG_CHUNK, FLAG_MARKER
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.position import Position
 
 
 class SingleActiveDispatcher:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from broker.http.errors import install_error_handlers
-from broker.http.messaging.rest_consume import RestSessions
-from broker.http.messaging.rest_produce import RestPublishers
-from broker.http.metrics.broker_metrics import CacheRates
-from broker.http.middleware.compression import GzipMiddleware
-from broker.http.middleware.origin_middleware import OriginMiddleware
-from broker.http.middleware.origin_settings import site_check
-from broker.http.middleware.raw_path import RawPathMiddleware
-from broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
-from broker.http.openapi import complete_openapi
-from broker.http.responses import JsonResponse
-from broker.http.routes import (
+from magnetar.broker.http.errors import install_error_handlers
+from magnetar.broker.http.messaging.rest_consume import RestSessions
+from magnetar.broker.http.messaging.rest_produce import RestPublishers
+from magnetar.broker.http.metrics.broker_metrics import CacheRates
+from magnetar.broker.http.middleware.compression import GzipMiddleware
+from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
+from magnetar.broker.http.middleware.origin_settings import site_check
+from magnetar.broker.http.middleware.raw_path import RawPathMiddleware
+from magnetar.broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
+from magnetar.broker.http.openapi import complete_openapi
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routes import (
     anti_affinity,
     bookies,
     broker_stats,
@@ -54,16 +54,16 @@ from broker.http.routes import (
     topics,
     unsupported_services,
 )
-from broker.http.routing.redirects import redirection
-from broker.http.routing.request_routing import send_to_owner
-from broker.http.routing.route_permissions import authorize
-from broker.http.server.route_warmup import RouteWarmup
-from broker.http.websocket.middleware import WebSocketMiddleware
-from broker.http.websocket.routes import unknown_route, websocket_routes
-from broker.http.websocket.topic_changes import TopicChanges
+from magnetar.broker.http.routing.redirects import redirection
+from magnetar.broker.http.routing.request_routing import send_to_owner
+from magnetar.broker.http.routing.route_permissions import authorize
+from magnetar.broker.http.server.route_warmup import RouteWarmup
+from magnetar.broker.http.websocket.middleware import WebSocketMiddleware
+from magnetar.broker.http.websocket.routes import unknown_route, websocket_routes
+from magnetar.broker.http.websocket.topic_changes import TopicChanges
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.service.broker_service import BrokerService
 
 _WEBSOCKETS = (*websocket_routes(), unknown_route())
 _DESCRIPTION = """\
@@ -164,7 +164,7 @@ def _add_layers(app: FastAPI, service: BrokerService) -> None:
     app.add_middleware(RawPathMiddleware)
     if config.authentication_enabled:
         # Imported here: only with authentication. Inside CORS: browsers ask first, as nobody.
-        from broker.http.middleware.authentication import AuthenticationMiddleware
+        from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
 
         assert service.authenticator is not None
         app.add_middleware(

@@ -8,16 +8,20 @@ import orjson
 from fastapi import Depends, Query, Request
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from broker.http.errors import ApiError
-from broker.http.messaging.messages import HEAVY_BYTES
-from broker.http.middleware.raw_path import form_decode
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName, valid_namespace_part
-from broker.service.broker_service import BrokerService
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.messages import HEAVY_BYTES
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.protocol.topic_name import (
+    InvalidTopicNameError,
+    TopicName,
+    valid_namespace_part,
+)
+from magnetar.broker.service.broker_service import BrokerService
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from broker.http.middleware.request_context import HttpMetrics
+    from magnetar.broker.http.middleware.request_context import HttpMetrics
 
 T = TypeVar("T")
 

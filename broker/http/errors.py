@@ -22,12 +22,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from broker.errors import BrokerError
-from broker.http.responses import JsonResponse
-from broker.logs import REQUEST_ID
-from broker.protocol.topic_name import InvalidTopicNameError
-from bundles.errors import BundleBusyError, BundleNotReadyError
-from metadata.errors import (
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.logs import REQUEST_ID
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError
+from magnetar.bundles.errors import BundleBusyError, BundleNotReadyError
+from magnetar.metadata.errors import (
     MetadataWriteError,
     OutcomeUnknownError,
     SessionLostError,

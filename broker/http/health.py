@@ -6,17 +6,17 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING
 
-from broker.errors import BrokerError
-from broker.http.messaging.internal_consumer import InternalConsumer
-from broker.http.messaging.internal_producer import InternalProducer
-from broker.http.messaging.messages import OutgoingMessage, encode_single
-from broker.protocol.topic_name import TopicName
-from broker.subscription.consumer import EXCLUSIVE, SubscribeRequest
-from bundles.local_policies import is_heartbeat
-from managed_ledger.position import LATEST
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.http.messaging.internal_consumer import InternalConsumer
+from magnetar.broker.http.messaging.internal_producer import InternalProducer
+from magnetar.broker.http.messaging.messages import OutgoingMessage, encode_single
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.subscription.consumer import EXCLUSIVE, SubscribeRequest
+from magnetar.bundles.local_policies import is_heartbeat
+from magnetar.managed_ledger.position import LATEST
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.service.broker_service import BrokerService
 
 _LOCAL_NAME = "healthcheck"
 _BUFFER_BYTES = 1024 * 1024

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from starlette.responses import Response, StreamingResponse
 
-from broker.http.middleware.compression import allow_compression
+from magnetar.broker.http.middleware.compression import allow_compression
 
 if TYPE_CHECKING:
     from fastapi import Request

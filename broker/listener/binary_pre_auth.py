@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from broker.auth.chain import Credentials
-from broker.auth.errors import TooManyChecksError
-from broker.auth.provider import BUSY, REFUSED
-from broker.connection.auth_session import method_of
-from broker.connection.connection import NO_REQUEST, UNKNOWN_FRAME_BYTES_MAX, Connection
-from broker.connection.session_commands import PONG_FRAME
-from broker.errors import AuthenticationError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import MalformedFrameError, encode_command
-from broker.protocol.text import has_broken_text
+from magnetar.broker.auth.chain import Credentials
+from magnetar.broker.auth.errors import TooManyChecksError
+from magnetar.broker.auth.provider import BUSY, REFUSED
+from magnetar.broker.connection.auth_session import method_of
+from magnetar.broker.connection.connection import NO_REQUEST, UNKNOWN_FRAME_BYTES_MAX, Connection
+from magnetar.broker.connection.session_commands import PONG_FRAME
+from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import MalformedFrameError, encode_command
+from magnetar.broker.protocol.text import has_broken_text
 
 if TYPE_CHECKING:
-    from broker.auth.authenticator import Authenticator
-    from broker.listener.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.auth.authenticator import Authenticator
+    from magnetar.broker.listener.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
+    from magnetar.broker.service.broker_service import BrokerService
 
-logger = logging.getLogger("broker.connection.connection")
+logger = logging.getLogger("magnetar.broker.connection.connection")
 
 _TWO_U32: Final = Struct(">II")
 _CONNECT, _PING, _PONG = pb.BaseCommand.CONNECT, pb.BaseCommand.PING, pb.BaseCommand.PONG

@@ -20,12 +20,12 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.listener.time_sliced_queue import TURN_S, TimeSlicedQueue
+from magnetar.broker.listener.time_sliced_queue import TURN_S, TimeSlicedQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
+    from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
 
 logger = logging.getLogger(__name__)
 

@@ -18,17 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.auth.file_permissions import KeyFile, complaint
-from broker.config import ConfigError
-from broker.listener.file_limit import file_limit
-from broker.listener.pre_auth_acceptor import PreAuthAcceptor
-from broker.listener.tls_handshakes import TlsHandshake, TlsHandshakes
-from broker.listener.tls_stream import READ_BYTES, TlsStream
-from broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
+from magnetar.broker.auth.file_permissions import KeyFile, complaint
+from magnetar.broker.config import ConfigError
+from magnetar.broker.listener.file_limit import file_limit
+from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
+from magnetar.broker.listener.tls_handshakes import TlsHandshake, TlsHandshakes
+from magnetar.broker.listener.tls_stream import READ_BYTES, TlsStream
+from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.listener.pre_auth_acceptor import PendingSocket
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.listener.pre_auth_acceptor import PendingSocket
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from broker.listener.tls_handshakes import TlsHandshake
+    from magnetar.broker.listener.tls_handshakes import TlsHandshake
 
 logger = logging.getLogger(__name__)
 

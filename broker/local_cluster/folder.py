@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker.local_cluster.errors import LocalClusterError
+from magnetar.broker.local_cluster.errors import LocalClusterError
 
 _LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 # Below what systems give to outgoing connections: none of those can take a port from a

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.local_cluster.errors import LocalClusterError
+from magnetar.broker.local_cluster.errors import LocalClusterError
 
 JAVA_MIN: Final = 17
 _ANOTHER: Final = "or name a ZooKeeper that is there already: --metadata zk:HOST:PORT/CHROOT"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from broker.local_cluster.errors import LocalClusterError
+from magnetar.broker.local_cluster.errors import LocalClusterError
 
 FREE: Final = 0
 """As a port: any free one."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any, Final
 
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
-from broker.local_cluster.plan import PlannedProcess, ProcessKind
-from metadata.errors import MetadataError
-from metadata.factory import connect_store
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
+from magnetar.broker.local_cluster.plan import PlannedProcess, ProcessKind
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 _ANSWER_S_MAX: Final = 3.0

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from broker.local_cluster.folder import ClusterFolder, candidate_ports, port_is_free
-from broker.local_cluster.java import find_jars, find_java, zoo_cfg, zookeeper_command
-from broker.local_cluster.member import RestartPolicy
-from broker.local_cluster.plan import (
+from magnetar.broker.local_cluster.folder import ClusterFolder, candidate_ports, port_is_free
+from magnetar.broker.local_cluster.java import find_jars, find_java, zoo_cfg, zookeeper_command
+from magnetar.broker.local_cluster.member import RestartPolicy
+from magnetar.broker.local_cluster.plan import (
     ClusterOptions,
     ClusterPlan,
     PlannedProcess,
@@ -22,8 +22,8 @@ from broker.local_cluster.plan import (
     assign_ports,
     plan_cluster,
 )
-from broker.local_cluster.screen import Screen, open_screen
-from broker.local_cluster.supervisor import Supervisor
+from magnetar.broker.local_cluster.screen import Screen, open_screen
+from magnetar.broker.local_cluster.supervisor import Supervisor
 
 _STOP_S_MAX: Final = 45.0
 _REDRAW_S: Final = 1.0
@@ -61,7 +61,7 @@ class _Commands:
 
     def __call__(self, process: PlannedProcess) -> list[str]:
         if process.arguments:
-            return [sys.executable, "-m", "broker.cli.main", *process.arguments]
+            return [sys.executable, "-m", "magnetar.broker.cli.main", *process.arguments]
         data = self._folder.path / process.name
         data.mkdir(exist_ok=True)
         config = data / "zoo.cfg"

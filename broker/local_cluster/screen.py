@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.local_cluster.member import MemberState
-from broker.local_cluster.status_table import COLUMNS, ProcessRow, summary, text_table
+from magnetar.broker.local_cluster.member import MemberState
+from magnetar.broker.local_cluster.status_table import COLUMNS, ProcessRow, summary, text_table
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from broker.local_cluster.member import Member, MemberState
-from broker.local_cluster.plan import PlannedProcess
+from magnetar.broker.local_cluster.member import Member, MemberState
+from magnetar.broker.local_cluster.plan import PlannedProcess
 
 COLUMNS: Final = ("process", "pid", "address", "state", "health", "memory", "CPU", "restarts")
 _MIB: Final = 1024 * 1024

@@ -16,13 +16,13 @@ from typing import Final
 
 import psutil
 
-from broker.local_cluster import parent_guard
-from broker.local_cluster.errors import LocalClusterError
-from broker.local_cluster.folder import ClusterFolder
-from broker.local_cluster.member import Member, MemberState, RestartPolicy, how_it_ended
-from broker.local_cluster.plan import STAGES, ClusterPlan, PlannedProcess, ProcessKind
-from broker.local_cluster.probes import ClusterRegistry, health_of, zookeeper_answers
-from broker.local_cluster.status_table import ProcessRow, ProcessStats, row
+from magnetar.broker.local_cluster import parent_guard
+from magnetar.broker.local_cluster.errors import LocalClusterError
+from magnetar.broker.local_cluster.folder import ClusterFolder
+from magnetar.broker.local_cluster.member import Member, MemberState, RestartPolicy, how_it_ended
+from magnetar.broker.local_cluster.plan import STAGES, ClusterPlan, PlannedProcess, ProcessKind
+from magnetar.broker.local_cluster.probes import ClusterRegistry, health_of, zookeeper_answers
+from magnetar.broker.local_cluster.status_table import ProcessRow, ProcessStats, row
 
 _log = logging.getLogger(__name__)
 _READY_LINE: Final = re.compile(rb"^magnetar \w+: .* ready$", re.MULTILINE)

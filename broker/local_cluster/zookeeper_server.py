@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.local_cluster.errors import LocalClusterError
+from magnetar.broker.local_cluster.errors import LocalClusterError
 
 _SERVER: Final = re.compile(r"(\d+)=([^:\s]+):(\d+):(\d+)")
 _HEAP: Final = re.compile(r"\d+[kKmMgG]")

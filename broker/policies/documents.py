@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.policies.errors import InvalidPolicyError, UnsupportedPolicyError
-from broker.policies.offload import FIELD as OFFLOAD_FIELD
-from broker.policies.offload import unset_offload
-from broker.policies.quotas import QUOTA_TYPES, QUOTAS, check_agreement, parse_quota
-from broker.policies.table import POLICIES, Policy, policy_of_field
-from broker.policies.values import Names, Text
+from magnetar.broker.policies.errors import InvalidPolicyError, UnsupportedPolicyError
+from magnetar.broker.policies.offload import FIELD as OFFLOAD_FIELD
+from magnetar.broker.policies.offload import unset_offload
+from magnetar.broker.policies.quotas import QUOTA_TYPES, QUOTAS, check_agreement, parse_quota
+from magnetar.broker.policies.table import POLICIES, Policy, policy_of_field
+from magnetar.broker.policies.values import Names, Text
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.policies.effective import EffectivePolicies
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.policies.effective import EffectivePolicies
 
 Document = dict[str, Any]
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.policies.offload import effective_offload
+from magnetar.broker.policies.offload import effective_offload
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from magnetar.broker.config import BrokerConfig
 
 LEGACY_STRATEGIES: Final = {
     "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",

@@ -11,7 +11,7 @@ BrokerError (broker)
 
 from __future__ import annotations
 
-from broker.errors import BrokerError
+from magnetar.broker.errors import BrokerError
 
 
 class PolicyError(BrokerError):

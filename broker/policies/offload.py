@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.policies.errors import PolicyRangeError, UnsupportedPolicyError
-from broker.policies.values import LONG_MAX, Choice, Integer, Shape, ShapeField, Text
-from managed_ledger.offload.config import OffloadConfig
-from managed_ledger.offload.locations import FILESYSTEM, URI, path_of_uri
+from magnetar.broker.policies.errors import PolicyRangeError, UnsupportedPolicyError
+from magnetar.broker.policies.values import LONG_MAX, Choice, Integer, Shape, ShapeField, Text
+from magnetar.managed_ledger.offload.config import OffloadConfig
+from magnetar.managed_ledger.offload.locations import FILESYSTEM, URI, path_of_uri
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.policies.effective import EffectivePolicies
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.policies.effective import EffectivePolicies
 
 FIELD: Final = "offload_policies"
 THRESHOLD_BYTES: Final = "managedLedgerOffloadThresholdInBytes"

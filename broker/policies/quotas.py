@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.policies.errors import InvalidPolicyError, PolicyConflictError
-from broker.policies.values import LONG_MAX, Choice, Integer, Shape, ShapeField
+from magnetar.broker.policies.errors import InvalidPolicyError, PolicyConflictError
+from magnetar.broker.policies.values import LONG_MAX, Choice, Integer, Shape, ShapeField
 
 if TYPE_CHECKING:
-    from broker.policies.effective import EffectivePolicies
+    from magnetar.broker.policies.effective import EffectivePolicies
 
 QUOTAS: Final = "backlog_quota_map"
 STORAGE: Final = "destination_storage"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.policies.errors import InvalidPolicyError, PolicyRangeError
-from broker.policies.values import (
+from magnetar.broker.policies.errors import InvalidPolicyError, PolicyRangeError
+from magnetar.broker.policies.values import (
     LONG_MAX,
     Choice,
     Flag,

@@ -15,17 +15,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bookkeeper.errors import PlacementRuleError
-from broker.placement_settings import placement_config
-from broker.policies.effective import LEGACY_STRATEGIES, STRATEGIES
-from broker.policies.errors import (
+from magnetar.bookkeeper.errors import PlacementRuleError
+from magnetar.broker.placement_settings import placement_config
+from magnetar.broker.policies.effective import LEGACY_STRATEGIES, STRATEGIES
+from magnetar.broker.policies.errors import (
     InvalidPolicyError,
     PartitionCountError,
     PolicyError,
     PolicyRangeError,
     UnsupportedPolicyError,
 )
-from broker.policies.offload import (
+from magnetar.broker.policies.offload import (
     DELETION_LAG,
     OFFLOAD,
     OFFLOAD_EXAMPLE,
@@ -34,8 +34,8 @@ from broker.policies.offload import (
     applied_offload,
     check_place,
 )
-from broker.policies.offload import FIELD as OFFLOAD_FIELD
-from broker.policies.shapes import (
+from magnetar.broker.policies.offload import FIELD as OFFLOAD_FIELD
+from magnetar.broker.policies.shapes import (
     AUTO_SUBSCRIPTION,
     AUTO_TOPIC,
     DELAYED_DELIVERY,
@@ -48,11 +48,11 @@ from broker.policies.shapes import (
     SUBSCRIBE_RATE,
     SUBSCRIPTION_TYPES,
 )
-from broker.policies.values import LONG_MAX, Choice, Flag, Integer, Names, ValueKind
+from magnetar.broker.policies.values import LONG_MAX, Choice, Flag, Integer, Names, ValueKind
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.policies.effective import EffectivePolicies
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.policies.effective import EffectivePolicies
 
 Off = Callable[[Any], bool]
 _EMPTY: Final = InvalidPolicyError("The request entity cannot be empty.")

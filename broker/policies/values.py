@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.policies.errors import InvalidPolicyError, PolicyRangeError
+from magnetar.broker.policies.errors import InvalidPolicyError, PolicyRangeError
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1

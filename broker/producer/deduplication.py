@@ -20,25 +20,25 @@ from collections.abc import Container
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from bookkeeper.errors import LedgerError
-from broker.errors import PersistenceError, TopicFencedError
-from broker.producer.sequence_ids import NEW, STORED, DuplicateRun, SequenceIds
-from broker.protocol.entry_header import (
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.errors import PersistenceError, TopicFencedError
+from magnetar.broker.producer.sequence_ids import NEW, STORED, DuplicateRun, SequenceIds
+from magnetar.broker.protocol.entry_header import (
     FLAG_BATCH,
     FLAG_CHUNK,
     FLAG_LAST_CHUNK,
     FLAG_MARKER,
     parse_header,
 )
-from broker.protocol.framing import MalformedFrameError, parse_entry_body
-from managed_ledger.errors import ManagedLedgerError, ManagedLedgerTerminatedError
-from managed_ledger.position import LATEST, Position
-from metadata.errors import MetadataError
+from magnetar.broker.protocol.framing import MalformedFrameError, parse_entry_body
+from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerTerminatedError
+from magnetar.managed_ledger.position import LATEST, Position
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from broker.producer.producer import Producer, PublishBatch
-    from broker.topic.persistent_topic import PersistentTopic
-    from managed_ledger.cursor.cursor import Cursor
+    from magnetar.broker.producer.producer import Producer, PublishBatch
+    from magnetar.broker.topic.persistent_topic import PersistentTopic
+    from magnetar.managed_ledger.cursor.cursor import Cursor
 
 logger = logging.getLogger(__name__)
 

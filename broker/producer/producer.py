@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.rate_limits.rates import RateSampler, iso_time
+from magnetar.broker.rate_limits.rates import RateSampler, iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set
 
-    from broker.errors import BrokerError
-    from broker.rate_limits.throttle import PublishThrottle
-    from broker.schema.definition import SchemaDefinition
-    from broker.topic.topic import Topic
+    from magnetar.broker.errors import BrokerError
+    from magnetar.broker.rate_limits.throttle import PublishThrottle
+    from magnetar.broker.schema.definition import SchemaDefinition
+    from magnetar.broker.topic.topic import Topic
 
 TOO_LARGE: Final = "Exceed maximum message size"
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.producer.producer import PublishBatch
+    from magnetar.broker.producer.producer import PublishBatch
 
 _RENEW_BYTES: Final = 1 << 20
 _SIZES: Final = tuple(Struct(">II").pack(size + 4, size) for size in range(128))

@@ -15,22 +15,26 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from broker.connection.assigned_broker import assign_broker
-from broker.errors import BrokerError, TopicFencedError
-from broker.producer.producer import TOO_LARGE, Producer, PublishBatch
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_header import (
+from magnetar.broker.connection.assigned_broker import assign_broker
+from magnetar.broker.errors import BrokerError, TopicFencedError
+from magnetar.broker.producer.producer import TOO_LARGE, Producer, PublishBatch
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.entry_header import (
     FLAG_CHUNK,
     FLAG_ENCRYPTED,
     FLAG_LAST_CHUNK,
     FLAG_TRANSACTION,
     make_header,
 )
-from broker.protocol.framing import METADATA_BYTES_MAX, METADATA_TOO_LARGE, MalformedFrameError
-from managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
+from magnetar.broker.protocol.framing import (
+    METADATA_BYTES_MAX,
+    METADATA_TOO_LARGE,
+    MalformedFrameError,
+)
+from magnetar.managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection
+    from magnetar.broker.connection.connection import Connection
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import cramjam
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
 COMPRESSIONS: Mapping[str, pb.CompressionType.ValueType] = {
     "NONE": pb.NONE,

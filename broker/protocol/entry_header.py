@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import mmh3
 
-from broker.protocol.pulsar_api_pb2 import MessageMetadata
+from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
 
 HEAD_BYTES = 32
 FLAG_BATCH = 1

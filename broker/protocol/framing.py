@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from broker.protocol.pulsar_api_pb2 import BaseCommand, MessageMetadata
+from magnetar.broker.protocol.pulsar_api_pb2 import BaseCommand, MessageMetadata
 
 MAX_MESSAGE_BYTES = 5_242_880
 """Default ``maxMessageSize``, announced in CONNECTED; clients check their payload against it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
 ServerError = pb.ServerError
 NAMES: Final[dict[int, str]] = {

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.policies.effective import Rate
-from broker.rate_limits.rate_limit import UNLIMITED, RateLimiter
+from magnetar.broker.policies.effective import Rate
+from magnetar.broker.rate_limits.rate_limit import UNLIMITED, RateLimiter
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.producer.producer import ProducerSink
-    from managed_ledger.position import Position
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.producer.producer import ProducerSink
+    from magnetar.managed_ledger.position import Position
 
 logger = logging.getLogger(__name__)
 

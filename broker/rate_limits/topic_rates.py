@@ -7,17 +7,22 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import NotAllowedError
-from broker.rate_limits.rate_limit import SubscribeLimiter
-from broker.rate_limits.throttle import DispatchThrottle, PublishThrottle, Throttle, renewed
+from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.rate_limits.rate_limit import SubscribeLimiter
+from magnetar.broker.rate_limits.throttle import (
+    DispatchThrottle,
+    PublishThrottle,
+    Throttle,
+    renewed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.policies.effective import Rate
-    from broker.subscription.consumer import ConsumerSink, SubscribeRequest
-    from broker.topic.topic import Topic
-    from managed_ledger.position import Position
+    from magnetar.broker.policies.effective import Rate
+    from magnetar.broker.subscription.consumer import ConsumerSink, SubscribeRequest
+    from magnetar.broker.topic.topic import Topic
+    from magnetar.managed_ledger.position import Position
 
 _NO_EVENTS: Final[Mapping[str, int]] = MappingProxyType({})
 

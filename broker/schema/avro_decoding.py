@@ -12,7 +12,7 @@ import math
 import struct
 from typing import Any, Final
 
-from broker.schema.value_errors import ValueCodecError
+from magnetar.broker.schema.value_errors import ValueCodecError
 
 EMPTY_VALUES_MAX: Final = 1_000
 """Values without bytes that a definition may put beside each other."""

@@ -18,7 +18,7 @@ from avro.compatibility import (
 from avro.errors import AvroException
 from avro.schema import RecordSchema, Schema, make_avsc_object
 
-from broker.errors import InvalidSchemaError
+from magnetar.broker.errors import InvalidSchemaError
 
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _PRIMITIVES: Final = frozenset(

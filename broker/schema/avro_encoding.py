@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.schema.value_errors import ValueCodecError
+from magnetar.broker.schema.value_errors import ValueCodecError
 
 _INTS: Final = {"int": 2**31, "long": 2**63}
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})

@@ -19,16 +19,16 @@ import fastavro
 import orjson
 from fastavro.schema import SchemaParseException, UnknownType
 
-from broker.errors import InvalidSchemaError
-from broker.schema.avro_decoding import (
+from magnetar.broker.errors import InvalidSchemaError
+from magnetar.broker.schema.avro_decoding import (
     DEPTH_MAX,
     EMPTY_VALUES_MAX,
     AvroReader,
     empty_values,
 )
-from broker.schema.avro_definition import parse_avro, without_logical
-from broker.schema.avro_encoding import shape
-from broker.schema.value_errors import ValueCodecError
+from magnetar.broker.schema.avro_definition import parse_avro, without_logical
+from magnetar.broker.schema.avro_encoding import shape
+from magnetar.broker.schema.value_errors import ValueCodecError
 
 # One item at a time is read: a value of this size may take a second.
 DECODE_BYTES_MAX: Final = 1024 * 1024

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
-from broker.errors import IncompatibleSchemaError, InvalidSchemaError
-from broker.schema.avro_definition import canonical_text, parse_avro, why_unreadable
-from broker.schema.definition import (
+from magnetar.broker.errors import IncompatibleSchemaError, InvalidSchemaError
+from magnetar.broker.schema.avro_definition import canonical_text, parse_avro, why_unreadable
+from magnetar.broker.schema.definition import (
     AUTO_CONSUME,
     AVRO_FORMS,
     SCHEMA_TYPES,
     SchemaDefinition,
 )
-from broker.schema.key_value import split_key_value
-from broker.schema.protobuf_native import root_message
+from magnetar.broker.schema.key_value import split_key_value
+from magnetar.broker.schema.protobuf_native import root_message
 
 
 class Strategy(Enum):
@@ -62,7 +62,7 @@ def validate(definition: SchemaDefinition) -> None:
     if kind in AVRO_FORMS:
         parse_avro(data, kind)
         if kind == "AVRO":  # the others' values aren't in Avro's binary form
-            from broker.schema.avro_values import check_empty_values
+            from magnetar.broker.schema.avro_values import check_empty_values
 
             check_empty_values(data)
     elif kind == "PROTOBUF_NATIVE":

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.errors import InvalidSchemaError
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.errors import InvalidSchemaError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
 _VERSION = struct.Struct(">q")
 DEFINITION_BYTES_MAX: Final = 512 * 1024

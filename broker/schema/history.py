@@ -15,9 +15,9 @@ from typing import Any, Final
 import cramjam
 import orjson
 
-from broker.errors import BrokerMetadataError, IncompatibleSchemaError
-from broker.schema.definition import SchemaDefinition, StoredSchema
-from metadata.store import VALUE_BYTES_MAX
+from magnetar.broker.errors import BrokerMetadataError, IncompatibleSchemaError
+from magnetar.broker.schema.definition import SchemaDefinition, StoredSchema
+from magnetar.metadata.store import VALUE_BYTES_MAX
 
 VERSIONS_MAX: Final = 2_000
 HISTORY_BYTES_MAX: Final = 8 * 1024 * 1024

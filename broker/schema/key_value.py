@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import orjson
 
-from broker.errors import InvalidSchemaError
-from broker.schema.definition import SCHEMA_TYPES, SchemaDefinition
+from magnetar.broker.errors import InvalidSchemaError
+from magnetar.broker.schema.definition import SCHEMA_TYPES, SchemaDefinition
 
 _LENGTH: Final = struct.Struct(">i")
 

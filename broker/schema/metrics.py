@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Final
 
-from broker.errors import BrokerError, BrokerMetadataError
+from magnetar.broker.errors import BrokerError, BrokerMetadataError
 
 OPERATIONS: Final = ("get", "put", "del")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
 
-from broker.schema.value_errors import ValueCodecError
+from magnetar.broker.schema.value_errors import ValueCodecError
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _FRACTION: Final = re.compile(r"(.*:[0-9]{2})[.,]([0-9]{1,9})(.*)", re.DOTALL)

@@ -10,7 +10,7 @@ import orjson
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
-from broker.errors import InvalidSchemaError
+from magnetar.broker.errors import InvalidSchemaError
 
 _INVALID: Final = "Invalid schema definition data for PROTOBUF_NATIVE schema"
 

@@ -10,9 +10,9 @@ from google.protobuf import descriptor_pb2, json_format, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, EncodeError
 
-from broker.errors import InvalidSchemaError
-from broker.schema.protobuf_native import root_message
-from broker.schema.value_errors import ValueCodecError
+from magnetar.broker.errors import InvalidSchemaError
+from magnetar.broker.schema.protobuf_native import root_message
+from magnetar.broker.schema.value_errors import ValueCodecError
 
 _DEPTH_MAX: Final = 100
 DECODE_BYTES_MAX: Final = 1024 * 1024

@@ -13,25 +13,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from broker.errors import BrokerMetadataError, IncompatibleSchemaError, InvalidTopicError
-from broker.schema.compatibility import (
+from magnetar.broker.errors import BrokerMetadataError, IncompatibleSchemaError, InvalidTopicError
+from magnetar.broker.schema.compatibility import (
     Strategy,
     check_consumer,
     check_evolution,
     same_definition,
     validate,
 )
-from broker.schema.history import SchemaHistory, is_large
-from broker.schema.metrics import SchemaMetrics
-from metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
-from metadata.paths import check_path, encode_name
-from metadata.recipes import CachedValues
-from metadata.store import CREATE_ONLY
+from magnetar.broker.schema.history import SchemaHistory, is_large
+from magnetar.broker.schema.metrics import SchemaMetrics
+from magnetar.metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
+from magnetar.metadata.paths import check_path, encode_name
+from magnetar.metadata.recipes import CachedValues
+from magnetar.metadata.store import CREATE_ONLY
 
 if TYPE_CHECKING:
-    from broker.protocol.topic_name import TopicName
-    from broker.schema.definition import SchemaDefinition, StoredSchema
-    from metadata.store import MetadataStore, Versioned
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.schema.definition import SchemaDefinition, StoredSchema
+    from magnetar.metadata.store import MetadataStore, Versioned
 
 T = TypeVar("T")
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.errors import IncompatibleSchemaError
-from broker.schema.compatibility import Strategy
-from broker.schema.definition import AUTO_CONSUME
-from broker.schema.registry import SchemaRules
+from magnetar.broker.errors import IncompatibleSchemaError
+from magnetar.broker.schema.compatibility import Strategy
+from magnetar.broker.schema.definition import AUTO_CONSUME
+from magnetar.broker.schema.registry import SchemaRules
 
 if TYPE_CHECKING:
-    from broker.policies.effective import EffectivePolicies
-    from broker.schema.definition import SchemaDefinition
-    from broker.topic.topic import Topic
+    from magnetar.broker.policies.effective import EffectivePolicies
+    from magnetar.broker.schema.definition import SchemaDefinition
+    from magnetar.broker.topic.topic import Topic
 
 
 def rules_of(policies: EffectivePolicies) -> SchemaRules:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.schema.definition import AVRO_FORMS, SchemaDefinition
-from broker.schema.key_value import is_separated, split_key_value
-from broker.schema.primitive_values import primitive_codec
-from broker.schema.value_errors import ValueCodecError
+from magnetar.broker.schema.definition import AVRO_FORMS, SchemaDefinition
+from magnetar.broker.schema.key_value import is_separated, split_key_value
+from magnetar.broker.schema.primitive_values import primitive_codec
+from magnetar.broker.schema.value_errors import ValueCodecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,12 +108,12 @@ def _part_codec(definition: SchemaDefinition) -> ValueCodec | None:
         return codec
     if definition.type == "PROTOBUF_NATIVE":
         # Imported when used: these libraries would be a tenth of the broker's start.
-        from broker.schema.protobuf_values import ProtobufCodec
+        from magnetar.broker.schema.protobuf_values import ProtobufCodec
 
         return ProtobufCodec(definition.data)
     # PROTOBUF (not native) names a class of the producer, not how its bytes are laid out.
     if definition.type in AVRO_FORMS - {"PROTOBUF"}:
-        from broker.schema.avro_values import AvroCodec, JsonCodec
+        from magnetar.broker.schema.avro_values import AvroCodec, JsonCodec
 
         kind: Callable[[bytes], ValueCodec] = AvroCodec if definition.type == "AVRO" else JsonCodec
         return kind(definition.data)

@@ -12,23 +12,23 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from bookkeeper.auth.refusal_log import RefusalLog
-from broker.auth.authorization import NO_GRANTS, Authorizer, Caller, Permission, Resource
-from broker.connection.pending_creation import PendingCreation
-from broker.errors import AuthorizationError, BrokerMetadataError
-from broker.service.resources import POLICIES
-from broker.subscription.consumer import Consumer
-from metadata.errors import MetadataError
-from metadata.paths import decode_name
-from metadata.store import EventType, SessionEvent
+from magnetar.bookkeeper.auth.refusal_log import RefusalLog
+from magnetar.broker.auth.authorization import NO_GRANTS, Authorizer, Caller, Permission, Resource
+from magnetar.broker.connection.pending_creation import PendingCreation
+from magnetar.broker.errors import AuthorizationError, BrokerMetadataError
+from magnetar.broker.service.resources import POLICIES
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.paths import decode_name
+from magnetar.metadata.store import EventType, SessionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from broker.connection.connection import Connection
-    from broker.producer.producer import Producer
-    from broker.service.broker_service import BrokerService
-    from metadata.store import MetadataEvent
+    from magnetar.broker.connection.connection import Connection
+    from magnetar.broker.producer.producer import Producer
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.metadata.store import MetadataEvent
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class AccessControl:
             roles_of(config.proxy_roles),
             wildcards=config.authorization_allow_wildcards_matching,
         )
-        self._refusals = RefusalLog(logging.getLogger("broker.audit"))
+        self._refusals = RefusalLog(logging.getLogger("magnetar.broker.audit"))
         self.refused = 0
         """For the metrics page."""
         self.live: set[AuthorizedSession] = set()

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import BrokerError
-from broker.subscription.persistent_subscription import PersistentSubscription
-from broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
-from metadata.item_errors import ItemErrors
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
+from magnetar.metadata.item_errors import ItemErrors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from broker.service.broker_service import BrokerService
-    from broker.subscription.subscription_base import Subscription
-    from broker.topic.topic import Topic
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.subscription.subscription_base import Subscription
+    from magnetar.broker.topic.topic import Topic
 
 logger = logging.getLogger(__name__)
 

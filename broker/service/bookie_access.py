@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from bookkeeper.bookie.cookie import INSTANCE_ID_PATH
+from magnetar.bookkeeper.bookie.cookie import INSTANCE_ID_PATH
 
 if TYPE_CHECKING:
-    from bookkeeper.client.pool import BookiePool
-    from metadata.store import MetadataStore
+    from magnetar.bookkeeper.client.pool import BookiePool
+    from magnetar.metadata.store import MetadataStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,52 +10,52 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.advertised_listeners import address_of, parse_listeners
-from broker.auth.config_warnings import without_effect
-from broker.cluster.broker_client import BrokerClient
-from broker.cluster.cluster_documents import ClusterDocuments
-from broker.cluster.cluster_members import ClusterMembers
-from broker.cluster.load_report import HostUsage
-from broker.connection.command_authorizer import CommandAuthorizer
-from broker.connection.connection import Connection
-from broker.connection.receive_buffer import SharedBuffer
-from broker.dispatch.unacked_budget import UnackedBudget
-from broker.listener.file_limit import SocketQuota, file_limit
-from broker.listener.pre_auth_acceptor import PreAuthAcceptor
-from broker.listener.tls import TlsListener, listening_socket
-from broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
-from broker.producer.send_messages import SendMessages
-from broker.rate_limits.throttle import broker_dispatch_throttle, broker_publish_throttle
-from broker.schema.registry import SchemaRegistry
-from broker.service.access_control import AccessControl
-from broker.service.byte_budget import ByteBudget
-from broker.service.dynamic_configuration import DynamicConfiguration
-from broker.service.metrics import BrokerMetrics
-from broker.service.periodic_tasks import PeriodicTasks
-from broker.service.policy_watcher import PolicyWatcher
-from broker.service.readiness import Readiness
-from broker.service.resources import Resources
-from broker.topic.topic_directory import TopicDirectory
-from broker.topic.topic_list import TopicListWatchers
-from broker.topic.topic_loader import TopicLoader
-from bundles.lookup import BrokerLookup
-from bundles.ownership import OwnershipService
-from metadata.recipes import IdGenerator
+from magnetar.broker.advertised_listeners import address_of, parse_listeners
+from magnetar.broker.auth.config_warnings import without_effect
+from magnetar.broker.cluster.broker_client import BrokerClient
+from magnetar.broker.cluster.cluster_documents import ClusterDocuments
+from magnetar.broker.cluster.cluster_members import ClusterMembers
+from magnetar.broker.cluster.load_report import HostUsage
+from magnetar.broker.connection.command_authorizer import CommandAuthorizer
+from magnetar.broker.connection.connection import Connection
+from magnetar.broker.connection.receive_buffer import SharedBuffer
+from magnetar.broker.dispatch.unacked_budget import UnackedBudget
+from magnetar.broker.listener.file_limit import SocketQuota, file_limit
+from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
+from magnetar.broker.listener.tls import TlsListener, listening_socket
+from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
+from magnetar.broker.producer.send_messages import SendMessages
+from magnetar.broker.rate_limits.throttle import broker_dispatch_throttle, broker_publish_throttle
+from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.broker.service.access_control import AccessControl
+from magnetar.broker.service.byte_budget import ByteBudget
+from magnetar.broker.service.dynamic_configuration import DynamicConfiguration
+from magnetar.broker.service.metrics import BrokerMetrics
+from magnetar.broker.service.periodic_tasks import PeriodicTasks
+from magnetar.broker.service.policy_watcher import PolicyWatcher
+from magnetar.broker.service.readiness import Readiness
+from magnetar.broker.service.resources import Resources
+from magnetar.broker.topic.topic_directory import TopicDirectory
+from magnetar.broker.topic.topic_list import TopicListWatchers
+from magnetar.broker.topic.topic_loader import TopicLoader
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import OwnershipService
+from magnetar.metadata.recipes import IdGenerator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from bookkeeper.bookie.bookie import Bookie
-    from bookkeeper.loop_stalls import LoopStalls
-    from broker.auth.authenticator import Authenticator
-    from broker.cluster.load_sharing import LoadSharing
-    from broker.config import BrokerConfig
-    from broker.http.messaging.local_producer import LocalProducer
-    from broker.protocol.topic_name import TopicName
-    from broker.service.bookie_access import BookieAddressResolver
-    from broker.topic.topic import Topic
-    from managed_ledger.factory import ManagedLedgerFactory
-    from metadata.store import MetadataStore
+    from magnetar.bookkeeper.bookie.bookie import Bookie
+    from magnetar.bookkeeper.loop_stalls import LoopStalls
+    from magnetar.broker.auth.authenticator import Authenticator
+    from magnetar.broker.cluster.load_sharing import LoadSharing
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.http.messaging.local_producer import LocalProducer
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.bookie_access import BookieAddressResolver
+    from magnetar.broker.topic.topic import Topic
+    from magnetar.managed_ledger.factory import ManagedLedgerFactory
+    from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def _authenticator_of(config: BrokerConfig) -> Authenticator | None:
     if not config.authentication_enabled:
         return None
     # Imported here: its libraries take longer to load than all the rest of this package.
-    from broker.auth.authenticator import Authenticator
+    from magnetar.broker.auth.authenticator import Authenticator
 
     return Authenticator.of_config(config)
 
@@ -201,7 +201,9 @@ class BrokerService:
 
     def _listen_unauthenticated(self, authenticator: Authenticator, host: str, port: int) -> int:
         """The same, of clients that have to say who they are before they get a connection."""
-        from broker.listener.binary_pre_auth import BinaryPreAuth  # loaded with the authenticator
+        from magnetar.broker.listener.binary_pre_auth import (
+            BinaryPreAuth,  # loaded with the authenticator
+        )
 
         what = "binary protocol"
         listener = listening_socket(host, port, what)

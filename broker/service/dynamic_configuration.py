@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from broker.config import ConfigError, key_of
-from broker.errors import BrokerMetadataError, PreconditionFailedError
-from broker.pulsar_settings import lacking_error
-from loadbalance.config import BalancerConfig
-from metadata.errors import MetadataError
-from metadata.recipes import update
-from metadata.store import EventType, SessionEvent
+from magnetar.broker.config import ConfigError, key_of
+from magnetar.broker.errors import BrokerMetadataError, PreconditionFailedError
+from magnetar.broker.pulsar_settings import lacking_error
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.recipes import update
+from magnetar.metadata.store import EventType, SessionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from broker.config import BrokerConfig
-    from metadata.store import MetadataEvent, MetadataStore
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.metadata.store import MetadataEvent, MetadataStore
 
 logger = logging.getLogger(__name__)
 

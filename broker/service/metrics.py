@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations, PeriodBuckets
+from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations, PeriodBuckets
 
 QUOTA_CHECK_LIMITS_S: Final = (5, 10, 30, 60, 300)
 

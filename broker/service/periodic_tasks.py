@@ -11,11 +11,11 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from broker.service.background_tasks import BackgroundTasks
-from broker.service.memory import TrimPlan, trim
+from magnetar.broker.service.background_tasks import BackgroundTasks
+from magnetar.broker.service.memory import TrimPlan, trim
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
 

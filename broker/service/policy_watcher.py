@@ -12,19 +12,19 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import BrokerMetadataError, NamespaceNotFoundError
-from broker.policies.effective import EffectivePolicies
-from broker.service.resources import POLICIES, TOPIC_POLICIES, topic_of_policies
-from bundles.local_policies import is_heartbeat
-from metadata.errors import MetadataError
-from metadata.store import EventType, SessionEvent
+from magnetar.broker.errors import BrokerMetadataError, NamespaceNotFoundError
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.service.resources import POLICIES, TOPIC_POLICIES, topic_of_policies
+from magnetar.bundles.local_policies import is_heartbeat
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.store import EventType, SessionEvent
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
-    from broker.topic.topic import Topic
-    from metadata.store import MetadataEvent
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.topic.topic import Topic
+    from magnetar.metadata.store import MetadataEvent
 
 logger = logging.getLogger(__name__)
 

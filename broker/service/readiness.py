@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from loadbalance.registry import BROKERS_ROOT
-from metadata.errors import MetadataError
+from magnetar.loadbalance.registry import BROKERS_ROOT
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.service.broker_service import BrokerService
 
 _ANSWER_S_MAX: Final = 2.0
 """Probes wait no longer than some seconds."""

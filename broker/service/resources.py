@@ -14,9 +14,9 @@ from urllib.parse import unquote
 
 import orjson
 
-from broker.auth.authorization import Grants
-from broker.config import BrokerConfig
-from broker.errors import (
+from magnetar.broker.auth.authorization import Grants
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.errors import (
     AlreadyExistsError,
     BrokerMetadataError,
     NamespaceNotFoundError,
@@ -24,17 +24,22 @@ from broker.errors import (
     TenantNotFoundError,
     TopicNotFoundError,
 )
-from broker.policies.effective import EffectivePolicies
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from broker.schema.registry import SCHEMAS
-from bundles.hash_ranges import NamespaceBundles
-from metadata.errors import BadVersionError, NotEmptyError, NotFoundError, ValueTooLargeError
-from metadata.paths import decode_name, encode_name
-from metadata.recipes import CachedValue, CachedValues, update
-from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.broker.schema.registry import SCHEMAS
+from magnetar.bundles.hash_ranges import NamespaceBundles
+from magnetar.metadata.errors import (
+    BadVersionError,
+    NotEmptyError,
+    NotFoundError,
+    ValueTooLargeError,
+)
+from magnetar.metadata.paths import decode_name, encode_name
+from magnetar.metadata.recipes import CachedValue, CachedValues, update
+from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
-    from metadata.store import MetadataEvent, MetadataStore, Versioned, Watch
+    from magnetar.metadata.store import MetadataEvent, MetadataStore, Versioned, Watch
 
 Document = dict[str, Any]
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.dispatch.consumer_state import ConsumerState
-from broker.rate_limits.rates import RateSampler, iso_time
-from managed_ledger.position import LATEST, Position
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.rate_limits.rates import RateSampler, iso_time
+from magnetar.managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from broker.protocol import pulsar_api_pb2 as pb
-    from broker.schema.definition import SchemaDefinition
-    from broker.subscription.subscription_base import Subscription
-    from managed_ledger.entry_batch import EntryBatch
+    from magnetar.broker.protocol import pulsar_api_pb2 as pb
+    from magnetar.broker.schema.definition import SchemaDefinition
+    from magnetar.broker.subscription.subscription_base import Subscription
+    from magnetar.managed_ledger.entry_batch import EntryBatch
 
 # PulsarApi.proto CommandSubscribe.SubType
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)

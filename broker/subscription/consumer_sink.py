@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from broker.connection.assigned_broker import assign_broker
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.subscription.delivery import MessageFrames
+from magnetar.broker.connection.assigned_broker import assign_broker
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.subscription.delivery import MessageFrames
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-    from broker.subscription.consumer import Consumer
-    from managed_ledger.entry_batch import EntryBatch
+    from magnetar.broker.connection.connection import Connection
+    from magnetar.broker.subscription.consumer import Consumer
+    from magnetar.managed_ledger.entry_batch import EntryBatch
 
 _NO_REQUEST = 2**64 - 1
 _ACTIVE_CHANGE_VERSION = 12

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from struct import Struct
 
-from broker.protocol import pulsar_api_pb2 as pb
-from managed_ledger.entry_batch import EntryBatch
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.managed_ledger.entry_batch import EntryBatch
 
 _SIZES = Struct(">II")
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.dispatch.interfaces import Deliver, NotifyActive
-from broker.dispatch.non_persistent import NonPersistentDispatcher
-from broker.errors import TopicBusyError
-from broker.rate_limits.rates import RateSampler
-from broker.subscription.consumer import FAILOVER, Consumer, SubscribeRequest
-from broker.subscription.key_shared_policy import hash_of_body
-from broker.subscription.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
+from magnetar.broker.dispatch.interfaces import Deliver, NotifyActive
+from magnetar.broker.dispatch.non_persistent import NonPersistentDispatcher
+from magnetar.broker.errors import TopicBusyError
+from magnetar.broker.rate_limits.rates import RateSampler
+from magnetar.broker.subscription.consumer import FAILOVER, Consumer, SubscribeRequest
+from magnetar.broker.subscription.key_shared_policy import hash_of_body
+from magnetar.broker.subscription.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
 
 if TYPE_CHECKING:
-    from broker.topic.topic import Topic
-    from managed_ledger.position import Position
+    from magnetar.broker.topic.topic import Topic
+    from magnetar.managed_ledger.position import Position
 
 
 class NonPersistentSubscription(Subscription):

@@ -8,31 +8,40 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bookkeeper.errors import LedgerError
-from broker.dispatch.async_dispatcher import AsyncDispatcher
-from broker.dispatch.interfaces import Deliver, DispatchLimits, DispatchReadRequest, NotifyActive
-from broker.dispatch.key_shared import KeySharedDispatcher
-from broker.dispatch.shared import SharedDispatcher
-from broker.dispatch.single_active import SingleActiveDispatcher
-from broker.errors import PersistenceError, SubscriptionFencedError, TopicBusyError
-from broker.protocol.entry_header import parse_header
-from broker.rate_limits.rates import RateSampler
-from broker.rate_limits.topic_rates import SubscriptionRate
-from broker.subscription.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
-from broker.subscription.key_shared_policy import hash_of_body
-from broker.subscription.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
-from managed_ledger.cursor.errors import CursorBusyError
-from managed_ledger.entry_batch import EntryBatch
-from managed_ledger.errors import CursorClosedError, InvalidPositionError, ManagedLedgerError
-from managed_ledger.position import EARLIEST, LATEST, Position
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
+from magnetar.broker.dispatch.interfaces import (
+    Deliver,
+    DispatchLimits,
+    DispatchReadRequest,
+    NotifyActive,
+)
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
+from magnetar.broker.errors import PersistenceError, SubscriptionFencedError, TopicBusyError
+from magnetar.broker.protocol.entry_header import parse_header
+from magnetar.broker.rate_limits.rates import RateSampler
+from magnetar.broker.rate_limits.topic_rates import SubscriptionRate
+from magnetar.broker.subscription.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
+from magnetar.broker.subscription.key_shared_policy import hash_of_body
+from magnetar.broker.subscription.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
+from magnetar.managed_ledger.cursor.errors import CursorBusyError
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.errors import (
+    CursorClosedError,
+    InvalidPositionError,
+    ManagedLedgerError,
+)
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.policies.effective import EffectivePolicies
-    from broker.topic.topic import Topic
-    from managed_ledger.cursor.cursor import Cursor
-    from managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.policies.effective import EffectivePolicies
+    from magnetar.broker.topic.topic import Topic
+    from magnetar.managed_ledger.cursor.cursor import Cursor
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 logger = logging.getLogger(__name__)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.protocol.entry_header import parse_header
-from broker.subscription.non_persistent_subscription import NonPersistentSubscription
-from broker.subscription.persistent_subscription import PersistentSubscription
-from broker.subscription.subscription_base import Subscription
+from magnetar.broker.protocol.entry_header import parse_header
+from magnetar.broker.subscription.non_persistent_subscription import NonPersistentSubscription
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.subscription_base import Subscription
 
 if TYPE_CHECKING:
-    from broker.subscription.consumer import SubscribeRequest
-    from broker.topic.topic import Topic
-    from managed_ledger.cursor.cursor import Cursor
-    from managed_ledger.managed_ledger import ManagedLedger
-    from managed_ledger.position import Position
+    from magnetar.broker.subscription.consumer import SubscribeRequest
+    from magnetar.broker.topic.topic import Topic
+    from magnetar.managed_ledger.cursor.cursor import Cursor
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.position import Position
 
 
 def open_subscription(

@@ -10,19 +10,19 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bookkeeper.errors import LedgerError
-from broker.dispatch.single_active import remaining_messages
-from broker.errors import PersistenceError, SubscriptionFencedError
-from broker.protocol.entry_header import FLAG_MARKER, parse_header
-from managed_ledger.cursor.errors import CursorBusyError
-from managed_ledger.errors import CursorClosedError, ManagedLedgerError
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.dispatch.single_active import remaining_messages
+from magnetar.broker.errors import PersistenceError, SubscriptionFencedError
+from magnetar.broker.protocol.entry_header import FLAG_MARKER, parse_header
+from magnetar.managed_ledger.cursor.errors import CursorBusyError
+from magnetar.managed_ledger.errors import CursorClosedError, ManagedLedgerError
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from broker.subscription.persistent_subscription import PersistentSubscription
-    from managed_ledger.cursor.cursor import Cursor
-    from managed_ledger.entry_batch import EntryBatch
-    from managed_ledger.position import Position
+    from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+    from magnetar.managed_ledger.cursor.cursor import Cursor
+    from magnetar.managed_ledger.entry_batch import EntryBatch
+    from magnetar.managed_ledger.position import Position
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from broker.dispatch.key_selector import KeySelector, StickyRanges
-from broker.errors import (
+from magnetar.broker.dispatch.key_selector import KeySelector, StickyRanges
+from magnetar.broker.errors import (
     BrokerMetadataError,
     ConsumerBusyError,
     ConsumerNotFoundError,
@@ -16,8 +16,8 @@ from broker.errors import (
     SubscriptionBusyError,
     SubscriptionFencedError,
 )
-from broker.rate_limits.rates import RateSampler
-from broker.subscription.consumer import (
+from magnetar.broker.rate_limits.rates import RateSampler
+from magnetar.broker.subscription.consumer import (
     EXCLUSIVE,
     FAILOVER,
     KEY_SHARED,
@@ -26,12 +26,12 @@ from broker.subscription.consumer import (
     ConsumerSink,
     SubscribeRequest,
 )
-from broker.subscription.key_shared_policy import KeySharedPolicy, ranges_of
+from magnetar.broker.subscription.key_shared_policy import KeySharedPolicy, ranges_of
 
 if TYPE_CHECKING:
-    from broker.topic.topic import Topic
-    from managed_ledger.cursor.cursor import Cursor
-    from managed_ledger.position import Position
+    from magnetar.broker.topic.topic import Topic
+    from magnetar.managed_ledger.cursor.cursor import Cursor
+    from magnetar.managed_ledger.position import Position
 
 SINGLE_ACTIVE = frozenset((EXCLUSIVE, FAILOVER))
 AckDone = Callable[[BaseException | None], None]

@@ -7,15 +7,15 @@ import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bookkeeper.errors import LedgerError
-from broker.errors import (
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.errors import (
     BrokerError,
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededExceptionError,
 )
-from broker.protocol.entry_header import parse_header
-from broker.subscription.persistent_subscription import PersistentSubscription
-from broker.topic.backlog_quota import (
+from magnetar.broker.protocol.entry_header import parse_header
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.topic.backlog_quota import (
     AGE,
     EVICTION,
     HOLD,
@@ -26,15 +26,15 @@ from broker.topic.backlog_quota import (
     limits_age,
     limits_size,
 )
-from managed_ledger.errors import ManagedLedgerError
-from metadata.errors import MetadataError
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from broker.policies.effective import BacklogQuota
-    from broker.topic.persistent_topic import PersistentTopic
-    from managed_ledger.position import Position
+    from magnetar.broker.policies.effective import BacklogQuota
+    from magnetar.broker.topic.persistent_topic import PersistentTopic
+    from magnetar.managed_ledger.position import Position
 
 logger = logging.getLogger(__name__)
 

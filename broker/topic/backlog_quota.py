@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.policies.effective import BacklogQuota
+    from magnetar.broker.policies.effective import BacklogQuota
 
 SIZE: Final = "destination_storage"
 AGE: Final = "message_age"

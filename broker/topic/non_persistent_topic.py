@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.errors import NotAllowedError, TopicFencedError
-from broker.subscription.non_persistent_subscription import NonPersistentSubscription
-from broker.subscription.subscription import open_subscription
-from broker.topic.topic import Topic
-from managed_ledger.position import LATEST, Position
+from magnetar.broker.errors import NotAllowedError, TopicFencedError
+from magnetar.broker.subscription.non_persistent_subscription import NonPersistentSubscription
+from magnetar.broker.subscription.subscription import open_subscription
+from magnetar.broker.topic.topic import Topic
+from magnetar.managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from broker.producer.producer import Producer, PublishBatch
-    from broker.subscription.consumer import SubscribeRequest
-    from broker.subscription.subscription_base import Subscription
+    from magnetar.broker.producer.producer import Producer, PublishBatch
+    from magnetar.broker.subscription.consumer import SubscribeRequest
+    from magnetar.broker.subscription.subscription_base import Subscription
 
 
 class NonPersistentTopic(Topic):

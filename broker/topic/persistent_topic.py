@@ -8,8 +8,8 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bookkeeper.errors import LedgerError
-from broker.errors import (
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.errors import (
     AlreadyExistsError,
     BrokerError,
     PersistenceError,
@@ -19,32 +19,32 @@ from broker.errors import (
     TopicFencedError,
     TopicTerminatedError,
 )
-from broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
-from broker.service.metrics import PublishMetrics
-from broker.subscription.persistent_subscription import PersistentSubscription
-from broker.subscription.subscription import open_subscription, start_position
-from broker.topic.backlog_check import BacklogCheck
-from broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
-from managed_ledger.cursor.errors import CursorBusyError
-from managed_ledger.errors import (
+from magnetar.broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
+from magnetar.broker.service.metrics import PublishMetrics
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.subscription import open_subscription, start_position
+from magnetar.broker.topic.backlog_check import BacklogCheck
+from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
+from magnetar.managed_ledger.cursor.errors import CursorBusyError
+from magnetar.managed_ledger.errors import (
     AppendFailedError,
     ManagedLedgerError,
     ManagedLedgerFencedError,
     ManagedLedgerTerminatedError,
 )
-from managed_ledger.position import LATEST, Position
-from metadata.errors import MetadataError, ValueTooLargeError
+from magnetar.managed_ledger.position import LATEST, Position
+from magnetar.metadata.errors import MetadataError, ValueTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from broker.policies.effective import EffectivePolicies
-    from broker.producer.producer import Producer, PublishBatch
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
-    from broker.subscription.consumer import SubscribeRequest
-    from broker.subscription.subscription_base import Subscription
-    from managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.broker.policies.effective import EffectivePolicies
+    from magnetar.broker.producer.producer import Producer, PublishBatch
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.subscription.consumer import SubscribeRequest
+    from magnetar.broker.subscription.subscription_base import Subscription
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 logger = logging.getLogger(__name__)
 

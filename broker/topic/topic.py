@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.errors import (
+from magnetar.broker.errors import (
     AlreadyExistsError,
     BrokerError,
     BrokerMetadataError,
@@ -25,27 +25,27 @@ from broker.errors import (
     TopicFencedError,
     TopicTerminatedError,
 )
-from broker.producer import producer_registry as producer_registry
-from broker.producer.producer import Producer
-from broker.producer.producer_registry import ProducerRegistry
-from broker.rate_limits.rates import RateSampler
-from broker.rate_limits.topic_rates import TopicRates
-from broker.schema.definition import SchemaDefinition
-from broker.schema.schema_checks import admit_consumer, admit_producer
-from broker.subscription.consumer import SUB_TYPE_NAMES
-from broker.topic.topic_stats import topic_stats
-from managed_ledger.position import LATEST, Position
+from magnetar.broker.producer import producer_registry as producer_registry
+from magnetar.broker.producer.producer import Producer
+from magnetar.broker.producer.producer_registry import ProducerRegistry
+from magnetar.broker.rate_limits.rates import RateSampler
+from magnetar.broker.rate_limits.topic_rates import TopicRates
+from magnetar.broker.schema.definition import SchemaDefinition
+from magnetar.broker.schema.schema_checks import admit_consumer, admit_producer
+from magnetar.broker.subscription.consumer import SUB_TYPE_NAMES
+from magnetar.broker.topic.topic_stats import topic_stats
+from magnetar.managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from broker.policies.effective import EffectivePolicies
-    from broker.producer.producer import ProducerRequest, PublishBatch
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
-    from broker.subscription.consumer import Consumer, ConsumerSink, SubscribeRequest
-    from broker.subscription.subscription_base import Subscription
-    from bundles.lookup import BrokerLookup
+    from magnetar.broker.policies.effective import EffectivePolicies
+    from magnetar.broker.producer.producer import ProducerRequest, PublishBatch
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.subscription.consumer import Consumer, ConsumerSink, SubscribeRequest
+    from magnetar.broker.subscription.subscription_base import Subscription
+    from magnetar.bundles.lookup import BrokerLookup
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
 
-from broker.cluster.broker_client import BrokerCall, BrokerEndpoint, BrokerRefusedError, topic_path
-from broker.errors import (
+from magnetar.broker.cluster.broker_client import (
+    BrokerCall,
+    BrokerEndpoint,
+    BrokerRefusedError,
+    topic_path,
+)
+from magnetar.broker.errors import (
     AlreadyExistsError,
     BrokerMetadataError,
     InvalidTopicError,
@@ -19,18 +24,18 @@ from broker.errors import (
     TopicBusyError,
     TopicNotFoundError,
 )
-from broker.protocol.topic_name import TopicName
-from broker.topic import topic_permissions as topic_permissions
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.position import EARLIEST
-from metadata.errors import MetadataError
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.topic import topic_permissions as topic_permissions
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from broker.config import BrokerConfig
-    from broker.service.broker_service import BrokerService
-    from broker.topic.topic import Topic
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.topic.topic import Topic
 
 PARTITIONS_MAX: Final = 10_000
 """Of one topic, when the configuration sets no limit: one mistyped request must not fill the

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
+from magnetar.bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
 
 
 class TopicIndex:

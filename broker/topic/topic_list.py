@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import re2  # type: ignore[import-untyped]  # ships no stubs
 from crc32c import crc32c
 
-from broker.errors import InvalidTopicError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import TopicName
-from broker.service.resources import stored_topic_of
-from metadata.store import EventType
+from magnetar.broker.errors import InvalidTopicError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.resources import stored_topic_of
+from magnetar.metadata.store import EventType
 
 if TYPE_CHECKING:
-    from broker.connection.connection import Connection
-    from broker.service.broker_service import BrokerService
-    from metadata.store import MetadataEvent, Watch
+    from magnetar.broker.connection.connection import Connection
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.metadata.store import MetadataEvent, Watch
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import logging
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from broker.errors import (
+from magnetar.broker.errors import (
     BrokerError,
     BrokerMetadataError,
     InvalidTopicError,
@@ -18,22 +18,22 @@ from broker.errors import (
     TopicFencedError,
     TopicNotFoundError,
 )
-from broker.protocol.topic_name import TopicName
-from broker.topic.non_persistent_topic import NonPersistentTopic
-from broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
-from broker.topic.topic_index import TopicIndex
-from bundles.errors import BundleError
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFoundError
-from metadata.errors import MetadataError
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.topic.non_persistent_topic import NonPersistentTopic
+from magnetar.broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
+from magnetar.broker.topic.topic_index import TopicIndex
+from magnetar.bundles.errors import BundleError
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFoundError
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from broker.policies.effective import EffectivePolicies
-    from broker.service.broker_service import BrokerService
-    from broker.topic.topic import Topic
-    from bundles.lookup import BrokerLookup
+    from magnetar.broker.policies.effective import EffectivePolicies
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.topic.topic import Topic
+    from magnetar.bundles.lookup import BrokerLookup
 
 logger = logging.getLogger(__name__)
 

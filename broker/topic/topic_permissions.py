@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.errors import PreconditionFailedError
+from magnetar.broker.errors import PreconditionFailedError
 
 if TYPE_CHECKING:
-    from broker.protocol.topic_name import TopicName
+    from magnetar.broker.protocol.topic_name import TopicName
 
 Document = dict[str, Any]
 

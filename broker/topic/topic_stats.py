@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from bookkeeper.errors import LedgerError
-from broker.protocol.entry_header import parse_header
-from managed_ledger.errors import ManagedLedgerError
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.protocol.entry_header import parse_header
+from magnetar.managed_ledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
-    from broker.topic.persistent_topic import PersistentTopic
-    from broker.topic.topic import Topic
+    from magnetar.broker.topic.persistent_topic import PersistentTopic
+    from magnetar.broker.topic.topic import Topic
 
 logger = logging.getLogger(__name__)
 

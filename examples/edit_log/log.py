@@ -18,11 +18,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bookkeeper.errors import LedgerError, NoSuchLedgerError
-from bookkeeper.ledgers import Ledgers, ReadHandle, WriteHandle
 from examples.edit_log.namespace import Edit, Namespace
-from metadata.errors import BadVersionError, OutcomeUnknownError
-from metadata.store import CREATE_ONLY
+from magnetar.bookkeeper.errors import LedgerError, NoSuchLedgerError
+from magnetar.bookkeeper.ledgers import Ledgers, ReadHandle, WriteHandle
+from magnetar.metadata.errors import BadVersionError, OutcomeUnknownError
+from magnetar.metadata.store import CREATE_ONLY
 
 IMAGE_PART_BYTES = 512 * 1024
 

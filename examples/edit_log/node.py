@@ -16,12 +16,12 @@ import logging
 import signal
 from collections.abc import Sequence
 
-from bookkeeper.errors import BookkeeperError
-from bookkeeper.ledgers import connect_ledgers
 from examples.edit_log.log import EditLog, TakenOverError
 from examples.edit_log.namespace import Edit, NamespaceError
-from metadata.coordination import LeaderElection, LeaderState
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.ledgers import connect_ledgers
+from magnetar.metadata.coordination import LeaderElection, LeaderState
+from magnetar.metadata.errors import MetadataError
 
 FOLLOW_S = 0.2  # how often a node looks who leads
 PAUSE_S = 0.02

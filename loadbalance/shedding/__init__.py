@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from loadbalance.config import (
+from magnetar.loadbalance.config import (
     AVG_SHEDDER,
     OVERLOAD_SHEDDER,
     SHEDDERS,
@@ -12,12 +12,12 @@ from loadbalance.config import (
     UNIFORM_SHEDDER,
     strategy_name,
 )
-from loadbalance.shedding.avg import AvgShedder
-from loadbalance.shedding.overload import OverloadShedder
-from loadbalance.shedding.shedder import Shedder
-from loadbalance.shedding.threshold import ThresholdShedder
-from loadbalance.shedding.transfer import TransferShedder
-from loadbalance.shedding.uniform import UniformLoadShedder
+from magnetar.loadbalance.shedding.avg import AvgShedder
+from magnetar.loadbalance.shedding.overload import OverloadShedder
+from magnetar.loadbalance.shedding.shedder import Shedder
+from magnetar.loadbalance.shedding.threshold import ThresholdShedder
+from magnetar.loadbalance.shedding.transfer import TransferShedder
+from magnetar.loadbalance.shedding.uniform import UniformLoadShedder
 
 __all__ = ["Shedder", "make_shedder"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from loadbalance.plan import Plan
-from loadbalance.shedding.shedder import shed_bytes
+from magnetar.loadbalance.plan import Plan
+from magnetar.loadbalance.shedding.shedder import shed_bytes
 
 _MARGIN: Final = 0.05  # below the limit, so that the next message doesn't call for another move
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from loadbalance.model import BundleData
-from loadbalance.plan import Plan, ProjectedLoad
+from magnetar.loadbalance.model import BundleData
+from magnetar.loadbalance.plan import Plan, ProjectedLoad
 
 
 class Shedder(Protocol):

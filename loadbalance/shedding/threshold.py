@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from loadbalance.plan import Plan, ProjectedLoad
-from loadbalance.shedding.shedder import shed_bytes
+from magnetar.loadbalance.plan import Plan, ProjectedLoad
+from magnetar.loadbalance.shedding.shedder import shed_bytes
 
 _MARGIN: Final = 0.05
 _MIB: Final = 1024 * 1024

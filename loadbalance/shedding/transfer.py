@@ -16,8 +16,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loadbalance.plan import Plan, ProjectedLoad
-from loadbalance.shedding.shedder import throughput_of
+from magnetar.loadbalance.plan import Plan, ProjectedLoad
+from magnetar.loadbalance.shedding.shedder import throughput_of
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from loadbalance.model import BundleData
-from loadbalance.plan import Plan, ProjectedLoad
-from loadbalance.shedding.shedder import rate_of, throughput_of
+from magnetar.loadbalance.model import BundleData
+from magnetar.loadbalance.plan import Plan, ProjectedLoad
+from magnetar.loadbalance.shedding.shedder import rate_of, throughput_of
 
 
 class UniformLoadShedder:

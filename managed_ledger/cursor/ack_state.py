@@ -23,10 +23,10 @@ from typing import Final, Protocol, TypeVar
 
 from pyroaring import BitMap
 
-from managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
-from managed_ledger.empty import NO_ITEMS
-from managed_ledger.errors import InvalidPositionError
-from managed_ledger.position import Position, format_position
+from magnetar.managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
+from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.errors import InvalidPositionError
+from magnetar.managed_ledger.position import Position, format_position
 
 _Value = TypeVar("_Value")
 
@@ -47,7 +47,7 @@ _ADOPTED_SETS: Final = 16 << 10
 
 class LedgerPositions(Protocol):
     """What the state asks of its log; a part of
-    `managed_ledger.managed_ledger_view.ManagedLedgerView`."""
+    `magnetar.managed_ledger.managed_ledger_view.ManagedLedgerView`."""
 
     @property
     def last_confirmed(self) -> Position: ...

@@ -14,19 +14,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from bookkeeper.errors import LedgerError
-from managed_ledger.cursor.ack_state import AckState
-from managed_ledger.cursor.cursor_image import CursorImage
-from managed_ledger.cursor.cursor_recovery import recover_state
-from managed_ledger.cursor.cursor_store import CursorNode, CursorStore
-from managed_ledger.cursor.cursor_writer import CursorWriter
-from managed_ledger.cursor.errors import CursorBusyError, CursorFencedError, CursorWriteError
-from managed_ledger.empty import NO_ITEMS
-from managed_ledger.errors import CursorClosedError, ManagedLedgerError
-from managed_ledger.managed_ledger_view import ManagedLedgerView
-from managed_ledger.position import Position
-from metadata.errors import MetadataWriteError
-from metadata.paths import encode_name, join
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger.cursor.ack_state import AckState
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.cursor.cursor_recovery import recover_state
+from magnetar.managed_ledger.cursor.cursor_store import CursorNode, CursorStore
+from magnetar.managed_ledger.cursor.cursor_writer import CursorWriter
+from magnetar.managed_ledger.cursor.errors import (
+    CursorBusyError,
+    CursorFencedError,
+    CursorWriteError,
+)
+from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.errors import CursorClosedError, ManagedLedgerError
+from magnetar.managed_ledger.managed_ledger_view import ManagedLedgerView
+from magnetar.managed_ledger.position import Position
+from magnetar.metadata.errors import MetadataWriteError
+from magnetar.metadata.paths import encode_name, join
 
 AckDone: TypeAlias = Callable[[BaseException | None], None]
 """Called once: None when the acknowledgement is durable, else why it isn't known to be. It is

@@ -19,14 +19,14 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from managed_ledger.cursor.acked_sections import acked_bodies
-from managed_ledger.cursor.cursor_image import CursorImage
-from managed_ledger.cursor.errors import CursorFormatError
-from managed_ledger.cursor.packed_bitmaps import size_in, unpack_bitmaps
-from managed_ledger.cursor.packed_runs import runs_in, unpack_runs
-from managed_ledger.cursor.packed_sets import Piece as SetPiece
-from managed_ledger.cursor.packed_sets import pack_sets, sets_in, unpack_sets
-from managed_ledger.position import Position
+from magnetar.managed_ledger.cursor.acked_sections import acked_bodies
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.cursor.errors import CursorFormatError
+from magnetar.managed_ledger.cursor.packed_bitmaps import size_in, unpack_bitmaps
+from magnetar.managed_ledger.cursor.packed_runs import runs_in, unpack_runs
+from magnetar.managed_ledger.cursor.packed_sets import Piece as SetPiece
+from magnetar.managed_ledger.cursor.packed_sets import pack_sets, sets_in, unpack_sets
+from magnetar.managed_ledger.position import Position
 
 MAGIC: Final = 0xC5
 VERSION: Final = 1

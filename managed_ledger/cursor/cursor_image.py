@@ -7,7 +7,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from managed_ledger.position import Position
+from magnetar.managed_ledger.position import Position
 
 ENTRY_END: Final = 1 << 32
 """Entry ids of acknowledged entries are below this: a bitmap holds 32-bit numbers. Rotation ends

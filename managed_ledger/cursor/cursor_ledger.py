@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bookkeeper.errors import LedgerClosedError, LedgerError
-from managed_ledger.cursor.cursor_format import NO_BASE
-from managed_ledger.cursor.interfaces import CursorLedgerWriter
+from magnetar.bookkeeper.errors import LedgerClosedError, LedgerError
+from magnetar.managed_ledger.cursor.cursor_format import NO_BASE
+from magnetar.managed_ledger.cursor.interfaces import CursorLedgerWriter
 
 AppendDone = Callable[[LedgerError | None], None]
 

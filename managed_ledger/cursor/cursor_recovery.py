@@ -6,19 +6,19 @@ import asyncio
 import logging
 from typing import Final
 
-from bookkeeper.errors import BookkeeperError, NoSuchLedgerError
-from managed_ledger.cursor.ack_state import AckState
-from managed_ledger.cursor.cursor_format import (
+from magnetar.bookkeeper.errors import BookkeeperError, NoSuchLedgerError
+from magnetar.managed_ledger.cursor.ack_state import AckState
+from magnetar.managed_ledger.cursor.cursor_format import (
     CursorRecord,
     ImageReplay,
     decode_slices,
     first_entry_to_read,
 )
-from managed_ledger.cursor.cursor_image import CursorImage
-from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode
-from managed_ledger.errors import OpenFailedError
-from managed_ledger.managed_ledger_view import ManagedLedgerView
-from metadata.errors import MetadataError
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode
+from magnetar.managed_ledger.errors import OpenFailedError
+from magnetar.managed_ledger.managed_ledger_view import ManagedLedgerView
+from magnetar.metadata.errors import MetadataError
 
 _READ_BYTES_MAX: Final = 4 << 20
 

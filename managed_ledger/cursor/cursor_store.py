@@ -20,13 +20,13 @@ from typing import Final
 
 import orjson
 
-from managed_ledger.cursor.cursor_format import decode_node_state
-from managed_ledger.cursor.cursor_image import CursorImage
-from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError
-from managed_ledger.empty import NO_ITEMS
-from managed_ledger.managed_ledger_view import ManagedLedgerView
-from managed_ledger.position import Position
-from metadata.errors import (
+from magnetar.managed_ledger.cursor.cursor_format import decode_node_state
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.cursor.errors import CursorFencedError, CursorFormatError
+from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.managed_ledger_view import ManagedLedgerView
+from magnetar.managed_ledger.position import Position
+from magnetar.metadata.errors import (
     BadVersionError,
     MetadataError,
     MetadataWriteError,
@@ -34,7 +34,7 @@ from metadata.errors import (
     OutcomeUnknownError,
     ValueTooLargeError,
 )
-from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, Versioned
+from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, Versioned
 
 NODE_VERSION: Final = 1
 NO_LEDGER: Final = -1

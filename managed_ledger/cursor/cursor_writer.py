@@ -29,11 +29,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.errors import BookkeeperError, LedgerError
-from managed_ledger.cursor import cursor_store
-from managed_ledger.cursor.ack_state import AckState
-from managed_ledger.cursor.cursor_format import (
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.errors import BookkeeperError, LedgerError
+from magnetar.managed_ledger.cursor import cursor_store
+from magnetar.managed_ledger.cursor.ack_state import AckState
+from magnetar.managed_ledger.cursor.cursor_format import (
     SLICE_WORK_MAX,
     body_sections,
     encode_increment,
@@ -46,15 +46,15 @@ from managed_ledger.cursor.cursor_format import (
     seal_snapshot,
     work_of,
 )
-from managed_ledger.cursor.cursor_image import CursorImage
-from managed_ledger.cursor.cursor_ledger import CursorLedger
-from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, CursorStore, fits
-from managed_ledger.cursor.errors import CursorFencedError, CursorWriteError
-from managed_ledger.empty import NOTHING
-from managed_ledger.managed_ledger_view import ManagedLedgerView
-from managed_ledger.orphan_ledgers import cursor_metadata
-from managed_ledger.position import Position
-from metadata.errors import MetadataError
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.cursor.cursor_ledger import CursorLedger
+from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, CursorStore, fits
+from magnetar.managed_ledger.cursor.errors import CursorFencedError, CursorWriteError
+from magnetar.managed_ledger.empty import NOTHING
+from magnetar.managed_ledger.managed_ledger_view import ManagedLedgerView
+from magnetar.managed_ledger.orphan_ledgers import cursor_metadata
+from magnetar.managed_ledger.position import Position
+from magnetar.metadata.errors import MetadataError
 
 LEDGER_BYTES_MAX: Final = 64 << 20
 """A cursor ledger of this size is rotated, whatever its number of entries."""

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFormatError
+from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerFormatError
 
 
 class CursorFencedError(ManagedLedgerError):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.errors import LedgerError
 
 
 class CursorLedgerWriter(Protocol):
-    """The used part of `bookkeeper.client`'s AsyncLedgerWriter."""
+    """The used part of `magnetar.bookkeeper.client`'s AsyncLedgerWriter."""
 
     ledger_id: int
     on_confirmed: Callable[[int], None] | None

@@ -17,7 +17,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from managed_ledger.cursor.column_codec import (
+from magnetar.managed_ledger.cursor.column_codec import (
     Expander,
     columns_of,
     compressed,

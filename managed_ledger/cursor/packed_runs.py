@@ -17,8 +17,8 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from managed_ledger.cursor.column_codec import from_little, rows_of
-from managed_ledger.cursor.cursor_image import ENTRY_END
+from magnetar.managed_ledger.cursor.column_codec import from_little, rows_of
+from magnetar.managed_ledger.cursor.cursor_image import ENTRY_END
 
 RUNS_MAX: Final = 1 << 20
 """Most runs that a reader accepts in one body."""

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from managed_ledger.cursor.column_codec import (
+from magnetar.managed_ledger.cursor.column_codec import (
     Expander,
     columns_of,
     compressed,

@@ -18,8 +18,8 @@ from typing import Any, Final
 import orjson
 from crc32c import crc32c
 
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.offload.errors import CopyDamagedError
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.offload.errors import CopyDamagedError
 
 FORMAT_VERSION: Final = 1
 _BLOCK_MAGIC: Final = b"MgtB"

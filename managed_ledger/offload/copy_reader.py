@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from bookkeeper.client.ledger_reader import VIEW_BYTES_MIN, EntryRun
-from bookkeeper.errors import NoSuchEntryError
-from managed_ledger.offload.copy_format import MARK_BYTES, RECORD_HEAD, CopyIndex, digest_of_record
-from managed_ledger.offload.errors import CopyDamagedError, OffloadedReadError
-from managed_ledger.offload.interfaces import ObjectStore
-from managed_ledger.offload.metrics import OffloadMetrics
+from magnetar.bookkeeper.client.ledger_reader import VIEW_BYTES_MIN, EntryRun
+from magnetar.bookkeeper.errors import NoSuchEntryError
+from magnetar.managed_ledger.offload.copy_format import (
+    MARK_BYTES,
+    RECORD_HEAD,
+    CopyIndex,
+    digest_of_record,
+)
+from magnetar.managed_ledger.offload.errors import CopyDamagedError, OffloadedReadError
+from magnetar.managed_ledger.offload.interfaces import ObjectStore
+from magnetar.managed_ledger.offload.metrics import OffloadMetrics
 
 
 class CopyReader:

@@ -13,9 +13,9 @@
 
 from __future__ import annotations
 
-from bookkeeper import codes
-from bookkeeper.errors import LedgerError
-from managed_ledger.errors import ManagedLedgerError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger.errors import ManagedLedgerError
 
 
 class OffloadError(ManagedLedgerError):

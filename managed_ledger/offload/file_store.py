@@ -14,11 +14,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.offload.block_offloader import BlockOffloader
-from managed_ledger.offload.errors import OffloadError
-from managed_ledger.offload.locations import FILESYSTEM, URI, path_of_uri
-from managed_ledger.offload.metrics import OffloadMetrics
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.offload.block_offloader import BlockOffloader
+from magnetar.managed_ledger.offload.errors import OffloadError
+from magnetar.managed_ledger.offload.locations import FILESYSTEM, URI, path_of_uri
+from magnetar.managed_ledger.offload.metrics import OffloadMetrics
 
 _FANOUT = 1000
 _TEMPORARY = ".writing"

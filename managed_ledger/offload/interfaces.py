@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bookkeeper.client.ledger_reader import EntryRun
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.offload.context import LedgerCopy
-from managed_ledger.offload.metrics import OffloadMetrics
+from magnetar.bookkeeper.client.ledger_reader import EntryRun
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.offload.context import LedgerCopy
+from magnetar.managed_ledger.offload.metrics import OffloadMetrics
 
 
 class EntryReader(Protocol):

@@ -14,33 +14,37 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from bookkeeper.errors import LedgerError
-from managed_ledger.empty import NOTHING
-from managed_ledger.errors import InvalidPositionError, ManagedLedgerError, ManagedLedgerFencedError
-from managed_ledger.ledger_info_chunks import read_list
-from managed_ledger.ledger_rows import LedgerInfo, PackedRows
-from managed_ledger.logger import logger
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo
-from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
-from managed_ledger.offload.errors import (
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger.empty import NOTHING
+from magnetar.managed_ledger.errors import (
+    InvalidPositionError,
+    ManagedLedgerError,
+    ManagedLedgerFencedError,
+)
+from magnetar.managed_ledger.ledger_info_chunks import read_list
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, PackedRows
+from magnetar.managed_ledger.logger import logger
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
+from magnetar.managed_ledger.offload.errors import (
     NoOffloaderError,
     OffloadBusyError,
     OffloadedReadError,
     OffloadError,
 )
-from managed_ledger.offload.interfaces import CopyJob, EntryReader, LedgerOffloader
-from managed_ledger.offload.policy import (
+from magnetar.managed_ledger.offload.interfaces import CopyJob, EntryReader, LedgerOffloader
+from magnetar.managed_ledger.offload.policy import (
     is_offloaded,
     ledgers_before,
     ledgers_to_copy,
     ledgers_to_release,
 )
-from managed_ledger.offload.tiered_reader import TieredReader
-from managed_ledger.position import EARLIEST, Position
-from metadata.errors import MetadataError
+from magnetar.managed_ledger.offload.tiered_reader import TieredReader
+from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows
-from managed_ledger.offload.config import OffloadConfig
-from managed_ledger.offload.context import CopyState
-from managed_ledger.position import Position
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows
+from magnetar.managed_ledger.offload.config import OffloadConfig
+from magnetar.managed_ledger.offload.context import CopyState
+from magnetar.managed_ledger.position import Position
 
 AT_ONCE = 1000
 

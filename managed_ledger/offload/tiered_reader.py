@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from bookkeeper.client.ledger_reader import EntryRun
-from bookkeeper.errors import (
+from magnetar.bookkeeper.client.ledger_reader import EntryRun
+from magnetar.bookkeeper.errors import (
     BookieTooManyRequestsError,
     LedgerError,
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from managed_ledger.logger import logger
-from managed_ledger.offload.interfaces import EntryReader
-from metadata.errors import MetadataError
+from magnetar.managed_ledger.logger import logger
+from magnetar.managed_ledger.offload.interfaces import EntryReader
+from magnetar.metadata.errors import MetadataError
 
 _DENIALS = (NoSuchEntryError, NoSuchLedgerError)
 

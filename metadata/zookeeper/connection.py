@@ -11,15 +11,15 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from metadata.errors import (
+from magnetar.metadata.errors import (
     AccessDeniedError,
     SessionLostError,
     StoreClosedError,
     StoreUnreachableError,
 )
-from metadata.store import SessionEvent
-from metadata.zookeeper.connecting import Server, reach_one
-from metadata.zookeeper.session import (
+from magnetar.metadata.store import SessionEvent
+from magnetar.metadata.zookeeper.connecting import Server, reach_one
+from magnetar.metadata.zookeeper.session import (
     ENDED,
     LOST,
     SESSION_ENDED,
@@ -30,7 +30,7 @@ from metadata.zookeeper.session import (
     SessionCore,
     ZooKeeperCall,
 )
-from metadata.zookeeper.settings import ZooKeeperSettings
+from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from enum import Enum
 from struct import Struct
 from typing import Any, Final
 
-from metadata.store import SessionEvent
+from magnetar.metadata.store import SessionEvent
 
 #: Own codes of calls, beside the server's, which are 0 or negative.
 LOST: Final = 1

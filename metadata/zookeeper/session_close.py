@@ -7,9 +7,9 @@ there. What its holder sends afterwards is refused.
 import asyncio
 import random
 
-from metadata.errors import StoreUnreachableError
-from metadata.zookeeper.session import DropConnection, SessionCore
-from metadata.zookeeper.settings import ZooKeeperSettings
+from magnetar.metadata.errors import StoreUnreachableError
+from magnetar.metadata.zookeeper.session import DropConnection, SessionCore
+from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
 
 _READ_BYTES = 4096
 _ATTEMPT_MAX_S = 5.0

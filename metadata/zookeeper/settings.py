@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from metadata.paths import ROOT, check_path
+from magnetar.metadata.paths import ROOT, check_path
 
 SCHEME = "zk:"
 _DEFAULT_PORT = 2181

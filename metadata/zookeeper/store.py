@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import Callable
 
-from metadata.argument_checks import check_delete, check_put
-from metadata.errors import (
+from magnetar.metadata.argument_checks import check_delete, check_put
+from magnetar.metadata.errors import (
     AccessDeniedError,
     BadVersionError,
     MetadataWriteError,
     StoreUnreachableError,
 )
-from metadata.paths import ROOT, check_path, parent_of
-from metadata.store import (
+from magnetar.metadata.paths import ROOT, check_path, parent_of
+from magnetar.metadata.store import (
     CREATE_ONLY,
     EventType,
     MetadataEvent,
@@ -21,13 +21,13 @@ from metadata.store import (
     Versioned,
     Watch,
 )
-from metadata.watches import CallbackWatch, PathWatches
-from metadata.zookeeper import wire
-from metadata.zookeeper.connection import ZooKeeperConnection
-from metadata.zookeeper.session import NodeEvent, SessionCore, ZooKeeperCall
-from metadata.zookeeper.session_close import end_session
-from metadata.zookeeper.settings import ZooKeeperSettings
-from metadata.zookeeper.writes import ZooKeeperWrites
+from magnetar.metadata.watches import CallbackWatch, PathWatches
+from magnetar.metadata.zookeeper import wire
+from magnetar.metadata.zookeeper.connection import ZooKeeperConnection
+from magnetar.metadata.zookeeper.session import NodeEvent, SessionCore, ZooKeeperCall
+from magnetar.metadata.zookeeper.session_close import end_session
+from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
+from magnetar.metadata.zookeeper.writes import ZooKeeperWrites
 
 _ROUNDS_MAX = 100
 _LONG_LISTING_BYTES = 64 * 1024

@@ -22,7 +22,7 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from metadata.zookeeper.session import CallKind, ZooKeeperCall
+from magnetar.metadata.zookeeper.session import CallKind, ZooKeeperCall
 
 OK: Final = 0
 NO_NODE: Final = -101

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metadata.errors import (
+from magnetar.metadata.errors import (
     AccessDeniedError,
     BadVersionError,
     EphemeralParentError,
@@ -14,12 +14,12 @@ from metadata.errors import (
     OutcomeUnknownError,
     ValueTooLargeError,
 )
-from metadata.paths import ROOT, join, name_of, parent_of
-from metadata.store import CREATE_ONLY, VALUE_BYTES_MAX
-from metadata.zookeeper import wire
-from metadata.zookeeper.connection import ZooKeeperConnection
-from metadata.zookeeper.session import LOST, CallKind, ZooKeeperCall
-from metadata.zookeeper.unknown_outcome import (
+from magnetar.metadata.paths import ROOT, join, name_of, parent_of
+from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX
+from magnetar.metadata.zookeeper import wire
+from magnetar.metadata.zookeeper.connection import ZooKeeperConnection
+from magnetar.metadata.zookeeper.session import LOST, CallKind, ZooKeeperCall
+from magnetar.metadata.zookeeper.unknown_outcome import (
     ChangeKind,
     NodeState,
     UnansweredChange,

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
-from pipeline.errors import OptionsError, PipelineError
-from pipeline.jobs.tables import ReportTable
-from pipeline.options import TopicChoice
-from pipeline.topics import find_partitions
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
+from magnetar.pipeline.errors import OptionsError, PipelineError
+from magnetar.pipeline.jobs.tables import ReportTable
+from magnetar.pipeline.options import TopicChoice
+from magnetar.pipeline.topics import find_partitions
 
 _CALLS_AT_ONCE: Final = 8
 _QUERY: Final = "getPreciseBacklog=true&subscriptionBacklogSize=true&getEarliestTimeInBacklog=true"

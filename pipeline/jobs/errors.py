@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.errors import PipelineError
+from magnetar.pipeline.errors import PipelineError
 
 
 class JobError(PipelineError):

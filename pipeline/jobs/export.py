@@ -18,13 +18,13 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
-from broker.protocol.topic_name import TopicName
-from pipeline.admin import Admin, parse_access
-from pipeline.errors import DataLossError, OptionsError, PipelineError
-from pipeline.jobs.errors import BrokenExportError, JobError
-from pipeline.jobs.files import Files
-from pipeline.jobs.job_cancellation import apart, cancelled_on_error
-from pipeline.jobs.manifest import (
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.pipeline.admin import Admin, parse_access
+from magnetar.pipeline.errors import DataLossError, OptionsError, PipelineError
+from magnetar.pipeline.jobs.errors import BrokenExportError, JobError
+from magnetar.pipeline.jobs.files import Files
+from magnetar.pipeline.jobs.job_cancellation import apart, cancelled_on_error
+from magnetar.pipeline.jobs.manifest import (
     MANIFESTS,
     DataFile,
     ExportedRange,
@@ -35,14 +35,14 @@ from pipeline.jobs.manifest import (
     number_of,
     run_folder,
 )
-from pipeline.jobs.progress import Progress, size_text
-from pipeline.jobs.spark_errors import spark_errors
-from pipeline.jobs.steps import cut_step
-from pipeline.offsets import BEGINNING, Offset, Offsets, stream_offsets_to_json
-from pipeline.options import Bound, ReadOptions, parse_read_options
-from pipeline.plan import EntryRange, entry_ranges_between, lost_before
-from pipeline.topic_snapshot import TopicSnapshot
-from pipeline.topics import find_partitions, resolve_bound, snapshot_of
+from magnetar.pipeline.jobs.progress import Progress, size_text
+from magnetar.pipeline.jobs.spark_errors import spark_errors
+from magnetar.pipeline.jobs.steps import cut_step
+from magnetar.pipeline.offsets import BEGINNING, Offset, Offsets, stream_offsets_to_json
+from magnetar.pipeline.options import Bound, ReadOptions, parse_read_options
+from magnetar.pipeline.plan import EntryRange, entry_ranges_between, lost_before
+from magnetar.pipeline.topic_snapshot import TopicSnapshot
+from magnetar.pipeline.topics import find_partitions, resolve_bound, snapshot_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -368,7 +368,7 @@ class _Export:
     def _source(self, ranges: Mapping[str, tuple[Offset, Offset]]) -> DataFrame:
         from pyspark.sql import functions as sql
 
-        from pipeline.source import read_topics
+        from magnetar.pipeline.source import read_topics
 
         options = {
             name: text for name, text in self._options.items() if name.lower() not in _BOUNDS
@@ -468,7 +468,7 @@ def _partition_name(topic: str, partition: int) -> str:
 
 def _ddl(columns: Sequence[str]) -> str:
     """Raises OptionsError: an unknown column."""
-    from pipeline.row_columns import COLUMNS, SPARK_TYPES
+    from magnetar.pipeline.row_columns import COLUMNS, SPARK_TYPES
 
     wanted = set(columns or COLUMNS)
     if unknown := wanted.difference(COLUMNS):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from pipeline.errors import OptionsError
-from pipeline.jobs.errors import ExportBusyError, JobError
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.jobs.errors import ExportBusyError, JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from pipeline.admin import Admin, ClusterAccess
-from pipeline.errors import OptionsError, PipelineError
-from pipeline.jobs.job_cancellation import apart, cancelled_on_error
-from pipeline.jobs.progress import Progress
-from pipeline.jobs.skew import SLOTS, SkewStats, gini, range_loads, skew_stats, slot_of
-from pipeline.jobs.spark_errors import spark_errors
-from pipeline.jobs.tables import ReportTable
+from magnetar.pipeline.admin import Admin, ClusterAccess
+from magnetar.pipeline.errors import OptionsError, PipelineError
+from magnetar.pipeline.jobs.job_cancellation import apart, cancelled_on_error
+from magnetar.pipeline.jobs.progress import Progress
+from magnetar.pipeline.jobs.skew import SLOTS, SkewStats, gini, range_loads, skew_stats, slot_of
+from magnetar.pipeline.jobs.spark_errors import spark_errors
+from magnetar.pipeline.jobs.tables import ReportTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -242,7 +242,7 @@ def key_load(
         raise OptionsError(f"top, consumers and ranges: 1 to {SLOTS}")
     from pyspark.sql import functions as sql
 
-    from pipeline.source import read_topics
+    from magnetar.pipeline.source import read_topics
 
     chosen = {name: text for name, text in options.items() if name.lower() not in _CHOICES}
     with (

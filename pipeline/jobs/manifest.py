@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipeline.errors import OptionsError
-from pipeline.jobs.errors import BrokenExportError
-from pipeline.offsets import Offset, Offsets, offset_from_json, offset_to_json
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.jobs.errors import BrokenExportError
+from magnetar.pipeline.offsets import Offset, Offsets, offset_from_json, offset_to_json
 
 FORMAT: Final = "magnetar-export"
 VERSION: Final = 1

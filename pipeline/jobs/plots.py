@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.jobs.errors import JobError
-from pipeline.jobs.progress import size_text
-from pipeline.jobs.skew import SLOTS
-from pipeline.jobs.tables import ReportTable, age_text
-from pipeline.session import check_packages
+from magnetar.pipeline.jobs.errors import JobError
+from magnetar.pipeline.jobs.progress import size_text
+from magnetar.pipeline.jobs.skew import SLOTS
+from magnetar.pipeline.jobs.tables import ReportTable, age_text
+from magnetar.pipeline.session import check_packages
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pipeline.jobs.load import BundleLoad, KeyLoad
+    from magnetar.pipeline.jobs.load import BundleLoad, KeyLoad
 
 FORMATS: Final = (".svg", ".png", ".pdf")
 BARS_MAX: Final = 25

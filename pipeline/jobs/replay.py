@@ -17,17 +17,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from pipeline.admin import Admin, NoSuchTopicError, parse_access
-from pipeline.errors import OptionsError
-from pipeline.jobs.errors import BrokenExportError
-from pipeline.jobs.export import read_export, read_manifests
-from pipeline.jobs.files import Files
-from pipeline.jobs.job_cancellation import cancelled_on_error
-from pipeline.jobs.manifest import MANIFESTS, REPLAYS, Manifest
-from pipeline.jobs.progress import Progress
-from pipeline.jobs.row_rate_limiter import RowRateLimiter
-from pipeline.jobs.spark_errors import spark_errors
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.pipeline.admin import Admin, NoSuchTopicError, parse_access
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.jobs.errors import BrokenExportError
+from magnetar.pipeline.jobs.export import read_export, read_manifests
+from magnetar.pipeline.jobs.files import Files
+from magnetar.pipeline.jobs.job_cancellation import cancelled_on_error
+from magnetar.pipeline.jobs.manifest import MANIFESTS, REPLAYS, Manifest
+from magnetar.pipeline.jobs.progress import Progress
+from magnetar.pipeline.jobs.row_rate_limiter import RowRateLimiter
+from magnetar.pipeline.jobs.spark_errors import spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import pipeline.errors
-from pipeline.errors import PipelineError
-from pipeline.jobs.errors import JobError
+import magnetar.pipeline.errors
+from magnetar.pipeline.errors import PipelineError
+from magnetar.pipeline.jobs.errors import JobError
 
-_OURS: Final = re.compile(r"\bpipeline\.errors\.(\w+): (.+)")
+_OURS: Final = re.compile(r"\bmagnetar\.pipeline\.errors\.(\w+): (.+)")
 _CAUSED: Final = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 _TEXT_MAX: Final = 600
 
@@ -22,7 +22,7 @@ def reason_of(text: str) -> PipelineError:
     """
     found = _OURS.findall(text)
     for name, said in reversed(found):
-        kind = getattr(pipeline.errors, name, None)
+        kind = getattr(magnetar.pipeline.errors, name, None)
         if isinstance(kind, type) and issubclass(kind, PipelineError):
             return kind(said.strip())
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pipeline.offsets import Offset, Offsets
-from pipeline.plan import EntryRange
+from magnetar.pipeline.offsets import Offset, Offsets
+from magnetar.pipeline.plan import EntryRange
 
 
 def cut_step(

@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 import yaml
 
-from bookkeeper.bookie.settings import BookieSettings
-from bookkeeper.replication.settings import ENVIRONMENT_PREFIXES, KEYS, AutoRecoverySettings
-from broker.cli.main import build_parser
-from broker.cli.standalone_command import CLUSTER_DEFAULTS
-from broker.config import BrokerConfig
+from magnetar.bookkeeper.bookie.settings import BookieSettings
+from magnetar.bookkeeper.replication.settings import (
+    ENVIRONMENT_PREFIXES,
+    KEYS,
+    AutoRecoverySettings,
+)
+from magnetar.broker.cli.main import build_parser
+from magnetar.broker.cli.standalone_command import CLUSTER_DEFAULTS
+from magnetar.broker.config import BrokerConfig
 from tests.charts.policies import containers_of
 from tests.charts.renderings import CHART, VALUES, Object, Rendering
 
@@ -137,7 +141,7 @@ def recovery_host(rendering: Rendering) -> str:
 
 
 def _of_broker(pair: Mapping[str, str]) -> bool:
-    from broker.config import _environment_pairs
+    from magnetar.broker.config import _environment_pairs
 
     return bool(_environment_pairs(pair))
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bookkeeper import packet
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig, StorageConfig
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.storage.file_system import FileSystem
-from bookkeeper.storage.os_file_system import OsFileSystem
-from bookkeeper.transport import AddRequest
-from metadata.store import MetadataStore
+from magnetar.bookkeeper import packet
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.storage.file_system import FileSystem
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.metadata.store import MetadataStore
 
 KEY = bytes(20)
 SMALL = StorageConfig(

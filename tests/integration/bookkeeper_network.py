@@ -8,23 +8,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig, StorageConfig
-from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.storage.os_file_system import OsFileSystem
-from bookkeeper.transport_grpc.bookie_server import BookieServer
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.connector import BookieConnector
-from bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
-from bookkeeper.transport_grpc.tls import TlsFiles, server_credentials
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
+from magnetar.bookkeeper.bookie.cookie import read_instance_id
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, server_credentials
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.free_port import free_port
 
 SMALL = StorageConfig(journal_segment_bytes=4 << 20, journal_extend_bytes=1 << 18)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.history_checker import check_stored
 from tests.raw_client import Position, RawClient
 

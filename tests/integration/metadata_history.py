@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from metadata.errors import MetadataError, OutcomeUnknownError, SessionLostError
-from metadata.store import MetadataStore
+from magnetar.metadata.errors import MetadataError, OutcomeUnknownError, SessionLostError
+from magnetar.metadata.store import MetadataStore
 
 PATH = "/register"
 

@@ -13,17 +13,17 @@ import grpc
 import jwt
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.auth import bookie_authenticator as gates
-from bookkeeper.auth.bookie_authenticator import AuthSettings, BookieAuthenticator
-from bookkeeper.auth.errors import CredentialsError
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.errors import BookieUnavailableError
-from bookkeeper.transport_grpc import config
-from bookkeeper.transport_grpc.bookie_server import BookieServer
-from bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, TransportConfig
-from bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
-from bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.auth import bookie_authenticator as gates
+from magnetar.bookkeeper.auth.bookie_authenticator import AuthSettings, BookieAuthenticator
+from magnetar.bookkeeper.auth.errors import CredentialsError
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.transport_grpc import config
+from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
+from magnetar.bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, TransportConfig
+from magnetar.bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 from tests.certificates import Authority
 from tests.integration.bookkeeper_network import Network, eventually, read_all, write
 from tests.integration.test_bookkeeper_network import add
@@ -126,7 +126,7 @@ async def test_refusals_are_in_the_audit_log_and_secrets_are_not(
     network: Network, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = token("orders")
-    with caplog.at_level(logging.WARNING, "bookkeeper.audit"):
+    with caplog.at_level(logging.WARNING, "magnetar.bookkeeper.audit"):
         for _ in range(100):
             await code_of(network.served["b0"].port, "Info", f"Bearer {bad}")
     assert 1 <= len(caplog.records) < 100

@@ -18,18 +18,18 @@ import grpc
 import jwt
 import pytest
 
-from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from bookkeeper.bookie import process as bookies
-from bookkeeper.bookie.http.admin_access import AdminAccess
-from bookkeeper.bookie.http.admin_server import AdminServer, Page
-from bookkeeper.bookie.settings import BookieSettings
-from bookkeeper.proto import bookie_pb2 as pb
-from bookkeeper.replication import process as recoveries
-from bookkeeper.replication.process import AutoRecoveryPart
-from bookkeeper.replication.settings import AutoRecoverySettings
-from bookkeeper.transport_grpc.bookie_server import BookieServer
-from bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, TransportConfig
-from bookkeeper.transport_grpc.read_frames import ReadRequest, encode_read_request
+from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from magnetar.bookkeeper.bookie import process as bookies
+from magnetar.bookkeeper.bookie.http.admin_access import AdminAccess
+from magnetar.bookkeeper.bookie.http.admin_server import AdminServer, Page
+from magnetar.bookkeeper.bookie.settings import BookieSettings
+from magnetar.bookkeeper.proto import bookie_pb2 as pb
+from magnetar.bookkeeper.replication import process as recoveries
+from magnetar.bookkeeper.replication.process import AutoRecoveryPart
+from magnetar.bookkeeper.replication.settings import AutoRecoverySettings
+from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
+from magnetar.bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, TransportConfig
+from magnetar.bookkeeper.transport_grpc.read_frames import ReadRequest, encode_read_request
 from tests.certificates import Authority, Pair
 from tests.integration.bookkeeper_network import eventually
 from tests.zookeeper_process import ZooKeeperProcess

@@ -142,7 +142,7 @@ def test_a_broker_without_the_right_is_told_and_so_is_the_audit_log(
                 assert time.monotonic() < deadline, broker.log
                 time.sleep(0.05)
             assert pulsar.Result.Ok not in results
-    assert [bookie for bookie in bookies if "bookkeeper.audit" in bookie.log]
+    assert [bookie for bookie in bookies if "magnetar.bookkeeper.audit" in bookie.log]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.transport_grpc.bookie_server import BookieServer
-from bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
-from bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
+from magnetar.bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 from tests.certificates import Authority
 from tests.integration.bookkeeper_network import (
     TRANSPORT,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.http.admin_pages import AdminPages
-from bookkeeper.bookie.http.admin_server import AdminServer, HttpResponse
-from bookkeeper.origin_check import pages_check
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.http.admin_pages import AdminPages
+from magnetar.bookkeeper.bookie.http.admin_server import AdminServer, HttpResponse
+from magnetar.bookkeeper.origin_check import pages_check
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.integration.bookie_node import Node
 
 
@@ -123,7 +123,7 @@ async def _end(writer: asyncio.StreamWriter) -> None:
 async def test_a_crowd_is_turned_away_and_a_silent_one_cut(
     endpoint: AdminEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookkeeper.bookie.http.admin_server._HEAD_S_MAX", 0.2)
+    monkeypatch.setattr("magnetar.bookkeeper.bookie.http.admin_server._HEAD_S_MAX", 0.2)
     silent = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(64)]
     deadline = asyncio.get_running_loop().time() + 30
     while await endpoint.get("/heartbeat") != (200, b"OK\n"):  # once those are cut
@@ -138,7 +138,7 @@ async def test_a_crowd_is_turned_away_and_a_silent_one_cut(
 async def test_a_crowd_of_one_address_leaves_room_for_others(
     endpoint: AdminEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookkeeper.bookie.http.admin_server._HEAD_S_MAX", 600)
+    monkeypatch.setattr("magnetar.bookkeeper.bookie.http.admin_server._HEAD_S_MAX", 600)
     here = ("127.0.0.2", 0)
     crowd = [
         await asyncio.open_connection("127.0.0.1", endpoint.port, local_addr=here)

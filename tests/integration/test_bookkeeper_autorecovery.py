@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.ledgers import Ledgers, connect_ledgers
-from bookkeeper.replication.fragments import fragments_of
-from bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
-from bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.ledgers import Ledgers, connect_ledgers
+from magnetar.bookkeeper.replication.fragments import fragments_of
+from magnetar.bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from tests.autorecovery_process import AutoRecoveryProcess, parse_metrics, read_page, run_command
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import random
 
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.replication.admin_pages import AutoRecoveryPages
-from bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.service_info import AVAILABLE_PATH, ServiceInfo
-from broker.http.metrics.prometheus_page import PrometheusPage
-from broker.http.metrics.replication_metrics import add_replication_metrics
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.replication.admin_pages import AutoRecoveryPages
+from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, ServiceInfo
+from magnetar.broker.http.metrics.prometheus_page import PrometheusPage
+from magnetar.broker.http.metrics.replication_metrics import add_replication_metrics
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.autorecovery_process import parse_metrics
 from tests.integration.bookkeeper_network import eventually
 

@@ -11,27 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes, packet
-from bookkeeper.bookie import cookie as cookies
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.client.ledger_store import ledger_path
-from bookkeeper.errors import (
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie import cookie as cookies
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.client.ledger_store import ledger_path
+from magnetar.bookkeeper.errors import (
     BookieClosedError,
     CookieMismatchError,
     CorruptFileError,
     DirectoryLockedError,
     UnknownLedgerStateError,
 )
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
-from bookkeeper.storage.lmdb_store import LmdbStore
-from bookkeeper.storage.memory_file_system import MemoryFileSystem
-from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.storage.os_file_system import OsFileSystem
-from bookkeeper.transport import AddRequest, BookieClient
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
+from magnetar.bookkeeper.storage.lmdb_store import LmdbStore
+from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.bookkeeper.transport import AddRequest, BookieClient
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, SMALL, Node, Registry, add, request
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig, StorageConfig
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import LedgerError, LedgerFencedError
-from bookkeeper.storage.os_file_system import OsFileSystem
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import LedgerError, LedgerFencedError
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 SMALL = StorageConfig(journal_segment_bytes=1 << 20, journal_extend_bytes=1 << 18)
 

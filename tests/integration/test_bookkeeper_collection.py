@@ -11,23 +11,28 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import GarbageCollectionConfig
-from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from bookkeeper.bookie.gc.metadata_freshness import COLLECTORS_PATH, MetadataFreshnessCheck
-from bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
-from bookkeeper.bookie.http.admin_pages import AdminPages
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.client.ledger_store import LedgerRange, LedgerStore
-from bookkeeper.errors import CookieMismatchError, LedgerError
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState, replace_members
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.storage.memory_file_system import MemoryFileSystem
-from bookkeeper.storage.memory_store import MemoryStore
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.store import MetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import GarbageCollectionConfig
+from magnetar.bookkeeper.bookie.cookie import read_instance_id
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.bookie.gc.metadata_freshness import COLLECTORS_PATH, MetadataFreshnessCheck
+from magnetar.bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
+from magnetar.bookkeeper.bookie.http.admin_pages import AdminPages
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.client.ledger_store import LedgerRange, LedgerStore
+from magnetar.bookkeeper.errors import CookieMismatchError, LedgerError
+from magnetar.bookkeeper.ledger_metadata import (
+    EnsembleSegment,
+    LedgerMetadata,
+    LedgerState,
+    replace_members,
+)
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, add
 
 

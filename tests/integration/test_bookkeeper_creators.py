@@ -10,19 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from bookkeeper.bookie.integrity.integrity_service import IntegrityService, IntegrityServiceConfig
-from bookkeeper.bookie.re_adds import DuplicateCheck
-from bookkeeper.client.ledger_store import ledger_path
-from bookkeeper.errors import OtherCreatorError
-from bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, encode_head
-from bookkeeper.transport import AddRequest
-from broker.http.metrics.bookie_metrics import add_bookie_metrics
-from broker.http.metrics.prometheus_page import PrometheusPage
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.store import MetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.bookie.integrity.integrity_service import (
+    IntegrityService,
+    IntegrityServiceConfig,
+)
+from magnetar.bookkeeper.bookie.re_adds import DuplicateCheck
+from magnetar.bookkeeper.client.ledger_store import ledger_path
+from magnetar.bookkeeper.errors import OtherCreatorError
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, encode_head
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.broker.http.metrics.bookie_metrics import add_bookie_metrics
+from magnetar.broker.http.metrics.prometheus_page import PrometheusPage
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, request
 
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie import deferred_sync
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
-from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.transport import AddRequest, BookieClient
-from bookkeeper.transport_grpc.bookie_server import BookieServer
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie import deferred_sync
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.transport import AddRequest, BookieClient
+from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, request
 from tests.integration.bookkeeper_network import eventually
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.bookie.storage.directories import MEMBER_FILE, SET_FILE, open_directories
-from bookkeeper.client.ledger_store import LedgerStore, ledger_path
-from bookkeeper.errors import CookieMismatchError, DirectoryLockedError
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, encode
-from bookkeeper.storage.file_system import FileSystem
-from bookkeeper.storage.os_file_system import OsFileSystem
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.store import MetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.bookie.storage.directories import MEMBER_FILE, SET_FILE, open_directories
+from magnetar.bookkeeper.client.ledger_store import LedgerStore, ledger_path
+from magnetar.bookkeeper.errors import CookieMismatchError, DirectoryLockedError
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, encode
+from magnetar.bookkeeper.storage.file_system import FileSystem
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, SMALL, add
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bookkeeper import codes, packet
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
-from bookkeeper.transport import AddRequest, BookieClient
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.factory import connect_store
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
+from magnetar.bookkeeper.transport import AddRequest, BookieClient
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess
 

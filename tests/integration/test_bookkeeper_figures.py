@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.store import MetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import Node, Registry, add
 
 

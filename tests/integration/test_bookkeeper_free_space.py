@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from bookkeeper.client.free_space import FreeSpace
-from bookkeeper.client.placement import PlacementConfig
-from bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.client.free_space import FreeSpace
+from magnetar.bookkeeper.client.placement import PlacementConfig
+from magnetar.bookkeeper.client.pool_placement import placement_for
 from tests.integration.bookkeeper_network import Network, eventually
 
 

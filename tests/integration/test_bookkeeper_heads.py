@@ -11,36 +11,36 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.read_only_client import ReadOnlyBookieClient
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import ClientConfig, LedgerConfig
-from bookkeeper.client.entry_prefix_reader import EntryPrefixReader
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.entry_prefixes import PIECE_BYTES_MAX, READ_BYTES_MAX, read_cut
-from bookkeeper.errors import BadRequestError
-from bookkeeper.transport import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.cookie import read_instance_id
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie.read_only_client import ReadOnlyBookieClient
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
+from magnetar.bookkeeper.client.entry_prefix_reader import EntryPrefixReader
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.entry_prefixes import PIECE_BYTES_MAX, READ_BYTES_MAX, read_cut
+from magnetar.bookkeeper.errors import BadRequestError
+from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
     BookieClient,
     EntryPrefixesReply,
     Stripe,
     TruncatedReply,
 )
-from bookkeeper.transport_grpc import bookie_server
-from bookkeeper.transport_grpc.byte_semaphore import ByteSemaphore
-from bookkeeper.transport_grpc.connector import BookieConnector
-from bookkeeper.transport_grpc.errors import FrameError
-from bookkeeper.transport_grpc.read_frames import (
+from magnetar.bookkeeper.transport_grpc import bookie_server
+from magnetar.bookkeeper.transport_grpc.byte_semaphore import ByteSemaphore
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper.transport_grpc.read_frames import (
     FLAG_FENCE,
     READ_REQUEST,
     ReadRequest,
     decode_read_request,
 )
-from metadata.factory import connect_store
+from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.integration.bookkeeper_network import TRANSPORT, Network, eventually, write
 from tests.integration.failure_tools import flip_byte

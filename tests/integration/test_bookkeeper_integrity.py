@@ -11,26 +11,29 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes, packet
-from bookkeeper.bookie.gc.compaction import Compaction, compact_steps
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from bookkeeper.bookie.gc.garbage_scan import drop_steps
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
-from bookkeeper.bookie.integrity.integrity_service import IntegrityService, IntegrityServiceConfig
-from bookkeeper.bookie.integrity.replica_source import EnsembleReplicaSource
-from bookkeeper.bookie.integrity.scrubber import ScrubConfig
-from bookkeeper.client.async_ledger_recovery import recover_ledger
-from bookkeeper.client.config import ClientConfig, LedgerConfig
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import LedgerRecoveryError, UnknownLedgerStateError
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.transport import AddRequest
-from bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.gc.compaction import Compaction, compact_steps
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.bookie.gc.garbage_scan import drop_steps
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
+from magnetar.bookkeeper.bookie.integrity.integrity_service import (
+    IntegrityService,
+    IntegrityServiceConfig,
+)
+from magnetar.bookkeeper.bookie.integrity.replica_source import EnsembleReplicaSource
+from magnetar.bookkeeper.bookie.integrity.scrubber import ScrubConfig
+from magnetar.bookkeeper.client.async_ledger_recovery import recover_ledger
+from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import LedgerRecoveryError, UnknownLedgerStateError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from tests.integration.bookie_node import Node, add
 from tests.integration.bookkeeper_network import Network, Served, eventually, read_all, write
 
@@ -437,7 +440,7 @@ async def test_a_start_that_ends_before_all_is_marked_is_no_healthy_one(
         raise Cut
 
     with monkeypatch.context() as patch:
-        patch.setattr("bookkeeper.bookie.open_bookie.enter_limbo", cut)
+        patch.setattr("magnetar.bookkeeper.bookie.open_bookie.enter_limbo", cut)
         with pytest.raises(Cut):
             await Node(cluster.directory / "b1", cluster.store, accept_data_loss=True).start()
     await cluster.start("b1")  # nobody said again that it lost something

@@ -15,12 +15,12 @@ import httpx
 import pulsar
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client import quorum
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.factory import connect_store
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.integration.test_bookkeeper_processes import poll, read_ledgers

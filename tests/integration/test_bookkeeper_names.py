@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie import registration
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.limbo import note_steps
-from bookkeeper.client.ledger_store import ledger_path
-from bookkeeper.errors import CookieMismatchError, MissingFileError
-from bookkeeper.service_info import AVAILABLE_PATH
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie import registration
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.limbo import note_steps
+from magnetar.bookkeeper.client.ledger_store import ledger_path
+from magnetar.bookkeeper.errors import CookieMismatchError, MissingFileError
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.integration.bookie_node import KEY, Node, add
 
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import grpc
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.errors import BookieUnavailableError, LedgerFencedError
-from bookkeeper.proto import bookie_pb2 as pb
-from bookkeeper.service_info import AVAILABLE_PATH, ServiceInfo
-from bookkeeper.transport import AddRequest
-from bookkeeper.transport_grpc.bookie_server import BookieServer
-from bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, INSTANCE_HEADER, SERVICE
-from bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
-from bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.cookie import read_instance_id
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerFencedError
+from magnetar.bookkeeper.proto import bookie_pb2 as pb
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, ServiceInfo
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
+from magnetar.bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, INSTANCE_HEADER, SERVICE
+from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 from tests.certificates import Authority
 from tests.integration.bookie_node import KEY, request
 from tests.integration.bookkeeper_network import (

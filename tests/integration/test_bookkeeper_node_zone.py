@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.network_location import ZONE_LABEL
-from bookkeeper.node_zone import ZoneUnknownError, zone_of
+from magnetar.bookkeeper.network_location import ZONE_LABEL
+from magnetar.bookkeeper.node_zone import ZoneUnknownError, zone_of
 from tests.certificates import Authority
 from tests.free_port import free_port
 

@@ -14,10 +14,10 @@ import httpx
 import pulsar
 import pytest
 
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.quorum import write_sets
-from bookkeeper.ledger_metadata import LedgerMetadata
-from metadata.factory import connect_store
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.quorum import write_sets
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.zookeeper_process import ZooKeeperProcess

@@ -13,12 +13,12 @@ import httpx
 import pulsar
 import pytest
 
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, ServiceInfo
-from broker.protocol import pulsar_api_pb2 as pb
-from metadata.factory import connect_store
-from metadata.paths import encode_name
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, ServiceInfo
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.paths import encode_name
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.certificates import Authority

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes, packet
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.bookie.storage.entry_log import DIRECTORY
-from bookkeeper.bookie.storage.read_ahead import ReadAhead
-from bookkeeper.storage.memory_file_system import MemoryFileSystem
-from bookkeeper.storage.memory_store import MemoryStore
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.store import MetadataStore
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.bookie.storage.entry_log import DIRECTORY
+from magnetar.bookkeeper.bookie.storage.read_ahead import ReadAhead
+from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import SMALL, Node, add
 
 

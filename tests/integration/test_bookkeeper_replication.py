@@ -11,16 +11,16 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from bookkeeper.bookie.cookie import COOKIES_PATH
-from bookkeeper.errors import BookkeeperError
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.ledgers import Ledgers, connect_ledgers
-from bookkeeper.replication.decommission import DecommissionState, decommission
-from bookkeeper.replication.fragments import fragments_of
-from bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from managed_ledger.orphan_ledgers import COMPONENT, COMPONENT_VALUE, LOG_NAME
-from metadata.paths import encode_name
+from magnetar.bookkeeper.bookie.cookie import COOKIES_PATH
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.ledgers import Ledgers, connect_ledgers
+from magnetar.bookkeeper.replication.decommission import DecommissionState, decommission
+from magnetar.bookkeeper.replication.fragments import fragments_of
+from magnetar.bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.managed_ledger.orphan_ledgers import COMPONENT, COMPONENT_VALUE, LOG_NAME
+from magnetar.metadata.paths import encode_name
 from tests.autorecovery_process import AutoRecoveryProcess
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pulsar
 
-from metadata.factory import connect_store
-from metadata.store import MetadataStore
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.store import MetadataStore
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.zookeeper_process import ZooKeeperProcess

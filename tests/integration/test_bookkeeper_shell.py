@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from bookkeeper.ledgers import Ledgers, connect_ledgers
-from broker.cli.main import main
+from magnetar.bookkeeper.ledgers import Ledgers, connect_ledgers
+from magnetar.broker.cli.main import main
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess
 
@@ -252,7 +252,7 @@ def test_a_decommission_tells_what_it_waits_for(
     # Nobody repairs: the decommission waits, until it is done by hand.
     words = ("bookie-shell", "--metadata", url, "--json", "decommissionbookie", gone)
     with subprocess.Popen(
-        [sys.executable, "-m", "broker.cli.main", *words], stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "magnetar.broker.cli.main", *words], stdout=subprocess.DEVNULL
     ) as decommission:
         try:
             poll(

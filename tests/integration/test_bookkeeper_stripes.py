@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.packet import decode_header
-from bookkeeper.transport import ALL_ENTRIES, BookieClient, Stripe
-from bookkeeper.transport_grpc import bookie_server
-from bookkeeper.transport_grpc.errors import FrameError
-from bookkeeper.transport_grpc.read_frames import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.packet import decode_header
+from magnetar.bookkeeper.transport import ALL_ENTRIES, BookieClient, Stripe
+from magnetar.bookkeeper.transport_grpc import bookie_server
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper.transport_grpc.read_frames import (
     FLAG_FENCE,
     READ_REQUEST,
     ReadRequest,

@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import (
     ClientConfig,
     LedgerConfig,
     ReadConfig,
     SpeculationConfig,
     WriteConfig,
 )
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.transport import ReadReply
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.connector import BookieConnector
-from metadata.factory import connect_store
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.transport import ReadReply
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.child_process import ChildProcess
 from tests.integration.bookie_node import KEY

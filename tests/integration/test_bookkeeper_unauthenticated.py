@@ -25,10 +25,10 @@ import grpc
 import jwt
 import pytest
 
-from bookkeeper.bookie.http.admin_access import OPEN_PATHS
-from bookkeeper.ledgers import connect_ledgers
-from bookkeeper.proto import bookie_pb2 as pb
-from bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, TransportConfig
+from magnetar.bookkeeper.bookie.http.admin_access import OPEN_PATHS
+from magnetar.bookkeeper.ledgers import connect_ledgers
+from magnetar.bookkeeper.proto import bookie_pb2 as pb
+from magnetar.bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, TransportConfig
 from tests.autorecovery_process import AutoRecoveryProcess
 from tests.bookie_process import BookieProcess
 from tests.child_process import ChildProcess

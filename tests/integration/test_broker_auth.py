@@ -19,7 +19,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 import magnetar
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.embedding import EmbeddedBroker
 from magnetar.errors import EmbeddedError
 from magnetar.fresh_namespace import FreshNamespace

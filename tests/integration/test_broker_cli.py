@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import magnetar
-from broker.cli.admin_commands import GROUPS, commands_of
-from broker.cli.admin_commands.model import AdminCommand
-from broker.cli.main import main
+from magnetar.broker.cli.admin_commands import GROUPS, commands_of
+from magnetar.broker.cli.admin_commands.model import AdminCommand
+from magnetar.broker.cli.main import main
 from magnetar.embedding import EmbeddedBroker
 
 Admin = Callable[..., list[str]]

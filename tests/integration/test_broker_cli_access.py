@@ -29,7 +29,7 @@ class Guarded:
         """What a command printed; it must succeed, or with ``ok=False`` fail."""
         environment = {"XDG_CONFIG_HOME": str(self.folder), "PATH": "/usr/bin:/bin"}
         done = subprocess.run(
-            [sys.executable, "-m", "broker.cli.main", *map(str, words)],
+            [sys.executable, "-m", "magnetar.broker.cli.main", *map(str, words)],
             capture_output=True,
             text=True,
             timeout=120,

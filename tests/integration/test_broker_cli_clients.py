@@ -15,7 +15,7 @@ import pulsar
 import pytest
 
 import magnetar
-from broker.cli.main import main
+from magnetar.broker.cli.main import main
 from magnetar.embedding import EmbeddedBroker
 
 Cli = Callable[..., list[str]]
@@ -225,7 +225,7 @@ def test_a_listener_that_no_broker_has(cli: Cli, topic: str, command: str) -> No
 
 def test_a_rate(cli: Cli, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("broker.cli.payloads.time.sleep", waits.append)
+    monkeypatch.setattr("magnetar.broker.cli.payloads.time.sleep", waits.append)
     cli("produce", topic, "-m", "x", "-n", "4", "-r", "0.001")
     assert [round(wait, -2) for wait in waits] == [0.0, 1000.0, 2000.0, 3000.0]
 
@@ -276,7 +276,7 @@ def test_reading_from_a_message(cli: Cli, client: pulsar.Client, topic: str) -> 
 def test_all_topics_that_match_also_new_ones(
     cli: Cli, client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.cli.consume_command.LOOK_FOR_TOPICS_S", 0.05)
+    monkeypatch.setattr("magnetar.broker.cli.consume_command.LOOK_FOR_TOPICS_S", 0.05)
     client.create_producer(f"{topic}-one").send(b"one")
     client.create_producer(f"other-{topic}-one").send(b"not this")
     cli("admin", "topics", "create-partitioned-topic", f"{topic}-two", "-p", "2")

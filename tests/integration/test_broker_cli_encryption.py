@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 import magnetar
-from broker.cli.main import main
+from magnetar.broker.cli.main import main
 from magnetar.embedding import EmbeddedBroker
 
 Cli = Callable[..., list[str]]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import magnetar
-from broker.cli.client_auth import ClientAuth
-from broker.cli.errors import CliError
+from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.cli.errors import CliError
 from magnetar.embedding import EmbeddedBroker
 from tests.open_id_issuer import Issuer
 
@@ -37,7 +37,7 @@ def _params(issuer: Issuer, folder: Path, **changes: Any) -> str:
 
 def _run(broker: EmbeddedBroker, folder: Path, *words: str, ok: bool = True) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", *words],
+        [sys.executable, "-m", "magnetar.broker.cli.main", *words],
         capture_output=True,
         text=True,
         timeout=120,

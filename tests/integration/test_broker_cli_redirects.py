@@ -16,12 +16,12 @@ from typing import Any, Self
 import jwt
 import pytest
 
-from broker.cli.admin_client import AdminClient
-from broker.cli.client_auth import ClientAuth
-from broker.cli.errors import CliError
-from broker.cli.main import main
-from pipeline.admin import Admin, parse_access
-from pipeline.errors import SegmentsUnavailableError
+from magnetar.broker.cli.admin_client import AdminClient
+from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.main import main
+from magnetar.pipeline.admin import Admin, parse_access
+from magnetar.pipeline.errors import SegmentsUnavailableError
 from tests.certificates import Authority, Pair
 
 CREDENTIALS = {"Authorization": "Bearer secret"}
@@ -187,7 +187,7 @@ def test_over_tls_only_whom_our_authority_signed_is_shown_credentials(
 def test_the_pipeline_shows_its_token_to_owners_only(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.admin._PAUSES_S", (0.0,))
+    monkeypatch.setattr("magnetar.pipeline.admin._PAUSES_S", (0.0,))
     first, owner = serve(), serve()
     path = "/admin/v2/persistent/public/default/t/partitions"
     owner.answer = {"partitions": 3}

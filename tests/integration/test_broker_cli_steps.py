@@ -14,7 +14,7 @@ import pulsar
 import pytest
 
 import magnetar
-from broker.cli.main import main
+from magnetar.broker.cli.main import main
 from magnetar.embedding import EmbeddedBroker
 
 Admin = Callable[..., list[str]]
@@ -215,7 +215,7 @@ def test_waiting_for_a_compaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url, server = part
-    monkeypatch.setattr("broker.cli.multi_call.time.sleep", lambda _: None)
+    monkeypatch.setattr("magnetar.broker.cli.multi_call.time.sleep", lambda _: None)
     path = "/admin/v2/persistent/public/default/x/compaction"
     running = ("GET", path, 200, {"status": "RUNNING"})
     server.answers[:] = [running, running, ("GET", path, 200, {"status": "SUCCESS"})]

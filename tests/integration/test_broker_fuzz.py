@@ -22,8 +22,8 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_body, encode_command, encode_payload_command
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_body, encode_command, encode_payload_command
 from tests.raw_client import ConnectionClosedError, RawClient
 from tests.standalone_process import StandaloneProcess
 

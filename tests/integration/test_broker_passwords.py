@@ -20,17 +20,17 @@ import httpx
 import pulsar
 import pytest
 
-from bookkeeper.auth.tokens import Principal
-from broker.auth import password_checks
-from broker.auth.authenticator import Authenticator
-from broker.auth.basic import BasicProvider
-from broker.auth.chain import Credentials, ProviderChain
-from broker.auth.errors import TooManyChecksError
-from broker.auth.password_checks import PasswordChecks
-from broker.errors import AuthenticationError
-from broker.http.middleware.authentication import AuthenticationMiddleware
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import FrameReader, encode_command
+from magnetar.bookkeeper.auth.tokens import Principal
+from magnetar.broker.auth import password_checks
+from magnetar.broker.auth.authenticator import Authenticator
+from magnetar.broker.auth.basic import BasicProvider
+from magnetar.broker.auth.chain import Credentials, ProviderChain
+from magnetar.broker.auth.errors import TooManyChecksError
+from magnetar.broker.auth.password_checks import PasswordChecks
+from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import FrameReader, encode_command
 from tests.raw_client import RawClient
 from tests.standalone_process import StandaloneProcess
 from tests.unit.broker_service.doubles import Broker
@@ -114,14 +114,19 @@ async def test_the_process_is_small_humble_and_knows_no_secrets(
 
 def test_the_process_imports_little_of_the_broker() -> None:
     program = (
-        "import sys; from broker.auth import password_process;"
+        "import sys; from magnetar.broker.auth import password_process;"
         " print(*sorted(name for name in sys.modules if name.split('.')[0] in"
-        " ('broker', 'bookkeeper', 'asyncio', 'pydantic', 'jwt', 'passlib', 'cryptography')))"
+        " ('magnetar', 'asyncio', 'pydantic', 'jwt', 'passlib', 'cryptography')))"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert loaded.stdout.split() == [
-        *(b"broker", b"broker.auth", b"broker.auth.password_hashes"),
-        *(b"broker.auth.password_process", b"broker.cpu_scheduling"),
+        *(
+            b"magnetar",
+            b"magnetar.broker",
+            b"magnetar.broker.auth",
+            b"magnetar.broker.auth.password_hashes",
+        ),
+        *(b"magnetar.broker.auth.password_process", b"magnetar.broker.cpu_scheduling"),
     ]
 
 
@@ -317,7 +322,7 @@ async def test_an_end_is_told_to_who_waits(tmp_path: Path) -> None:
 
 PARENT = """
 import asyncio, sys
-from broker.auth import password_checks
+from magnetar.broker.auth import password_checks
 
 password_checks._SLOW_S = 3600  # a slow one is not replaced by another process
 

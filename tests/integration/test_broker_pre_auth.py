@@ -18,13 +18,13 @@ import jwt
 import pytest
 
 import magnetar
-from broker.config import BrokerConfig
-from broker.listener import pre_auth_acceptor as acceptor_module
-from broker.listener.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
-from broker.listener.tls import TlsListener, listening_socket
-from broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_command
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.listener import pre_auth_acceptor as acceptor_module
+from magnetar.broker.listener.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
+from magnetar.broker.listener.tls import TlsListener, listening_socket
+from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_command
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority
 from tests.free_port import free_port

@@ -16,12 +16,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import magnetar
-from broker.auth.authenticator import Authenticator
-from broker.auth.chain import ProviderChain
-from broker.http.middleware.authentication import AuthenticationMiddleware
-from broker.http.middleware.request_context import HttpMetrics
-from broker.http.server import http_pre_auth as http_pre_auth
-from broker.http.server.fast_rejector import HEAD_BYTES_MAX, FastRejector
+from magnetar.broker.auth.authenticator import Authenticator
+from magnetar.broker.auth.chain import ProviderChain
+from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
+from magnetar.broker.http.middleware.request_context import HttpMetrics
+from magnetar.broker.http.server import http_pre_auth as http_pre_auth
+from magnetar.broker.http.server.fast_rejector import HEAD_BYTES_MAX, FastRejector
 from magnetar.embedding import EmbeddedBroker
 
 SECRET = bytes(range(7, 39))

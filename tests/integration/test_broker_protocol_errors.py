@@ -17,8 +17,8 @@ from collections.abc import Iterator
 import pytest
 from crc32c import crc32c
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_command
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_command
 from tests.raw_client import ConnectionClosedError, RawClient
 
 PING = bytes.fromhex("00000009000000050812920100")

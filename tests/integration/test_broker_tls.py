@@ -19,9 +19,9 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 import magnetar
-from broker.auth.certificate import common_name
-from broker.config import BrokerConfig, ConfigError
-from broker.listener.tls import TlsListener, server_context
+from magnetar.broker.auth.certificate import common_name
+from magnetar.broker.config import BrokerConfig, ConfigError
+from magnetar.broker.listener.tls import TlsListener, server_context
 from magnetar.embedding import EmbeddedBroker
 from magnetar.errors import EmbeddedError
 from tests.certificates import Authority, Pair
@@ -311,7 +311,7 @@ async def test_the_timer_notices_changed_files(authority: Authority) -> None:
 async def test_connections_that_only_hang_are_few_and_leave_room(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.listener.tls._HANDSHAKES_MAX", 4)  # of one address: 2
+    monkeypatch.setattr("magnetar.broker.listener.tls._HANDSHAKES_MAX", 4)  # of one address: 2
     config = BrokerConfig().with_keys(_settings(authority.sign("localhost")))
     listener = TlsListener(config, _Echo, backlog=16)
     port = await listener.start("127.0.0.1", 0, "test")

@@ -23,8 +23,8 @@ import pytest
 from websockets.sync.client import connect
 
 import magnetar
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import FrameReader, encode_command
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import FrameReader, encode_command
 from tests.standalone_process import StandaloneProcess
 
 FIRST_SEED = int(os.environ.get("MAGNETAR_LOGIN_SEED", "0"))

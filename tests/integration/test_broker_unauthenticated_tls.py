@@ -24,8 +24,8 @@ import pulsar
 import pytest
 
 import magnetar
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import FrameReader
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import FrameReader
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority, Pair
 from tests.integration.test_broker_unauthenticated import (

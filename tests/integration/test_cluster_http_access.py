@@ -9,9 +9,9 @@ import httpx
 import jwt
 import pytest
 
-from broker.cli.client_auth import ClientAuth
-from pipeline.admin import Admin, ClusterAccess
-from pipeline.errors import PipelineError
+from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.pipeline.admin import Admin, ClusterAccess
+from magnetar.pipeline.errors import PipelineError
 from tests.cluster_process import ClusterProcess
 from tests.integration.failure_tools import wait_until
 
@@ -119,7 +119,9 @@ def test_the_other_broker_is_asked_in_the_name_of_the_caller(cluster: Cluster, t
     logs = sorted((cluster.process.data / "logs").glob("broker-*.log"))
     said = "".join(log.read_text() for log in logs)
     asked = [
-        line for line in said.splitlines() if "broker.audit" in line and "role=broker " in line
+        line
+        for line in said.splitlines()
+        if "magnetar.broker.audit" in line and "role=broker " in line
     ]
     assert [line for line in asked if "skip_all" in line and "cons" in line], asked
 

@@ -144,7 +144,7 @@ def test_a_cluster_lives_through_kills_and_restarts(tmp_path: Path) -> None:
 
 def run_cluster(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", "cluster", *options],
+        [sys.executable, "-m", "magnetar.broker.cli.main", "cluster", *options],
         capture_output=True,
         text=True,
         timeout=60,

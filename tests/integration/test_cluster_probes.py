@@ -15,7 +15,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.child_process import ChildProcess
 from tests.free_port import free_port
 from tests.integration.failure_tools import new_topic, wait_until
@@ -44,7 +44,7 @@ class Role(ChildProcess):
         settings = ["metadataStoreSessionTimeoutMillis=6000"]
         settings += [*ONE_COPY, "advertisedAddress=127.0.0.1"] if word == "broker" else http
         self._command = [
-            *(sys.executable, "-m", "broker.cli.main", word, "--metadata", metadata_url),
+            *(sys.executable, "-m", "magnetar.broker.cli.main", word, "--metadata", metadata_url),
             *options[word],
             *(part for text in settings for part in ("--set", text)),
         ]
@@ -366,7 +366,7 @@ def _drain(bookie: Role, *options: str) -> subprocess.CompletedProcess[str]:
         [
             sys.executable,
             "-m",
-            "broker.cli.main",
+            "magnetar.broker.cli.main",
             "bookie-drain",
             bookie.web_url,
             *options,

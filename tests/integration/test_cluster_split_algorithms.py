@@ -10,7 +10,7 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from bundles.hash_ranges import topic_hash
+from magnetar.bundles.hash_ranges import topic_hash
 from tests.cluster_process import ClusterProcess
 from tests.cluster_tools import WAIT_S, all_go_on, get, owned_bundles, stop_and_check
 from tests.cluster_traffic import TopicTraffic, start_traffic

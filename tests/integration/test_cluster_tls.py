@@ -17,7 +17,7 @@ import psutil
 import pulsar
 import pytest
 
-from broker.cli.web_socket import WebSocket, open_web_socket
+from magnetar.broker.cli.web_socket import WebSocket, open_web_socket
 from tests.certificates import Authority
 from tests.cluster_process import ClusterProcess
 from tests.integration.failure_tools import wait_until

@@ -26,7 +26,7 @@ import pulsar
 import pytest
 
 from deploy.strip_symbols import stripped
-from metadata.factory import connect_store
+from magnetar.metadata.factory import connect_store
 from tests.certificates import Authority
 from tests.child_process import ChildProcess
 from tests.free_port import free_port

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bookkeeper.ledgers import connect_ledgers
+from magnetar.bookkeeper.ledgers import connect_ledgers
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.ledgers import connect_ledgers
+from magnetar.bookkeeper.ledgers import connect_ledgers
 from tests.bookie_process import BookieProcess
 from tests.child_process import ChildProcess
 from tests.zookeeper_process import ZooKeeperProcess

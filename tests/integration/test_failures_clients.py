@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.integration.failure_tools import (
     new_topic,
     open_producer,

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
 from tests.integration.failure_tools import (
     check_history,
     flip_byte,

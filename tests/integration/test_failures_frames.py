@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_command
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_command
 from tests.integration.failure_tools import (
     new_topic,
     open_producer,

@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import compress
-from broker.protocol.framing import encode_body, encode_payload_command
-from broker.schema.definition import version_bytes
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import compress
+from magnetar.broker.protocol.framing import encode_body, encode_payload_command
+from magnetar.broker.schema.definition import version_bytes
 from tests.integration.failure_tools import new_topic, open_producer, open_reader, read_numbers
 from tests.integration.failure_tools import publish as publish_numbers
 from tests.standalone_process import StandaloneProcess

@@ -21,7 +21,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.heavy_inputs import HeavyInputs
 from tests.integration.failure_tools import new_topic, open_producer, publish
 from tests.nightly import NIGHTLY

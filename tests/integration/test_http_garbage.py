@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from bookkeeper.bookie.http.admin_pages import AdminPages
-from bookkeeper.bookie.http.admin_server import AdminServer
+from magnetar.bookkeeper.bookie.http.admin_pages import AdminPages
+from magnetar.bookkeeper.bookie.http.admin_server import AdminServer
 from tests.integration.failure_tools import wait_until
 from tests.standalone_process import StandaloneProcess
 
@@ -146,7 +146,7 @@ def check(server: StandaloneProcess, offset: int) -> None:
     said = server.log[offset:]
     assert not re.search(r"Traceback|ERROR|CRITICAL|never retrieved|never awaited", said), said
     # Calls that are carried out may be lines of the audit.
-    others = [line for line in said.splitlines() if " broker.audit " not in line]
+    others = [line for line in said.splitlines() if " magnetar.broker.audit " not in line]
     assert len(others) <= 10, others
 
 

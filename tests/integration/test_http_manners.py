@@ -228,7 +228,9 @@ def test_changes_are_audited_in_json(server: StandaloneProcess, client: httpx.Cl
         assert (answer.status_code, answer.headers["x-request-id"]) == (status, request_id)
     client.get(path, headers={"X-Request-ID": "audit-3"})
     lines = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
-    audited = [line for line in lines if line["logger"] == "broker.audit" and line["path"] == path]
+    audited = [
+        line for line in lines if line["logger"] == "magnetar.broker.audit" and line["path"] == path
+    ]
     assert [(line["request"], line["status"]) for line in audited] == [
         ("audit-1", 204),
         ("audit-2", 409),

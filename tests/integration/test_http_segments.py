@@ -19,10 +19,10 @@ import pulsar
 import pytest
 
 import magnetar
-from bookkeeper import codes
-from bookkeeper.ledger_metadata import master_key
-from bookkeeper.packet import encode_head
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.ledger_metadata import master_key
+from magnetar.bookkeeper.packet import encode_head
+from magnetar.bookkeeper.transport import AddRequest
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority
 from tests.integration.failure_tools import wait_until

@@ -21,8 +21,8 @@ import pulsar
 import pytest
 
 import magnetar
-from broker.config import BrokerConfig, ConfigError
-from broker.standalone import Standalone
+from magnetar.broker.config import BrokerConfig, ConfigError
+from magnetar.broker.standalone import Standalone
 from magnetar.embedding import EmbeddedBroker
 from magnetar.errors import EmbeddedError
 
@@ -300,7 +300,7 @@ def test_a_program_that_ends_within_the_block_leaves_nothing(mode: Mode, tmp_pat
 def test_importing_costs_nothing() -> None:
     code = (
         "import sys; before = set(sys.modules); import magnetar\n"
-        "print([name for name in ('asyncio', 'broker', 'subprocess', 'importlib.metadata')"
+        "print([name for name in ('asyncio', 'magnetar.broker', 'subprocess', 'importlib.metadata')"
         " if name in set(sys.modules) - before], magnetar.__version__ != '')"
     )
     done = subprocess.run(

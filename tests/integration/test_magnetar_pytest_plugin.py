@@ -143,7 +143,7 @@ def test_a_suite_without_the_fixture_pays_nothing(run: Run) -> None:
     def test_nothing_was_imported():
         assert "magnetar.pytest_plugin" in sys.modules
         assert "magnetar.embedding" not in sys.modules
-        assert "broker" not in sys.modules
+        assert "magnetar.broker" not in sys.modules
     """
     )
     result.assert_outcomes(passed=1)
@@ -151,14 +151,16 @@ def test_a_suite_without_the_fixture_pays_nothing(run: Run) -> None:
 
 def test_our_asserts_are_not_rewritten(run: Run, pytester: pytest.Pytester) -> None:
     # What pytest does by itself where the package isn't installed in editable form.
-    pytester.makeconftest("import pytest\npytest.register_assert_rewrite('broker', 'other')\n")
+    pytester.makeconftest(
+        "import pytest\npytest.register_assert_rewrite('magnetar.broker', 'other')\n"
+    )
     pytester.makepyfile(other="", pipeline="")
     run(
         """
-    import broker.config, other, pipeline, pathlib
+    import magnetar.broker.config, other, pipeline, pathlib
 
     def test_loaders():
-        assert type(broker.config.__loader__).__name__ == "SourceFileLoader"
+        assert type(magnetar.broker.config.__loader__).__name__ == "SourceFileLoader"
         assert type(other.__loader__).__name__ == "AssertionRewritingHook"
         assert pathlib.Path(pipeline.__file__).parent == pathlib.Path(__file__).parent
     """

@@ -28,8 +28,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 import magnetar
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_body, encode_payload_command
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_body, encode_payload_command
 from magnetar.embedding import EmbeddedBroker
 from tests import stalls
 from tests.raw_client import RawClient

@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig, StorageConfig
-from bookkeeper.bookie.in_process_client import InProcessBookieClient
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.storage.os_file_system import OsFileSystem
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.errors import ManagedLedgerFencedError
-from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.position import EARLIEST
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
+from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.errors import ManagedLedgerFencedError
+from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.managed_ledger.cluster import HEAD, Appends, eventually, read_all
 
 STORAGE = StorageConfig(journal_segment_bytes=4 << 20, journal_extend_bytes=1 << 20)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.position import EARLIEST
 from tests.bookie_process import BookieProcess
 from tests.child_process import ChildProcess
 from tests.managed_ledger_history import (

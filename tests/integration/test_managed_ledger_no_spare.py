@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.ledgers import connect_ledgers
-from broker.protocol import pulsar_api_pb2 as pb
-from managed_ledger.cursor.cursor_store import NO_LEDGER
-from managed_ledger.stored_info import ROOT, read_stored
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.ledgers import connect_ledgers
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER
+from magnetar.managed_ledger.stored_info import ROOT, read_stored
+from magnetar.metadata.store import MetadataStore
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.cluster_tools import all_go_on, stop_and_check

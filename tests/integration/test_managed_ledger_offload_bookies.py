@@ -13,8 +13,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from bookkeeper.ledgers import connect_ledgers
-from broker.cli.main import main
+from magnetar.bookkeeper.ledgers import connect_ledgers
+from magnetar.broker.cli.main import main
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.cluster_tools import WAIT_S, get

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from metadata.store import SessionEvent
-from metadata.zookeeper.connecting import Server, reach_one
-from metadata.zookeeper.settings import ZooKeeperSettings
-from metadata.zookeeper.store import ZooKeeperStore
+from magnetar.metadata.store import SessionEvent
+from magnetar.metadata.zookeeper.connecting import Server, reach_one
+from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
+from magnetar.metadata.zookeeper.store import ZooKeeperStore
 from tests.integration.metadata_proxy import Proxy
 from tests.unit.metadata.event_log import EventLog
 from tests.zookeeper_process import ZooKeeperProcess

@@ -12,17 +12,17 @@ from typing import TypeVar
 
 import pytest
 
-from metadata.errors import (
+from magnetar.metadata.errors import (
     BadVersionError,
     MetadataWriteError,
     NotFoundError,
     OutcomeUnknownError,
     StoreUnreachableError,
 )
-from metadata.recipes import IdGenerator, update
-from metadata.store import SessionEvent
-from metadata.zookeeper.settings import ZooKeeperSettings
-from metadata.zookeeper.store import ZooKeeperStore
+from magnetar.metadata.recipes import IdGenerator, update
+from magnetar.metadata.store import SessionEvent
+from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
+from magnetar.metadata.zookeeper.store import ZooKeeperStore
 from tests.integration.metadata_history import PATH, History
 from tests.integration.metadata_proxy import Proxy
 from tests.unit.metadata.event_log import EventLog, eventually

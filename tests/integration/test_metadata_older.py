@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.integration.failure_tools import check_history, keep, new_topic, publish
 from tests.raw_client import Position
 from tests.standalone_process import StandaloneProcess

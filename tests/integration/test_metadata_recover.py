@@ -17,7 +17,16 @@ ROOT = Path(__file__).parents[2]
 
 def recover(data: Path, *options: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", "metadata", "recover", "--data", data, *options],
+        [
+            sys.executable,
+            "-m",
+            "magnetar.broker.cli.main",
+            "metadata",
+            "recover",
+            "--data",
+            data,
+            *options,
+        ],
         capture_output=True,
         text=True,
         cwd=ROOT,

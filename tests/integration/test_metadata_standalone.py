@@ -12,8 +12,8 @@ import httpx
 import pulsar
 import pytest
 
-from metadata.factory import connect_store
-from metadata.store import EventType, MetadataEvent
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.store import EventType, MetadataEvent
 from tests.child_process import suspend
 from tests.standalone_process import StandaloneProcess
 from tests.unit.metadata.event_log import EventLog

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from metadata.zookeeper.settings import ZooKeeperSettings
-from metadata.zookeeper.store import ZooKeeperStore
+from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
+from magnetar.metadata.zookeeper.store import ZooKeeperStore
 from tests.unit.metadata.conformance import NewSession, RecipesConformance, StoreConformance
 from tests.zookeeper_process import ZooKeeperProcess
 

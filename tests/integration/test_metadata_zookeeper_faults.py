@@ -10,17 +10,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from metadata.coordination import LeaderElection, LeaderState, ResourceLock
-from metadata.errors import (
+from magnetar.metadata.coordination import LeaderElection, LeaderState, ResourceLock
+from magnetar.metadata.errors import (
     MetadataError,
     OutcomeUnknownError,
     SessionLostError,
     ValueTooLargeError,
 )
-from metadata.recipes import CachedValues
-from metadata.store import VALUE_BYTES_MAX, EventType, MetadataEvent, SessionEvent
-from metadata.zookeeper.settings import ZooKeeperSettings
-from metadata.zookeeper.store import ZooKeeperStore
+from magnetar.metadata.recipes import CachedValues
+from magnetar.metadata.store import VALUE_BYTES_MAX, EventType, MetadataEvent, SessionEvent
+from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
+from magnetar.metadata.zookeeper.store import ZooKeeperStore
 from tests.integration.metadata_history import PATH, History
 from tests.integration.metadata_proxy import Proxy
 from tests.unit.metadata.conformance import seen

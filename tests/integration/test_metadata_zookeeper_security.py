@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from metadata.errors import AccessDeniedError, StoreUnreachableError
-from metadata.factory import connect_store
-from metadata.store import MetadataStore
+from magnetar.metadata.errors import AccessDeniedError, StoreUnreachableError
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.store import MetadataStore
 from tests.certificates import Authority, Pair
 from tests.zookeeper_process import ZooKeeperProcess
 

@@ -9,13 +9,13 @@ import jwt
 import pulsar
 import pytest
 
-from broker.cli.client_auth import ClientAuth
-from pipeline.admin import Admin, ClusterAccess
-from pipeline.batch_quota import BatchQuota, EntryIterator
-from pipeline.message_counter import MessageCounter
-from pipeline.plan import EntryRange, InputSplit
-from pipeline.split_reader import SplitReader
-from pipeline.topic_snapshot import TopicSnapshot
+from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.pipeline.admin import Admin, ClusterAccess
+from magnetar.pipeline.batch_quota import BatchQuota, EntryIterator
+from magnetar.pipeline.message_counter import MessageCounter
+from magnetar.pipeline.plan import EntryRange, InputSplit
+from magnetar.pipeline.split_reader import SplitReader
+from magnetar.pipeline.topic_snapshot import TopicSnapshot
 from tests.standalone_process import StandaloneProcess
 
 SECRET = bytes(range(40, 72))

@@ -10,7 +10,7 @@ import httpx
 import pulsar
 import pytest
 
-from broker.policies.table import POLICIES, Policy, PolicyRoute
+from magnetar.broker.policies.table import POLICIES, Policy, PolicyRoute
 from tests.standalone_process import StandaloneProcess
 
 JSON = {"Content-Type": "application/json"}

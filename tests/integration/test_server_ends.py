@@ -38,7 +38,7 @@ class Waiting(ChildProcess):
     def __init__(self, folder: Path, words: list[str], *, is_first: bool) -> None:
         super().__init__(folder / "server.log")
         before = NAMESPACE if is_first else ()
-        self._command = [*before, sys.executable, "-m", "broker.cli.main", *words]
+        self._command = [*before, sys.executable, "-m", "magnetar.broker.cli.main", *words]
         self._is_first = is_first
 
     def start(self) -> None:
@@ -138,7 +138,7 @@ def test_threads_that_never_return_end_with_the_process() -> None:
     code, said = _python(
         """
         import asyncio, sys, time
-        from bookkeeper import process_shutdown
+        from magnetar.bookkeeper import process_shutdown
 
         async def serve():
             asyncio.get_running_loop().run_in_executor(None, time.sleep, 3600)
@@ -156,7 +156,7 @@ def test_a_loop_that_is_busy_can_t_hold_up_the_end() -> None:
     code, said = _python(
         """
         import time
-        from bookkeeper import process_shutdown
+        from magnetar.bookkeeper import process_shutdown
 
         async def serve():
             process_shutdown.end_after(0.1, 4)
@@ -174,7 +174,7 @@ def test_an_end_that_is_in_time_is_left_alone() -> None:
     code, said = _python(
         """
         import sys
-        from bookkeeper import process_shutdown
+        from magnetar.bookkeeper import process_shutdown
 
         async def serve():
             process_shutdown.end_after(3600, 4)

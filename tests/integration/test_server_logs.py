@@ -33,7 +33,7 @@ def said_by(command: list[str], variables: dict[str, str] | None = None) -> list
 
 
 def server(*words: str) -> list[str]:
-    return ["-m", "broker.cli.main", *words]
+    return ["-m", "magnetar.broker.cli.main", *words]
 
 
 def options_of(role: str, folder: Path) -> list[str]:
@@ -81,7 +81,7 @@ def test_zookeeper_too() -> None:
 def test_what_nobody_caught() -> None:
     code = """
         import threading, warnings
-        from broker.logs import log_what_nobody_catches, set_up_log
+        from magnetar.broker.logs import log_what_nobody_catches, set_up_log
 
         class Falls:
             def __del__(self):
@@ -111,7 +111,7 @@ def test_what_nobody_caught() -> None:
 def test_a_line_whose_parts_don_t_fit_is_a_line() -> None:
     code = """
         import logging, sys
-        from broker.logs import set_up_log
+        from magnetar.broker.logs import set_up_log
 
         set_up_log("INFO", "json")
         logging.info("%d of them", "many")

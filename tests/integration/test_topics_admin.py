@@ -14,7 +14,7 @@ import httpx
 import pulsar
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.raw_client import RawClient
 
 EARLIEST = {"ledgerId": -1, "entryId": -1}

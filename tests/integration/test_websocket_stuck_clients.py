@@ -15,7 +15,7 @@ import pytest
 from websockets.sync.client import connect
 
 import magnetar
-from broker.http.websocket import channel, protocol
+from magnetar.broker.http.websocket import channel, protocol
 
 WAIT_S = 30.0
 TOPIC = "persistent/public/default/stuck"

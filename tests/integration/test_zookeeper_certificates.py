@@ -18,7 +18,7 @@ from tests.child_process import ChildProcess
 from tests.free_port import free_port
 from tests.integration.failure_tools import wait_until
 
-MAGNETAR = (sys.executable, "-m", "broker.cli.main")
+MAGNETAR = (sys.executable, "-m", "magnetar.broker.cli.main")
 _WAIT_S = 60.0
 
 

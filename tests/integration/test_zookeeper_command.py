@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.main import main
-from metadata.factory import connect_store
+from magnetar.broker.cli.main import main
+from magnetar.metadata.factory import connect_store
 from tests.child_process import ChildProcess
 from tests.free_port import free_port
 from tests.integration.failure_tools import wait_until
@@ -26,7 +26,7 @@ class Member(ChildProcess):
         self.port = free_port()
         self.data = folder / f"data-{number}"
         self._command = [
-            *(sys.executable, "-m", "broker.cli.main", "zookeeper", "--bind", HOST),
+            *(sys.executable, "-m", "magnetar.broker.cli.main", "zookeeper", "--bind", HOST),
             *("--client-port", str(self.port), "--data", str(self.data), "--heap", "96m"),
             *(word for each in members for word in ("--server", each)),
             *("--id", str(number), "--set", "quorumListenOnAllIPs=false", "--set", "tickTime=500"),

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from broker.cli.web_socket import open_web_socket
+from magnetar.broker.cli.web_socket import open_web_socket
 from tests.interop.secured import WAIT_S, Namespace, Secured
 
 

@@ -12,7 +12,7 @@ import pulsar
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.interop.conftest import RECEIVE_MS
 from tests.interop.secured import Namespace, Secured
 from tests.raw_client import RawClient

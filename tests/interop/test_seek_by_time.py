@@ -12,7 +12,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.interop.conftest import RECEIVE_MS, Admin
 from tests.raw_client import RawClient
 

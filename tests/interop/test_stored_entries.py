@@ -10,10 +10,10 @@ import pulsar
 import pyarrow as pa
 import pytest
 
-from broker.protocol.entry_header import make_header
-from broker.protocol.framing import parse_entry_body
-from pipeline.decode import EntryDecoder
-from pipeline.row_columns import COLUMNS
+from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.framing import parse_entry_body
+from magnetar.pipeline.decode import EntryDecoder
+from magnetar.pipeline.row_columns import COLUMNS
 from tests.interop.conftest import eventually
 from tests.raw_client import RawClient
 

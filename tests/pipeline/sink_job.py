@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.sink import StreamWriter, make_stream_writer
-from pipeline.source import MagnetarDataSource
+from magnetar.pipeline.sink import StreamWriter, make_stream_writer
+from magnetar.pipeline.source import MagnetarDataSource
 from tests.integration.failure_tools import wait_until
 from tests.pipeline.conftest import SPARK_CONF
 

@@ -14,7 +14,7 @@ from tests.pipeline.conftest import SPARK_CONF
 def main() -> None:
     from pyspark.sql import SparkSession
 
-    from pipeline.source import register
+    from magnetar.pipeline.source import register
 
     wanted = json.loads(sys.argv[1])
     builder = SparkSession.builder.master("local[2]").appName("carry")

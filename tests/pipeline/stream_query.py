@@ -8,10 +8,10 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from pipeline.admin import parse_access
-from pipeline.options import parse_read_options, parse_trigger_limits
-from pipeline.row_columns import COLUMNS
-from pipeline.stream_source import StreamReader
+from magnetar.pipeline.admin import parse_access
+from magnetar.pipeline.options import parse_read_options, parse_trigger_limits
+from magnetar.pipeline.row_columns import COLUMNS
+from magnetar.pipeline.stream_source import StreamReader
 from tests.pipeline.topics import Addresses, Sent
 
 

@@ -48,7 +48,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
 
 @pytest.fixture(scope="module")
 def spark(spark: SparkSession) -> SparkSession:
-    from pipeline.source import register
+    from magnetar.pipeline.source import register
 
     register(spark)
     return spark

@@ -60,7 +60,7 @@ def at(cluster: ClusterProcess) -> Addresses:
 
 @pytest.fixture(scope="module")
 def spark(spark: SparkSession) -> SparkSession:
-    from pipeline.source import register
+    from magnetar.pipeline.source import register
 
     register(spark)
     return spark

@@ -21,16 +21,16 @@ import psutil
 import pulsar
 import pytest
 
-from broker.cli.main import main
-from pipeline.errors import DataLossError, OptionsError
-from pipeline.jobs.errors import BrokenExportError, ExportBusyError, JobError
-from pipeline.jobs.export import ExportSettings, export, read_export, read_manifests
-from pipeline.jobs.files import Files
-from pipeline.jobs.load import key_load
-from pipeline.jobs.manifest import Manifest
-from pipeline.jobs.plots import draw_keys
-from pipeline.jobs.replay import ReplaySettings, replay
-from pipeline.source import read_topics, register
+from magnetar.broker.cli.main import main
+from magnetar.pipeline.errors import DataLossError, OptionsError
+from magnetar.pipeline.jobs.errors import BrokenExportError, ExportBusyError, JobError
+from magnetar.pipeline.jobs.export import ExportSettings, export, read_export, read_manifests
+from magnetar.pipeline.jobs.files import Files
+from magnetar.pipeline.jobs.load import key_load
+from magnetar.pipeline.jobs.manifest import Manifest
+from magnetar.pipeline.jobs.plots import draw_keys
+from magnetar.pipeline.jobs.replay import ReplaySettings, replay
+from magnetar.pipeline.source import read_topics, register
 from tests.child_process import suspend
 from tests.pipeline.conftest import ROOT, spark_environment
 from tests.standalone_process import StandaloneProcess
@@ -194,7 +194,7 @@ class Command:
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "broker.cli.main", "pipeline", *words),
+                    *(sys.executable, "-m", "magnetar.broker.cli.main", "pipeline", *words),
                     *("--admin-url", cluster.process.admin_url),
                     *("--url", cluster.process.service_url, "--cores", "1", "--progress"),
                     *("--spark-conf", "spark.driver.memory=512m"),

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from pipeline.jobs.errors import SetupError
-from pipeline.source import register
+from magnetar.pipeline.jobs.errors import SetupError
+from magnetar.pipeline.source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

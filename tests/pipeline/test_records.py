@@ -11,9 +11,9 @@ import pulsar
 import pytest
 from pulsar.schema import Array, AvroSchema, Integer, JsonSchema, Long, Map, Record, String
 
-from pipeline.errors import OptionsError
-from pipeline.record_types import SchemaError
-from pipeline.records import records
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.record_types import SchemaError
+from magnetar.pipeline.records import records
 from tests.pipeline.topics import WAIT_S, Addresses, admin, client_of, load
 from tests.standalone_process import StandaloneProcess
 
@@ -57,7 +57,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
 
 @pytest.fixture(scope="module")
 def spark(spark: SparkSession) -> SparkSession:
-    from pipeline.source import register
+    from magnetar.pipeline.source import register
 
     register(spark)
     return spark

@@ -17,8 +17,8 @@ import httpx
 import pulsar
 import pytest
 
-from pipeline.routing import java_string_hash, murmur3_32_hash
-from pipeline.source import register
+from magnetar.pipeline.routing import java_string_hash, murmur3_32_hash
+from magnetar.pipeline.source import register
 from tests.pipeline.sink_job import PADDING, stored
 
 if TYPE_CHECKING:

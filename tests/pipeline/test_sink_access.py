@@ -14,10 +14,16 @@ import pytest
 
 import magnetar
 from magnetar.embedding import EmbeddedBroker
-from pipeline.admin import Admin, parse_access
-from pipeline.errors import OptionsError, WriteError
-from pipeline.sink_options import parse_sink_options
-from pipeline.task_producers import RowMessage, TaskProducers, TaskRun, TaskWriteResult, open_client
+from magnetar.pipeline.admin import Admin, parse_access
+from magnetar.pipeline.errors import OptionsError, WriteError
+from magnetar.pipeline.sink_options import parse_sink_options
+from magnetar.pipeline.task_producers import (
+    RowMessage,
+    TaskProducers,
+    TaskRun,
+    TaskWriteResult,
+    open_client,
+)
 from tests.certificates import Authority, Pair
 
 SECRET = bytes(range(32))
@@ -109,7 +115,7 @@ def test_bad_credentials_are_told(guarded: Guarded, monkeypatch: pytest.MonkeyPa
         _write(guarded.options("tls", "nothing"), "nothing")
     # All that the client tells is a timeout.
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.task_producers._OPERATION_S", 2)
+        patch.setattr("magnetar.pipeline.task_producers._OPERATION_S", 2)
         told = r"guarded: .* doesn't tell .* are credentials .* right"
         with pytest.raises(WriteError, match=told):
             _write(guarded.options("token", f"token:{forged}.{forged}.{forged}"), "forged")
@@ -120,7 +126,7 @@ def test_bad_credentials_are_told(guarded: Guarded, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_token_is_read_anew_and_an_old_one_outlives_its_file(guarded: Guarded) -> None:
-    from pipeline.task_producers import _Tokens
+    from magnetar.pipeline.task_producers import _Tokens
 
     plugin, params = _token(guarded)
     tokens = _Tokens(parse_sink_options(guarded.options(plugin, params)).access)

@@ -10,8 +10,8 @@ import jwt
 import pulsar
 import pytest
 
-from broker.cli.admin_client import AdminClient
-from pipeline.errors import SegmentsUnavailableError
+from magnetar.broker.cli.admin_client import AdminClient
+from magnetar.pipeline.errors import SegmentsUnavailableError
 from tests.pipeline.stream_query import Query, numbered
 from tests.pipeline.topics import WAIT_S, Addresses, send_all
 from tests.standalone_process import StandaloneProcess

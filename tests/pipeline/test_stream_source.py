@@ -21,12 +21,12 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from pipeline.admin import Admin, NoSuchTopicError, parse_access
-from pipeline.errors import DataLossError, OptionsError, SegmentsUnavailableError
-from pipeline.offsets import BEGINNING, END
-from pipeline.plan import cut_by_count, entry_ranges_between
-from pipeline.split_reader import SplitReader
-from pipeline.topic_snapshot import TopicSnapshot
+from magnetar.pipeline.admin import Admin, NoSuchTopicError, parse_access
+from magnetar.pipeline.errors import DataLossError, OptionsError, SegmentsUnavailableError
+from magnetar.pipeline.offsets import BEGINNING, END
+from magnetar.pipeline.plan import cut_by_count, entry_ranges_between
+from magnetar.pipeline.split_reader import SplitReader
+from magnetar.pipeline.topic_snapshot import TopicSnapshot
 from tests.integration.failure_tools import wait_until
 from tests.pipeline.stream_query import Query, numbered
 from tests.pipeline.topics import (
@@ -292,7 +292,7 @@ def test_a_pattern_over_several_namespaces(
     broker: Addresses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New topics are picked up in each of them, and others of theirs are left alone."""
-    monkeypatch.setattr("pipeline.stream_source._DISCOVERY_S", 0.2)
+    monkeypatch.setattr("magnetar.pipeline.stream_source._DISCOVERY_S", 0.2)
     for namespace in ("left", "right", "other"):
         admin(broker, "PUT", f"/admin/v2/namespaces/public/{namespace}", {})
     names = ("public/left/a-1", "public/right/b-1", "public/left/b-1", "public/other/a-1")
@@ -578,8 +578,8 @@ def test_a_checkpoint_of_something_else_is_refused(broker: Addresses) -> None:
 
 
 def test_who_can_not_be_reached_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.split_reader._PAUSES_S", (0.0,))
-    monkeypatch.setattr("pipeline.admin._PAUSES_S", (0.0,))
+    monkeypatch.setattr("magnetar.pipeline.split_reader._PAUSES_S", (0.0,))
+    monkeypatch.setattr("magnetar.pipeline.admin._PAUSES_S", (0.0,))
     with StandaloneProcess(tmp_path / "data") as process:
         at = Addresses(process.service_url, process.admin_url)
         with client_of(at) as client:

@@ -14,11 +14,11 @@ import pytest
 
 import magnetar
 from magnetar.embedding import EmbeddedBroker
-from pipeline.admin import parse_access
-from pipeline.errors import OptionsError, PipelineError
-from pipeline.sink_options import parse_sink_options
-from pipeline.source import register
-from pipeline.target_check import TargetCheck
+from magnetar.pipeline.admin import parse_access
+from magnetar.pipeline.errors import OptionsError, PipelineError
+from magnetar.pipeline.sink_options import parse_sink_options
+from magnetar.pipeline.source import register
+from magnetar.pipeline.target_check import TargetCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +137,7 @@ def test_a_warning_is_enough_where_that_is_said(
     target: Target, caplog: pytest.LogCaptureFixture
 ) -> None:
     target.put(target.path)
-    with caplog.at_level(logging.WARNING, "pipeline.target_check"):
+    with caplog.at_level(logging.WARNING, "magnetar.pipeline.target_check"):
         target.ask(failOnDataLoss="false")
     assert f"{target.topic}: {REFUSED}" in caplog.text
 

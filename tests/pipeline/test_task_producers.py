@@ -18,9 +18,15 @@ import httpx
 import pulsar
 import pytest
 
-from pipeline.errors import WriteError
-from pipeline.sink_options import SinkOptions, parse_sink_options
-from pipeline.task_producers import RowMessage, TaskProducers, TaskRun, TaskWriteResult, open_client
+from magnetar.pipeline.errors import WriteError
+from magnetar.pipeline.sink_options import SinkOptions, parse_sink_options
+from magnetar.pipeline.task_producers import (
+    RowMessage,
+    TaskProducers,
+    TaskRun,
+    TaskWriteResult,
+    open_client,
+)
 from tests.child_process import unread_connections
 from tests.integration.failure_tools import wait_until
 from tests.standalone_process import StandaloneProcess

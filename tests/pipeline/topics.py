@@ -112,7 +112,7 @@ def send_all(
 
 def load_filtered(spark: SparkSession, at: Addresses, topic: str) -> DataFrame:
     """A table whose filters are obeyed."""
-    from pipeline.source import read_topics
+    from magnetar.pipeline.source import read_topics
 
     return read_topics(spark, adminUrl=at.admin_url, subscribe=topic)
 

@@ -9,19 +9,23 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bookkeeper import codes, packet
-from bookkeeper.bookie.config import StorageConfig
-from bookkeeper.bookie.gc.compaction import Compaction, compact_steps
-from bookkeeper.bookie.gc.garbage_scan import GarbageReport, drop_steps, expire_deleted_steps
-from bookkeeper.bookie.gc.over_replicated import empty_steps
-from bookkeeper.bookie.journal.journal import JournalGroup
-from bookkeeper.bookie.re_adds import add_after_look, is_same_entry
-from bookkeeper.bookie.storage.flush import flush_steps
-from bookkeeper.bookie.storage.ledger_storage import FlushJob, LedgerStorage
-from bookkeeper.bookie.storage.storage_startup import open_storage
-from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
-from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.config import StorageConfig
+from magnetar.bookkeeper.bookie.gc.compaction import Compaction, compact_steps
+from magnetar.bookkeeper.bookie.gc.garbage_scan import (
+    GarbageReport,
+    drop_steps,
+    expire_deleted_steps,
+)
+from magnetar.bookkeeper.bookie.gc.over_replicated import empty_steps
+from magnetar.bookkeeper.bookie.journal.journal import JournalGroup
+from magnetar.bookkeeper.bookie.re_adds import add_after_look, is_same_entry
+from magnetar.bookkeeper.bookie.storage.flush import flush_steps
+from magnetar.bookkeeper.bookie.storage.ledger_storage import FlushJob, LedgerStorage
+from magnetar.bookkeeper.bookie.storage.storage_startup import open_storage
+from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.transport import AddRequest
 from tests.simulation.disk_roots import several_disks
 
 CONFIG = StorageConfig(

@@ -9,15 +9,20 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeVar
 
-from bookkeeper import codes
-from bookkeeper.client import quorum
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.entry_prefixes import PrefixesFromEntries
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode, transition_error
-from bookkeeper.transport import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
+from magnetar.bookkeeper.ledger_metadata import (
+    LedgerMetadata,
+    LedgerState,
+    decode,
+    transition_error,
+)
+from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
     AddRequest,
     BookieStatus,
@@ -25,16 +30,16 @@ from bookkeeper.transport import (
     ReadReply,
     Stripe,
 )
-from metadata.argument_checks import check_delete, check_put
-from metadata.errors import (
+from magnetar.metadata.argument_checks import check_delete, check_put
+from magnetar.metadata.errors import (
     BadVersionError,
     MetadataError,
     NotEmptyError,
     NotFoundError,
     OutcomeUnknownError,
 )
-from metadata.paths import check_path
-from metadata.store import (
+from magnetar.metadata.paths import check_path
+from magnetar.metadata.store import (
     MetadataEvent,
     MetadataStore,
     SessionEvent,

@@ -17,26 +17,31 @@ from types import SimpleNamespace
 from typing import Any, Final
 from zlib import crc32
 
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.errors import LedgerError
-from managed_ledger import append_path, factory, ledger_info_chunks, recovery
-from managed_ledger.append_core import AppendCore, AppendState, CloseLedger, PendingBatch
-from managed_ledger.append_path import AppendPath
-from managed_ledger.cursor import cursor_recovery, cursor_writer
-from managed_ledger.cursor.cursor import Cursor
-from managed_ledger.cursor.cursor_format import properties_sections, seal_snapshot
-from managed_ledger.cursor.cursor_store import NO_LEDGER, CursorStore, decode_node, encode_node
-from managed_ledger.cursor.cursor_writer import CursorWriter
-from managed_ledger.cursor.errors import CursorFencedError
-from managed_ledger.cursor_set import CursorSet
-from managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
-from managed_ledger.ledger_info_chunks import LedgerInfoChunks, read_list
-from managed_ledger.ledger_info_store import LedgerInfoStore
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
-from managed_ledger.offload.context import LedgerCopy
-from managed_ledger.offload.offload_path import OffloadPath
-from managed_ledger.orphan_ledgers import custom_metadata
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger import append_path, factory, ledger_info_chunks, recovery
+from magnetar.managed_ledger.append_core import AppendCore, AppendState, CloseLedger, PendingBatch
+from magnetar.managed_ledger.append_path import AppendPath
+from magnetar.managed_ledger.cursor import cursor_recovery, cursor_writer
+from magnetar.managed_ledger.cursor.cursor import Cursor
+from magnetar.managed_ledger.cursor.cursor_format import properties_sections, seal_snapshot
+from magnetar.managed_ledger.cursor.cursor_store import (
+    NO_LEDGER,
+    CursorStore,
+    decode_node,
+    encode_node,
+)
+from magnetar.managed_ledger.cursor.cursor_writer import CursorWriter
+from magnetar.managed_ledger.cursor.errors import CursorFencedError
+from magnetar.managed_ledger.cursor_set import CursorSet
+from magnetar.managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
+from magnetar.managed_ledger.ledger_info_chunks import LedgerInfoChunks, read_list
+from magnetar.managed_ledger.ledger_info_store import LedgerInfoStore
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
+from magnetar.managed_ledger.offload.context import LedgerCopy
+from magnetar.managed_ledger.offload.offload_path import OffloadPath
+from magnetar.managed_ledger.orphan_ledgers import custom_metadata
+from magnetar.metadata.errors import MetadataError
 from tests.simulation import test_cursor, test_managed_ledger, test_managed_ledger_offload
 from tests.simulation.plant import Plant
 from tests.simulation.simulator import run_simulation

@@ -10,23 +10,23 @@ import itertools
 import random
 from dataclasses import replace
 
-from bookkeeper.errors import LedgerError
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode
-from bookkeeper.transport import AddRequest
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor.cursor import AckDone, Cursor
-from managed_ledger.cursor.cursor_format import ImageReplay, decode_record
-from managed_ledger.cursor.cursor_store import decode_node
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.factory import ROOT, FactoryConfig, ManagedLedgerFactory
-from managed_ledger.ledger_info_chunks import chunks_path
-from managed_ledger.ledger_rows import PackedRows
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_list_node
-from managed_ledger.position import EARLIEST, Position
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor.cursor import AckDone, Cursor
+from magnetar.managed_ledger.cursor.cursor_format import ImageReplay, decode_record
+from magnetar.managed_ledger.cursor.cursor_store import decode_node
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.factory import ROOT, FactoryConfig, ManagedLedgerFactory
+from magnetar.managed_ledger.ledger_info_chunks import chunks_path
+from magnetar.managed_ledger.ledger_rows import PackedRows
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_list_node
+from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.metadata.errors import MetadataError
 from tests.simulation.ledger_world import LedgerWorld, SimulatedStore
 from tests.simulation.simulator import Node, Simulator
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from bookkeeper import codes
-from bookkeeper.bookie.re_adds import is_same_entry
-from bookkeeper.entry_prefixes import PrefixesFromEntries
-from bookkeeper.errors import OtherCreatorError
-from bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, is_intact
-from bookkeeper.transport import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.re_adds import is_same_entry
+from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
+from magnetar.bookkeeper.errors import OtherCreatorError
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, is_intact
+from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
     AddRequest,
     BookieStatus,

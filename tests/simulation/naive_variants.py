@@ -24,25 +24,25 @@ from typing import Any, Final
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie.gc import garbage_collector as garbage_collector
-from bookkeeper.bookie.gc import garbage_scan as garbage_scan
-from bookkeeper.bookie.journal import journal_reader as journal_reader
-from bookkeeper.bookie.storage import flush as flush
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.bookie.storage import storage_startup as storage_startup
-from bookkeeper.bookie.storage.directories import MultiDirFileSystem
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.client import ledger_store, quorum
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.explicit_lac import ExplicitLac
-from bookkeeper.client.ledger_recovery import LedgerRecovery
-from bookkeeper.client.ledger_tail import LedgerTail
-from bookkeeper.client.ledger_writer import LedgerWriter
-from bookkeeper.client.pending_adds import PendingAdds
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.memory_file_system import MemoryFile
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.gc import garbage_collector as garbage_collector
+from magnetar.bookkeeper.bookie.gc import garbage_scan as garbage_scan
+from magnetar.bookkeeper.bookie.journal import journal_reader as journal_reader
+from magnetar.bookkeeper.bookie.storage import flush as flush
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.bookie.storage import storage_startup as storage_startup
+from magnetar.bookkeeper.bookie.storage.directories import MultiDirFileSystem
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.client import ledger_store, quorum
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.explicit_lac import ExplicitLac
+from magnetar.bookkeeper.client.ledger_recovery import LedgerRecovery
+from magnetar.bookkeeper.client.ledger_tail import LedgerTail
+from magnetar.bookkeeper.client.ledger_writer import LedgerWriter
+from magnetar.bookkeeper.client.pending_adds import PendingAdds
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.storage.memory_file_system import MemoryFile
 from tests.simulation.plant import Plant
 from tests.simulation.planted_bugs import BUGS
 

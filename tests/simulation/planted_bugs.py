@@ -15,40 +15,45 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from bookkeeper import codes
-from bookkeeper.bookie import cookie, open_bookie, re_adds
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.deferred_sync import DeferredAdds
-from bookkeeper.bookie.gc import compaction as compactions
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
-from bookkeeper.bookie.integrity import scrub as scrub
-from bookkeeper.bookie.integrity.integrity_check import IntegrityCheck
-from bookkeeper.bookie.integrity.integrity_service import IntegrityService
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage import ledger_storage as storages
-from bookkeeper.bookie.storage.flush import replace_runs
-from bookkeeper.bookie.storage.ledger_descriptor import LedgerDescriptor as StoredState
-from bookkeeper.bookie.storage.location_runs import to_ranges
-from bookkeeper.client import async_ledger_recovery as recoveries
-from bookkeeper.client import async_ledger_writer as writers
-from bookkeeper.client import client, ledger_reader, quorum
-from bookkeeper.client.force_rounds import ForceRounds
-from bookkeeper.client.ledger_recovery import LedgerRecovery, RecoveryPhase, ReplaceBookies
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.ledger_writer import LedgerWriter
-from bookkeeper.client.pending_adds import PendingAdds, SendAdds
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState, with_segment
-from bookkeeper.replication import ledger_repair
-from bookkeeper.replication import replicator as replicators
-from bookkeeper.replication.errors import TargetFailedError
-from bookkeeper.replication.ledger_checker import LedgerChecker
-from bookkeeper.replication.replicator import Replicator
-from bookkeeper.replication.zones import Zones
-from bookkeeper.storage.memory_file_system import MemoryFileSystem
-from metadata.errors import OutcomeUnknownError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie import cookie, open_bookie, re_adds
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.deferred_sync import DeferredAdds
+from magnetar.bookkeeper.bookie.gc import compaction as compactions
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
+from magnetar.bookkeeper.bookie.integrity import scrub as scrub
+from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityCheck
+from magnetar.bookkeeper.bookie.integrity.integrity_service import IntegrityService
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage import ledger_storage as storages
+from magnetar.bookkeeper.bookie.storage.flush import replace_runs
+from magnetar.bookkeeper.bookie.storage.ledger_descriptor import LedgerDescriptor as StoredState
+from magnetar.bookkeeper.bookie.storage.location_runs import to_ranges
+from magnetar.bookkeeper.client import async_ledger_recovery as recoveries
+from magnetar.bookkeeper.client import async_ledger_writer as writers
+from magnetar.bookkeeper.client import client, ledger_reader, quorum
+from magnetar.bookkeeper.client.force_rounds import ForceRounds
+from magnetar.bookkeeper.client.ledger_recovery import LedgerRecovery, RecoveryPhase, ReplaceBookies
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.ledger_writer import LedgerWriter
+from magnetar.bookkeeper.client.pending_adds import PendingAdds, SendAdds
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
+from magnetar.bookkeeper.ledger_metadata import (
+    EnsembleSegment,
+    LedgerMetadata,
+    LedgerState,
+    with_segment,
+)
+from magnetar.bookkeeper.replication import ledger_repair
+from magnetar.bookkeeper.replication import replicator as replicators
+from magnetar.bookkeeper.replication.errors import TargetFailedError
+from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
+from magnetar.bookkeeper.replication.replicator import Replicator
+from magnetar.bookkeeper.replication.zones import Zones
+from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
+from magnetar.metadata.errors import OutcomeUnknownError
 from tests.simulation.plant import Plant
 from tests.simulation.worlds import (
     CLUSTER,

@@ -12,15 +12,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from broker.dispatch import shared, single_active
-from broker.dispatch.delayed_index import DelayedIndex
-from broker.dispatch.key_selector import StickyRanges
-from broker.dispatch.key_shared import KeySharedDispatcher
-from broker.dispatch.position_set import PositionSet
-from broker.dispatch.shared import SharedDispatcher
-from broker.dispatch.single_active import SingleActiveDispatcher
-from bundles.ownership import OwnershipService
-from loadbalance.leader_epoch import BundleAssignment, LeaderEpoch
+from magnetar.broker.dispatch import shared, single_active
+from magnetar.broker.dispatch.delayed_index import DelayedIndex
+from magnetar.broker.dispatch.key_selector import StickyRanges
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.position_set import PositionSet
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
+from magnetar.bundles.ownership import OwnershipService
+from magnetar.loadbalance.leader_epoch import BundleAssignment, LeaderEpoch
 from tests.simulation import test_bundles_ownership, test_dispatch, test_leader_epoch
 from tests.simulation.plant import Plant
 from tests.simulation.simulator import VirtualLoop

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from loadbalance.config import (
+from magnetar.loadbalance.config import (
     AVG_SHEDDER,
     OVERLOAD_SHEDDER,
     SHEDDERS,
@@ -21,7 +21,7 @@ from loadbalance.config import (
     TRANSFER_SHEDDER,
     UNIFORM_SHEDDER,
 )
-from loadbalance.policies import IsolationPolicies, PlacementPolicies
+from magnetar.loadbalance.policies import IsolationPolicies, PlacementPolicies
 from tests.simulation.balancer.loads import Skewed
 from tests.simulation.balancer.scenarios import Run, begin, excess, is_even
 from tests.simulation.simulator import seeds

@@ -11,18 +11,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bookkeeper import codes, packet
-from bookkeeper.bookie.gc.compaction import Compaction, compact_steps, entry_log_bytes_fitting
-from bookkeeper.bookie.gc.garbage_scan import drop_steps, remove_unreferenced_logs
-from bookkeeper.bookie.gc.over_replicated import empty_steps
-from bookkeeper.bookie.re_adds import add_after_look
-from bookkeeper.bookie.storage.entry_log import DATA_OFFSET, DIRECTORY
-from bookkeeper.bookie.storage.flush import flush_steps
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.bookie.storage.storage_startup import open_storage
-from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
-from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.gc.compaction import (
+    Compaction,
+    compact_steps,
+    entry_log_bytes_fitting,
+)
+from magnetar.bookkeeper.bookie.gc.garbage_scan import drop_steps, remove_unreferenced_logs
+from magnetar.bookkeeper.bookie.gc.over_replicated import empty_steps
+from magnetar.bookkeeper.bookie.re_adds import add_after_look
+from magnetar.bookkeeper.bookie.storage.entry_log import DATA_OFFSET, DIRECTORY
+from magnetar.bookkeeper.bookie.storage.flush import flush_steps
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.storage_startup import open_storage
+from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.transport import AddRequest
 from tests.simulation.bookie_machine import CONFIG, KEY
 
 DELETED, LIVE = (1, 2, 3), (4, 5)

@@ -10,22 +10,22 @@ from functools import partial
 
 import pytest
 
-from bookkeeper import codes, packet
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.re_adds import add_after_look
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.bookie.storage.flush import flush_steps
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.bookie.storage.storage_startup import open_storage
-from bookkeeper.errors import (
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.re_adds import add_after_look
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.bookie.storage.flush import flush_steps
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.storage_startup import open_storage
+from magnetar.bookkeeper.errors import (
     BookieClosedError,
     CorruptFileError,
     JournalFullError,
     MissingFileError,
 )
-from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem
-from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.transport import AddRequest
 from tests.simulation.bookie_machine import CONFIG, KEY, Machine
 
 Acked = dict[int, bytes]

@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 import pytest
 
-from bookkeeper import codes, packet
-from bookkeeper.bookie.integrity.scrub import ScrubStep, scrub_steps
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.limbo import note_steps
-from bookkeeper.bookie.open_damaged import open_damaged
-from bookkeeper.bookie.re_adds import add_after_look
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.index_format import LIMBO_CHECKING, LIMBO_ENTERING
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.errors import CorruptFileError, MissingFileError, StorageError
-from bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
-from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.integrity.scrub import ScrubStep, scrub_steps
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.limbo import note_steps
+from magnetar.bookkeeper.bookie.open_damaged import open_damaged
+from magnetar.bookkeeper.bookie.re_adds import add_after_look
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.index_format import LIMBO_CHECKING, LIMBO_ENTERING
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.errors import CorruptFileError, MissingFileError, StorageError
+from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.transport import AddRequest
 from tests.simulation.bookie_machine import CONFIG, KEY
 from tests.simulation.test_bookie_disk_faults import flush, reopen, write_groups
 

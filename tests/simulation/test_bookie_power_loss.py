@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import bookkeeper
-from bookkeeper.bookie.journal.journal_format import journal_directory
-from bookkeeper.errors import BookkeeperError, MissingFileError
+from magnetar import bookkeeper
+from magnetar.bookkeeper.bookie.journal.journal_format import journal_directory
+from magnetar.bookkeeper.errors import BookkeeperError, MissingFileError
 from tests.simulation.bookie_machine import Machine
 
 SEEDS = 200

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookkeeper.bookie.integrity.scrub import (
+from magnetar.bookkeeper.bookie.integrity.scrub import (
     DamagedRange,
     ScrubStep,
     check_entries_steps,
     check_index_steps,
     scrub_steps,
 )
-from bookkeeper.bookie.integrity.scrub_repair import RepairCopies, repair_steps
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
-from bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.bookie.integrity.scrub_repair import RepairCopies, repair_steps
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from tests.simulation.bookie_machine import KEY, Machine
 from tests.simulation.test_bookie_disk_faults import Acked, add, flush, read, reopen, write_groups
 

@@ -16,24 +16,24 @@ from collections.abc import Callable
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import (
     ClientConfig,
     LedgerConfig,
     ReadConfig,
     SpeculationConfig,
     WriteConfig,
 )
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import LedgerError
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.packet import decode_header
-from bookkeeper.transport import AddRequest, LacReply
-from metadata.store import EventType, MetadataEvent, Watch
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.packet import decode_header
+from magnetar.bookkeeper.transport import AddRequest, LacReply
+from magnetar.metadata.store import EventType, MetadataEvent, Watch
 from tests.simulation.ledger_world import LedgerWorld, SimulatedBookieClient, SimulatedStore
 from tests.simulation.simulator import FaultRates, Node, Simulator, run_simulation, seeds
 

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from bundles.errors import BundleError
-from bundles.lookup import BrokerLookup
-from bundles.ownership import OwnershipService, Redirect
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import MetadataError, OutcomeUnknownError
-from metadata.group_commit import GroupCommitter
-from metadata.store import MetadataEvent, Versioned
+from magnetar.bundles.errors import BundleError
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import OwnershipService, Redirect
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
+from magnetar.metadata.group_commit import GroupCommitter
+from magnetar.metadata.store import MetadataEvent, Versioned
 
 T = TypeVar("T")
 

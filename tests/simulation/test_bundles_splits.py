@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from bundles.errors import InvalidBundleError
-from bundles.local_policies import LocalPolicies
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bundles.errors import InvalidBundleError
+from magnetar.bundles.local_policies import LocalPolicies
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.simulation.test_bundles_ownership import TOPICS, Broker, World, run_world
 
 NAMESPACE = "t/n"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bookkeeper.client.ledger_store import ledger_path
+from magnetar.bookkeeper.client.ledger_store import ledger_path
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.metadata_model import ClusterStore
 from tests.simulation.cluster.nodes import ClusterLoop

@@ -27,19 +27,19 @@ from typing import Any
 
 import pytest
 
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor import (
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor import (
     ack_state,
     acked_sections,
     cursor_format,
     cursor_store,
     cursor_writer,
 )
-from managed_ledger.cursor.cursor import AckDone, Cursor, load_or_create_cursor
-from managed_ledger.cursor.cursor_store import NO_LEDGER, decode_node
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.position import Position
-from metadata.errors import MetadataError
+from magnetar.managed_ledger.cursor.cursor import AckDone, Cursor, load_or_create_cursor
+from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER, decode_node
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.position import Position
+from magnetar.metadata.errors import MetadataError
 from tests.unit.managed_ledger.cursor_doubles import (
     FakeLog,
     FakeNodes,

@@ -19,16 +19,16 @@ from collections import Counter
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.transport import AddRequest
-from broker.producer.deduplication import Deduplication
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import parse_entry_body
-from broker.protocol.topic_name import TopicName
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.position import EARLIEST
-from metadata.errors import MetadataError, OutcomeUnknownError
-from metadata.store import Versioned
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.broker.producer.deduplication import Deduplication
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import parse_entry_body
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
+from magnetar.metadata.store import Versioned
 from tests.simulation.simulator import Simulator, run_simulation, seeds
 from tests.simulation.test_bundles_ownership import commit_inline
 from tests.unit.broker_service.doubles import Broker, Client, message

@@ -14,29 +14,29 @@ from collections.abc import Iterable
 
 import pytest
 
-from broker.dispatch.active_consumer import choose_active
-from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.interfaces import (
+from magnetar.broker.dispatch.active_consumer import choose_active
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.interfaces import (
     Deliver,
     DispatchLimits,
     DispatchReadRequest,
     NotifyActive,
     SkipEntries,
 )
-from broker.dispatch.key_selector import HashRing, SplitRanges, StickyRanges
-from broker.dispatch.key_shared import KeySharedDispatcher
-from broker.dispatch.shared import SharedDispatcher
-from broker.dispatch.single_active import SingleActiveDispatcher
-from broker.dispatch.unacked_budget import UnackedBudget
-from broker.protocol.entry_header import (
+from magnetar.broker.dispatch.key_selector import HashRing, SplitRanges, StickyRanges
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
+from magnetar.broker.dispatch.unacked_budget import UnackedBudget
+from magnetar.broker.protocol.entry_header import (
     FLAG_CHUNK,
     FLAG_FIRST_CHUNK,
     FLAG_LAST_CHUNK,
     FLAG_MARKER,
     parse_header,
 )
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.position import Position
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.position import Position
 from tests.unit.broker_dispatch.doubles import MemoryCursor, MemoryLedger, head
 
 SEEDS = range(int(os.environ.get("MAGNETAR_SEEDS", "100")))

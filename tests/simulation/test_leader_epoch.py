@@ -19,11 +19,16 @@ from typing import Any
 import orjson
 import pytest
 
-from bundles.errors import BundleNotReadyError
-from bundles.ownership import Redirect
-from loadbalance.leader_epoch import ASSIGNMENTS_ROOT, EPOCH_PATH, BundleAssignment, LeaderEpoch
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import MetadataError
+from magnetar.bundles.errors import BundleNotReadyError
+from magnetar.bundles.ownership import Redirect
+from magnetar.loadbalance.leader_epoch import (
+    ASSIGNMENTS_ROOT,
+    EPOCH_PATH,
+    BundleAssignment,
+    LeaderEpoch,
+)
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import MetadataError
 from tests.simulation.test_bundles_ownership import (
     TOPICS,
     Broker,

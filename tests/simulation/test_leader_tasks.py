@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 import orjson
 import pytest
 
-from loadbalance.config import OVERLOAD_SHEDDER, BalancerConfig
-from loadbalance.documents import broker_load_document
-from loadbalance.errors import InvalidDocumentError
-from loadbalance.leader import LEADER_PATH
-from loadbalance.leader_epoch import LeaderEpoch
-from loadbalance.leader_tasks import LeaderTasks, UnloadCallbacks
-from loadbalance.model import BrokerLoad, BundleStats, Move, ResourceUsage, Split, Weights
-from loadbalance.policy_reader import PolicyReader
-from loadbalance.registry import BROKERS_ROOT, BrokerRegistry
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import MetadataError, NotFoundError, SessionLostError
+from magnetar.loadbalance.config import OVERLOAD_SHEDDER, BalancerConfig
+from magnetar.loadbalance.documents import broker_load_document
+from magnetar.loadbalance.errors import InvalidDocumentError
+from magnetar.loadbalance.leader import LEADER_PATH
+from magnetar.loadbalance.leader_epoch import LeaderEpoch
+from magnetar.loadbalance.leader_tasks import LeaderTasks, UnloadCallbacks
+from magnetar.loadbalance.model import BrokerLoad, BundleStats, Move, ResourceUsage, Split, Weights
+from magnetar.loadbalance.policy_reader import PolicyReader
+from magnetar.loadbalance.registry import BROKERS_ROOT, BrokerRegistry
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import MetadataError, NotFoundError, SessionLostError
 from tests.simulation.test_bundles_ownership import FaultySession, commit_inline
 
 MIB = 1024 * 1024.0

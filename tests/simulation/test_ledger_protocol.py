@@ -15,12 +15,12 @@ import random
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.errors import LedgerError
-from bookkeeper.ledger_metadata import LedgerState
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerState
 from tests.simulation.ledger_world import LedgerWorld
 from tests.simulation.simulator import FaultRates, Node, Simulator, run_simulation, seeds
 

@@ -17,9 +17,9 @@ import random
 
 import pytest
 
-from bookkeeper import codes
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.position import EARLIEST
+from magnetar.bookkeeper import codes
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.position import EARLIEST
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import FaultRates, Simulator, run_simulation, seeds
 

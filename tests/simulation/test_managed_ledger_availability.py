@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.position import EARLIEST
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import Simulator, run_simulation
 from tests.simulation.test_managed_ledger import verify

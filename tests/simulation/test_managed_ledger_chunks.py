@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from managed_ledger import closing, ledger_rows, trim_path
-from managed_ledger.factory import ROOT
-from managed_ledger.ledger_info_chunks import chunks_path
-from managed_ledger.orphan_ledgers import collect_leaked_chunks
-from metadata.errors import MetadataError
+from magnetar.managed_ledger import closing, ledger_rows, trim_path
+from magnetar.managed_ledger.factory import ROOT
+from magnetar.managed_ledger.ledger_info_chunks import chunks_path
+from magnetar.managed_ledger.orphan_ledgers import collect_leaked_chunks
+from magnetar.metadata.errors import MetadataError
 from tests.simulation import test_managed_ledger, test_managed_ledger_offload
 from tests.simulation.ledger_world import SimulatedStore
 from tests.simulation.managed_ledger_world import PATH, LogWorld

@@ -17,22 +17,22 @@ from typing import TypeVar
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.ledger_reader import EntryRun
-from bookkeeper.errors import LedgerError
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.ledger_rows import LedgerRows
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo
-from managed_ledger.offload.block_offloader import BlockOffloader
-from managed_ledger.offload.config import OffloadConfig
-from managed_ledger.offload.context import CopyState
-from managed_ledger.offload.copy_format import CopyIndex
-from managed_ledger.offload.copy_reader import CopyReader
-from managed_ledger.offload.metrics import OffloadMetrics
-from managed_ledger.position import EARLIEST
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.ledger_reader import EntryRun
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from magnetar.managed_ledger.ledger_rows import LedgerRows
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from magnetar.managed_ledger.offload.block_offloader import BlockOffloader
+from magnetar.managed_ledger.offload.config import OffloadConfig
+from magnetar.managed_ledger.offload.context import CopyState
+from magnetar.managed_ledger.offload.copy_format import CopyIndex
+from magnetar.managed_ledger.offload.copy_reader import CopyReader
+from magnetar.managed_ledger.offload.metrics import OffloadMetrics
+from magnetar.managed_ledger.position import EARLIEST
 from tests.simulation.ledger_world import SimulatedStore
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import FaultRates, Node, Simulator, run_simulation, seeds
@@ -226,7 +226,7 @@ class OffloadWorld(LogWorld):
 
 
 def decode_id(value: bytes) -> int:
-    from bookkeeper.ledger_metadata import decode
+    from magnetar.bookkeeper.ledger_metadata import decode
 
     return decode(value).ledger_id
 

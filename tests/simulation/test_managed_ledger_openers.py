@@ -12,8 +12,8 @@ import asyncio
 
 import pytest
 
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import FaultRates, Simulator, run_simulation, seeds
 from tests.simulation.test_managed_ledger import verify

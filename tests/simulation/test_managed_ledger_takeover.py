@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import pytest
 
-from managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.config import ManagedLedgerConfig
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import FaultRates, Node, Simulator, run_simulation, seeds
 from tests.simulation.test_managed_ledger import verify

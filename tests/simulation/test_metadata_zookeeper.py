@@ -15,13 +15,13 @@ from unittest import mock
 
 import pytest
 
-from metadata.coordination import ResourceLock
-from metadata.errors import MetadataError, NotFoundError, OutcomeUnknownError
-from metadata.recipes import CachedValues, IdGenerator
-from metadata.store import SessionEvent
-from metadata.zookeeper import connection
-from metadata.zookeeper.settings import ZooKeeperSettings
-from metadata.zookeeper.store import ZooKeeperStore
+from magnetar.metadata.coordination import ResourceLock
+from magnetar.metadata.errors import MetadataError, NotFoundError, OutcomeUnknownError
+from magnetar.metadata.recipes import CachedValues, IdGenerator
+from magnetar.metadata.store import SessionEvent
+from magnetar.metadata.zookeeper import connection
+from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
+from magnetar.metadata.zookeeper.store import ZooKeeperStore
 from tests.simulation.simulator import Simulator, run_simulation, seeds
 from tests.simulation.zookeeper_model import Ensemble
 

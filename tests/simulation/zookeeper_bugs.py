@@ -12,17 +12,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from metadata.store import SessionEvent
-from metadata.zookeeper import session, writes
-from metadata.zookeeper.session import LOST, SESSION_ENDED, SessionCore
-from metadata.zookeeper.unknown_outcome import (
+from magnetar.metadata.store import SessionEvent
+from magnetar.metadata.zookeeper import session, writes
+from magnetar.metadata.zookeeper.session import LOST, SESSION_ENDED, SessionCore
+from magnetar.metadata.zookeeper.unknown_outcome import (
     ChangeKind,
     NodeState,
     UnansweredChange,
     WriteOutcome,
     resolve_outcome,
 )
-from metadata.zookeeper.writes import ZooKeeperWrites
+from magnetar.metadata.zookeeper.writes import ZooKeeperWrites
 from tests.simulation.simulator import run_simulation
 from tests.simulation.test_metadata_zookeeper import scenario
 

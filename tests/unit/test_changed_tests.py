@@ -7,12 +7,12 @@ from pathlib import Path
 from changed_tests import affected
 
 TESTS = {
-    "test_topic.py": "from broker.topic.topic import Topic\n",
-    "test_package.py": "from broker.service import (\n    topic,\n)\n",
-    "deeper/test_plain.py": "def test_it() -> None:\n    import broker.topic.topic\n",
-    "test_other.py": "from broker.service.topics import Topics\nfrom broker import service\n",
-    "helper.py": "from broker.topic.topic import Topic\n",
-    "broker_service/test_neighbour.py": "import broker.config\n",
+    "test_topic.py": "from magnetar.broker.service.resources import Resources\n",
+    "test_package.py": "from magnetar.broker.service import (\n    resources,\n)\n",
+    "deeper/test_plain.py": "def test():\n    import magnetar.broker.service.resources\n",
+    "test_other.py": "from magnetar.broker.topic.x import X\nfrom magnetar.broker import service\n",
+    "helper.py": "from magnetar.broker.service.resources import Resources\n",
+    "broker_service/test_neighbour.py": "import magnetar.broker.config\n",
     "test_helped.py": "from tests.unit import helper\n",
 }
 
@@ -23,7 +23,7 @@ def test_tests_that_import_a_changed_module_or_have_changed(tmp_path: Path) -> N
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     prefix = "tests/unit/"
-    assert affected({"broker/topic/topic.py", "docs/topic.md"}, tmp_path) == [
+    assert affected({"broker/service/resources.py", "docs/topic.md"}, tmp_path) == [
         f"{prefix}{name}"
         for name in (
             *("broker_service/test_neighbour.py", "deeper/test_plain.py"),

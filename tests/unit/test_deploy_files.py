@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from bookkeeper.bookie.settings import BookieSettings
-from bookkeeper.replication.settings import ENVIRONMENT_PREFIXES, KEYS
-from broker.cli.main import build_parser
-from broker.config import BrokerConfig
+from magnetar.bookkeeper.bookie.settings import BookieSettings
+from magnetar.bookkeeper.replication.settings import ENVIRONMENT_PREFIXES, KEYS
+from magnetar.broker.cli.main import build_parser
+from magnetar.broker.config import BrokerConfig
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from metadata.errors import ValueTooLargeError
-from metadata.store import VALUE_BYTES_MAX
+from magnetar.metadata.errors import ValueTooLargeError
+from magnetar.metadata.store import VALUE_BYTES_MAX
 from tests.simulation.cluster.metadata_model import ClusterStore
 from tests.simulation.ledger_world import SimulatedStore
 from tests.unit.bookkeeper.replication.memory_store import MemoryMetadataStore

@@ -62,7 +62,9 @@ class Source:
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
-        self.name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        self.name = (
+            f"magnetar/{path}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        )
         self.tree = ast.parse(text)
         self.imported: dict[str, tuple[str, str]] = {}  # name here -> module, name there
         for node in ast.walk(self.tree):
@@ -245,8 +247,8 @@ def test_modules_keep_nothing_that_changes() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from broker.protocol import pulsar_api_pb2 as pb\n_send = pb.CommandSend()",
-        "from broker.service.byte_budget import ByteBudget\nCHUNKS = ByteBudget(1)",
+        "from magnetar.broker.protocol import pulsar_api_pb2 as pb\n_send = pb.CommandSend()",
+        "from magnetar.broker.service.byte_budget import ByteBudget\nCHUNKS = ByteBudget(1)",
         "_TASKS: set[int] = set()",
         "_LAST = [0]\ndef take() -> None:\n    _LAST[0] += 1",
         "_KNOWN = {1: 2}\ndef learn() -> None:\n    _KNOWN.update({3: 4})",

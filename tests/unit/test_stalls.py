@@ -79,7 +79,7 @@ def test_what_an_embedded_broker_said_in_its_own_process() -> None:
 
 
 def test_collections_of_this_process_are_the_tests_own() -> None:
-    logger = logging.getLogger("bookkeeper.loop_stalls")
+    logger = logging.getLogger("magnetar.bookkeeper.loop_stalls")
     logger.warning(LINE.format(90, 60, "gc"))
     stalls.check()
     logger.warning(LINE.format(90, 20, "running"))

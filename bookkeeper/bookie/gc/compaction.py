@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bookkeeper.bookie.gc.garbage_scan import remove_log
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.entry_log import DATA_OFFSET, EntryLogAppender
-from bookkeeper.bookie.storage.flush import replace_runs
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.bookie.storage.location_runs import LocationRun
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.ordered_store import StoreTransaction
+from magnetar.bookkeeper.bookie.gc.garbage_scan import remove_log
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.entry_log import DATA_OFFSET, EntryLogAppender
+from magnetar.bookkeeper.bookie.storage.flush import replace_runs
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.storage.ordered_store import StoreTransaction
 
 _STEP_RUNS_MAX = 256
 _STEP_BYTES = 8 << 20  # read, written and synced in one step: a flush waits that long

@@ -12,16 +12,16 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.gc.compaction import Compaction, compact_steps
-from bookkeeper.bookie.gc.garbage_scan import (
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.gc.compaction import Compaction, compact_steps
+from magnetar.bookkeeper.bookie.gc.garbage_scan import (
     GarbageReport,
     LedgerRegistry,
     drop_steps,
     expire_deleted_steps,
     find_deleted_ledgers,
 )
-from bookkeeper.bookie.gc.over_replicated import (
+from magnetar.bookkeeper.bookie.gc.over_replicated import (
     LISTED_S_MIN,
     OverReplicatedLedgers,
     empty_steps,

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.entry_log import DATA_OFFSET, EntryLogAppender
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.storage.ordered_store import StoreTransaction, iterate
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.entry_log import DATA_OFFSET, EntryLogAppender
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.storage.ordered_store import StoreTransaction, iterate
 
 _LEDGERS_PER_COMMIT = 64
 _PAGE_ITEMS = 512

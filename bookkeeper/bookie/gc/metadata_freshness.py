@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookkeeper.bookie.cookie import INSTANCE_ID_PATH
-from bookkeeper.errors import CookieMismatchError
-from metadata.paths import encode_name
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.bookie.cookie import INSTANCE_ID_PATH
+from magnetar.bookkeeper.errors import CookieMismatchError
+from magnetar.metadata.paths import encode_name
+from magnetar.metadata.store import MetadataStore
 
 COLLECTORS_PATH: Final = "/ledgers/collectors"
 

@@ -15,11 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
-from bookkeeper.bookie.gc.garbage_scan import GarbageReport, remove_runs, remove_unreferenced_logs
-from bookkeeper.bookie.storage.index_format import encode_ledger
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.client.ledger_store import VersionedLedger
-from bookkeeper.ledger_metadata import LedgerState
+from magnetar.bookkeeper.bookie.gc.garbage_scan import (
+    GarbageReport,
+    remove_runs,
+    remove_unreferenced_logs,
+)
+from magnetar.bookkeeper.bookie.storage.index_format import encode_ledger
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.client.ledger_store import VersionedLedger
+from magnetar.bookkeeper.ledger_metadata import LedgerState
 
 LISTED_S_MIN: Final = 3600.0  # after a listing nothing of the ledger is removed for so long
 

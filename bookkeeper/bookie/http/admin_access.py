@@ -10,9 +10,9 @@ import logging
 from http import HTTPStatus
 from typing import Final
 
-from bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from bookkeeper.auth.errors import CredentialsError, RoleNotAllowedError
-from bookkeeper.auth.refusal_log import RefusalLog
+from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from magnetar.bookkeeper.auth.errors import CredentialsError, RoleNotAllowedError
+from magnetar.bookkeeper.auth.refusal_log import RefusalLog
 
 LIVE_PATH: Final = "/livez"
 READY_PATH: Final = "/readyz"
@@ -36,7 +36,7 @@ class AdminAccess:
 
     def __init__(self, authenticator: BookieAuthenticator) -> None:
         self._authenticator = authenticator
-        self._refusals = RefusalLog(logging.getLogger("bookkeeper.audit"))
+        self._refusals = RefusalLog(logging.getLogger("magnetar.bookkeeper.audit"))
 
     def refusal(self, method: str, path: str, head: bytes, address: str) -> HTTPStatus | None:
         """How the request is refused; None: it isn't.

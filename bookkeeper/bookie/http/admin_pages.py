@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.drain import Drain
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from bookkeeper.bookie.http.admin_server import HttpResponse, Page
-from bookkeeper.probes import probe_pages
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.drain import Drain
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.bookie.http.admin_server import HttpResponse, Page
+from magnetar.bookkeeper.probes import probe_pages
 
 Metrics = Callable[[Bookie], Awaitable[bytes]]
 

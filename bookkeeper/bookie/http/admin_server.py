@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from bookkeeper.bookie.http.admin_access import AdminAccess
-from bookkeeper.origin_check import OriginCheck
+from magnetar.bookkeeper.bookie.http.admin_access import AdminAccess
+from magnetar.bookkeeper.origin_check import OriginCheck
 
 _log = logging.getLogger(__name__)
 

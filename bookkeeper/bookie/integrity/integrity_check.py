@@ -19,17 +19,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bookkeeper import codes
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.integrity.integrity_listener import IntegrityMetrics
-from bookkeeper.bookie.integrity.replica_source import ReplicaSource
-from bookkeeper.bookie.limbo import lives_on, note_steps
-from bookkeeper.errors import BookieClosedError, BookkeeperError
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, master_key
-from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.replication.fragments import fragments_of, subtract_runs
-from bookkeeper.transport import AddRequest
-from metadata.errors import MetadataError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.integrity.integrity_listener import IntegrityMetrics
+from magnetar.bookkeeper.bookie.integrity.replica_source import ReplicaSource
+from magnetar.bookkeeper.bookie.limbo import lives_on, note_steps
+from magnetar.bookkeeper.errors import BookieClosedError, BookkeeperError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, master_key
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.replication.fragments import fragments_of, subtract_runs
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.metadata.errors import MetadataError
 
 _log = logging.getLogger(__name__)
 

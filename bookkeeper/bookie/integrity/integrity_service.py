@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.integrity.integrity_check import IntegrityCheck, IntegrityConfig
-from bookkeeper.bookie.integrity.integrity_listener import IntegrityMetrics
-from bookkeeper.bookie.integrity.replica_source import ReplicaSource
-from bookkeeper.bookie.integrity.scrub_repairer import ScrubRepairer
-from bookkeeper.bookie.integrity.scrubber import Scrubber, ScrubConfig
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityCheck, IntegrityConfig
+from magnetar.bookkeeper.bookie.integrity.integrity_listener import IntegrityMetrics
+from magnetar.bookkeeper.bookie.integrity.replica_source import ReplicaSource
+from magnetar.bookkeeper.bookie.integrity.scrub_repairer import ScrubRepairer
+from magnetar.bookkeeper.bookie.integrity.scrubber import Scrubber, ScrubConfig
 
 _DAMAGES_SHOWN = _DISPUTES_SHOWN = 100
 

@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from bookkeeper import codes
-from bookkeeper.client import quorum
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import BookkeeperError
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.packet import decode_header, is_intact
-from bookkeeper.transport import BookieClient
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.packet import decode_header, is_intact
+from magnetar.bookkeeper.transport import BookieClient
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 

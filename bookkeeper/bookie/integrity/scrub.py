@@ -11,14 +11,17 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.entry_log import EntryLogs, log_path
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.bookie.storage.location_runs import LocationRun
-from bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES, count_intact_entries
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.file_system import File
-from bookkeeper.storage.ordered_store import StoreTransaction, iterate
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.entry_log import EntryLogs, log_path
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun
+from magnetar.bookkeeper.bookie.storage.record_format import (
+    RECORD_HEADER_BYTES,
+    count_intact_entries,
+)
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.storage.file_system import File
+from magnetar.bookkeeper.storage.ordered_store import StoreTransaction, iterate
 
 _PAGE_RUNS = 16
 _CHECKED_PER_STEP = 1000

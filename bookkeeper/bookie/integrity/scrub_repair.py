@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.entry_log import EntryLogAppender
-from bookkeeper.bookie.storage.flush import overlapping_runs, replace_runs
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.bookie.storage.location_runs import LocationRun, overlay
-from bookkeeper.bookie.storage.record_format import (
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.entry_log import EntryLogAppender
+from magnetar.bookkeeper.bookie.storage.flush import overlapping_runs, replace_runs
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun, overlay
+from magnetar.bookkeeper.bookie.storage.record_format import (
     RECORD_HEADER_BYTES,
     crc_seed,
     encode_entry,
 )
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.storage.ordered_store import StoreTransaction
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.storage.ordered_store import StoreTransaction
 
 
 @dataclass(slots=True)

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.integrity.integrity_listener import IntegrityMetrics
-from bookkeeper.bookie.integrity.replica_source import ReplicaSource
-from bookkeeper.bookie.integrity.scrub import DamagedRange, check_entries_steps
-from bookkeeper.bookie.integrity.scrub_repair import RepairCopies, repair_steps
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.bookie.storage.entry_log import log_id_of
-from bookkeeper.errors import BookieClosedError, BookkeeperError
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.replication.fragments import fragments_of
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.integrity.integrity_listener import IntegrityMetrics
+from magnetar.bookkeeper.bookie.integrity.replica_source import ReplicaSource
+from magnetar.bookkeeper.bookie.integrity.scrub import DamagedRange, check_entries_steps
+from magnetar.bookkeeper.bookie.integrity.scrub_repair import RepairCopies, repair_steps
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.bookie.storage.entry_log import log_id_of
+from magnetar.bookkeeper.errors import BookieClosedError, BookkeeperError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.replication.fragments import fragments_of
+from magnetar.metadata.errors import MetadataError
 
 _log = logging.getLogger(__name__)
 

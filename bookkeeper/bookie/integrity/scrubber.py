@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.integrity.integrity_listener import IntegrityMetrics
-from bookkeeper.bookie.integrity.scrub import (
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.integrity.integrity_listener import IntegrityMetrics
+from magnetar.bookkeeper.bookie.integrity.scrub import (
     ScrubStep,
     check_index_steps,
     note_progress_steps,
     scrub_steps,
 )
-from bookkeeper.bookie.integrity.scrub_repairer import ScrubRepairer
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.bookie.integrity.scrub_repairer import ScrubRepairer
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.errors import BookkeeperError
 
 _log = logging.getLogger(__name__)
 

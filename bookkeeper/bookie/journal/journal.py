@@ -19,12 +19,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bookkeeper.bookie.config import StorageConfig
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.journal.journal_format import Mark, SegmentHeader
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.errors import JournalFullError
-from bookkeeper.storage.file_system import Buffer, File, FileSystem
+from magnetar.bookkeeper.bookie.config import StorageConfig
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.journal.journal_format import Mark, SegmentHeader
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.errors import JournalFullError
+from magnetar.bookkeeper.storage.file_system import Buffer, File, FileSystem
 
 _GROUP_HEADER_BYTES = record_format.RECORD_HEADER_BYTES + journal_format.GROUP_BODY.size
 _MARK_BYTES = record_format.RECORD_HEADER_BYTES + journal_format.METADATA_MARK_BODY.size

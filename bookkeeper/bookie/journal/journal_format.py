@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
-from bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.errors import CorruptFileError
 
 DIRECTORY: Final = "journal"
 VERSION: Final = 1

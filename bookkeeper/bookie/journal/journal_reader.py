@@ -17,12 +17,12 @@ from itertools import pairwise
 
 from crc32c import crc32c
 
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.journal.journal_format import Mark, SegmentHeader
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.errors import CorruptFileError, MissingFileError
-from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.storage.file_system import File, FileSystem
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.journal.journal_format import Mark, SegmentHeader
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.errors import CorruptFileError, MissingFileError
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.storage.file_system import File, FileSystem
 
 _GROUP_HEADER_BYTES = record_format.RECORD_HEADER_BYTES + journal_format.GROUP_BODY.size
 _SCAN_BYTES = 4 << 20

@@ -11,17 +11,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.journal.journal_format import Mark
-from bookkeeper.bookie.journal.journal_reader import (
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.journal.journal_format import Mark
+from magnetar.bookkeeper.bookie.journal.journal_reader import (
     JournalRecord,
     group_size,
     list_segments,
     read_group,
     read_header,
 )
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.file_system import File, FileSystem
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.storage.file_system import File, FileSystem
 
 _log = logging.getLogger(__name__)
 

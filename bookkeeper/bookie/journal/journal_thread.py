@@ -11,9 +11,9 @@ import functools
 from time import perf_counter
 from typing import Protocol
 
-from bookkeeper.bookie.journal.journal import Journal, JournalGroup, JournalWriter
-from bookkeeper.bookie.workers import Worker
-from bookkeeper.errors import JournalFullError
+from magnetar.bookkeeper.bookie.journal.journal import Journal, JournalGroup, JournalWriter
+from magnetar.bookkeeper.bookie.workers import Worker
+from magnetar.bookkeeper.errors import JournalFullError
 
 
 class JournalListener(Protocol):

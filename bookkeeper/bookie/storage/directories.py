@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bookkeeper.bookie import cookie
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.storage import entry_log as entry_log
-from bookkeeper.errors import CookieMismatchError, CorruptFileError
-from bookkeeper.storage.file_system import DirectoryLock, File, FileSystem
-from bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.bookkeeper.bookie import cookie
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.storage import entry_log as entry_log
+from magnetar.bookkeeper.errors import CookieMismatchError, CorruptFileError
+from magnetar.bookkeeper.storage.file_system import DirectoryLock, File, FileSystem
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
 
 MEMBER_FILE: Final = "directory.json"  # in every root but the main one
 SET_FILE: Final = "directories.json"  # in the main root, once there is more than one

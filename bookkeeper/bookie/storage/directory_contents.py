@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bookkeeper.bookie.cookie import CheckedCookie, read_local_cookie
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.journal.journal_reader import JournalRecord, read_journal
-from bookkeeper.bookie.metadata_commit_check import decode_mark
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.errors import MissingFileError
-from bookkeeper.packet import PACKET_HEADER
-from bookkeeper.storage.lmdb_store import LmdbStore
-from bookkeeper.storage.ordered_store import OrderedStore, iterate
-from bookkeeper.storage.os_file_system import OsFileSystem
-from metadata.store import CommitMark
+from magnetar.bookkeeper.bookie.cookie import CheckedCookie, read_local_cookie
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.journal.journal_reader import JournalRecord, read_journal
+from magnetar.bookkeeper.bookie.metadata_commit_check import decode_mark
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.errors import MissingFileError
+from magnetar.bookkeeper.packet import PACKET_HEADER
+from magnetar.bookkeeper.storage.lmdb_store import LmdbStore
+from magnetar.bookkeeper.storage.ordered_store import OrderedStore, iterate
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.metadata.store import CommitMark
 
 
 @dataclass(slots=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bookkeeper.bookie.config import BookieConfig, StorageConfig
-from bookkeeper.bookie.gc.compaction import entry_log_bytes_fitting
-from bookkeeper.bookie.storage.entry_log import EntryLogs
-from bookkeeper.storage.file_system import FileSystem
+from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
+from magnetar.bookkeeper.bookie.gc.compaction import entry_log_bytes_fitting
+from magnetar.bookkeeper.bookie.storage.entry_log import EntryLogs
+from magnetar.bookkeeper.storage.file_system import FileSystem
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,15 @@ from typing import Final
 
 from crc32c import crc32c
 
-from bookkeeper.bookie.config import StorageConfig
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.bookie.storage.location_runs import LocationRun
-from bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
-from bookkeeper.bookie.storage.write_cache import slice_packets
-from bookkeeper.errors import CorruptFileError, MissingFileError
-from bookkeeper.storage.file_system import Buffer, File, FileSystem
-from bookkeeper.storage.ordered_store import StoreTransaction
+from magnetar.bookkeeper.bookie.config import StorageConfig
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun
+from magnetar.bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
+from magnetar.bookkeeper.bookie.storage.write_cache import slice_packets
+from magnetar.bookkeeper.errors import CorruptFileError, MissingFileError
+from magnetar.bookkeeper.storage.file_system import Buffer, File, FileSystem
+from magnetar.bookkeeper.storage.ordered_store import StoreTransaction
 
 DIRECTORY: Final = "entry-log"
 VERSION: Final = 1

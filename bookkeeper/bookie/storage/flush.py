@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from bookkeeper.bookie.journal.journal import retire_segments
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.entry_log import EntryLogAppender
-from bookkeeper.bookie.storage.ledger_descriptor import LedgerDescriptor
-from bookkeeper.bookie.storage.ledger_storage import FlushJob, LedgerStorage
-from bookkeeper.bookie.storage.location_runs import LocationRun, group_chunks, overlay
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction
+from magnetar.bookkeeper.bookie.journal.journal import retire_segments
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.entry_log import EntryLogAppender
+from magnetar.bookkeeper.bookie.storage.ledger_descriptor import LedgerDescriptor
+from magnetar.bookkeeper.bookie.storage.ledger_storage import FlushJob, LedgerStorage
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun, group_chunks, overlay
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction
 
 
 def flush_steps(storage: LedgerStorage, job: FlushJob) -> Iterator[None]:

@@ -13,8 +13,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from bookkeeper.bookie.storage.location_runs import LocationRun
-from bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun
+from magnetar.bookkeeper.errors import CorruptFileError
 
 VERSION: Final = 1
 FORMAT_KEY: Final = b"m:format"

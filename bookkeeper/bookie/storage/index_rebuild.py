@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from bookkeeper.bookie.config import StorageConfig
-from bookkeeper.bookie.storage import entry_log as entry_log
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.bookie.storage.entry_log import DATA_OFFSET, encode_header, log_path
-from bookkeeper.bookie.storage.flush import overlapping_runs, replace_runs
-from bookkeeper.bookie.storage.index_format import LedgerRecord
-from bookkeeper.bookie.storage.location_runs import LocationRun, overlay
-from bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
-from bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES
-from bookkeeper.storage.file_system import File, FileSystem
-from bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction
+from magnetar.bookkeeper.bookie.config import StorageConfig
+from magnetar.bookkeeper.bookie.storage import entry_log as entry_log
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.bookie.storage.entry_log import DATA_OFFSET, encode_header, log_path
+from magnetar.bookkeeper.bookie.storage.flush import overlapping_runs, replace_runs
+from magnetar.bookkeeper.bookie.storage.index_format import LedgerRecord
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun, overlay
+from magnetar.bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
+from magnetar.bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES
+from magnetar.bookkeeper.storage.file_system import File, FileSystem
+from magnetar.bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction
 
 _log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookkeeper.bookie.storage.index_format import LedgerRecord
+from magnetar.bookkeeper.bookie.storage.index_format import LedgerRecord
 
 NO_ENTRY_ID = -1
 

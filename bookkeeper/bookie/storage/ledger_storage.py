@@ -22,23 +22,28 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Final
 
-from bookkeeper import codes
-from bookkeeper.bookie.config import StorageConfig
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.journal.journal import Journal, JournalWriter
-from bookkeeper.bookie.journal.journal_format import Mark
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.bookie.storage.entry_log import EntryLogs
-from bookkeeper.bookie.storage.ledger_descriptor import NO_ENTRY_ID, LedgerDescriptor
-from bookkeeper.bookie.storage.location_runs import LocationRun
-from bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
-from bookkeeper.bookie.storage.write_cache import HOLES_MAX, JOINED, WriteCache, WriteCacheChunk
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.storage.file_system import FileSystem
-from bookkeeper.storage.ordered_store import OrderedStore
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.config import StorageConfig
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.journal.journal import Journal, JournalWriter
+from magnetar.bookkeeper.bookie.journal.journal_format import Mark
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.bookie.storage.entry_log import EntryLogs
+from magnetar.bookkeeper.bookie.storage.ledger_descriptor import NO_ENTRY_ID, LedgerDescriptor
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun
+from magnetar.bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
+from magnetar.bookkeeper.bookie.storage.write_cache import (
+    HOLES_MAX,
+    JOINED,
+    WriteCache,
+    WriteCacheChunk,
+)
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.storage.file_system import FileSystem
+from magnetar.bookkeeper.storage.ordered_store import OrderedStore
+from magnetar.bookkeeper.transport import AddRequest
 
 _LEDGER_ID_MAX = (1 << 63) - 1
 MASTER_KEY_BYTES_MAX = 28  # what the CRC of a LEDGER_KEY record covers beside the ledger id

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
-from bookkeeper.bookie.storage.write_cache import HOLES_MAX, WriteCacheChunk
+from magnetar.bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
+from magnetar.bookkeeper.bookie.storage.write_cache import HOLES_MAX, WriteCacheChunk
 
 
 class LocationRun:

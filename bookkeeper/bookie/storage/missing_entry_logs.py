@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.entry_log import DATA_OFFSET, encode_header, log_path
-from bookkeeper.bookie.storage.flush import replace_runs
-from bookkeeper.bookie.storage.location_runs import LocationRun
-from bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.file_system import FileSystem
-from bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction, iterate
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.entry_log import DATA_OFFSET, encode_header, log_path
+from magnetar.bookkeeper.bookie.storage.flush import replace_runs
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun
+from magnetar.bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.storage.file_system import FileSystem
+from magnetar.bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction, iterate
 
 _log = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage.ledger_descriptor import LedgerDescriptor
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.bookie.storage.location_runs import LocationRun
-from bookkeeper.bookie.storage.write_cache import HOLES_MAX, JOINED, WriteCacheChunk
-from bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage.ledger_descriptor import LedgerDescriptor
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun
+from magnetar.bookkeeper.bookie.storage.write_cache import HOLES_MAX, JOINED, WriteCacheChunk
+from magnetar.bookkeeper.errors import CorruptFileError
 
 _AHEAD_BYTES = 1 << 20  # at least: what is fetched before it is asked for
 _STREAMS_MAX = 4096  # ledgers whose last reader is remembered

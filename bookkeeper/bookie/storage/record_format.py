@@ -26,7 +26,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
 
 RECORD_HEADER: Final = Struct(">IIQ")
 RECORD_HEADER_BYTES: Final = 16

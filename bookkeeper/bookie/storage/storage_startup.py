@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bookkeeper import codes
-from bookkeeper.bookie.config import StorageConfig
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.journal.journal import JournalWriter, retire_segments
-from bookkeeper.bookie.journal.journal_format import Mark, SegmentHeader
-from bookkeeper.bookie.journal.journal_reader import JournalRecord, list_segments, read_journal
-from bookkeeper.bookie.journal.journal_salvage import salvage_journal
-from bookkeeper.bookie.metadata_commit_check import keep_mark, load_mark
-from bookkeeper.bookie.re_adds import DuplicateCheck
-from bookkeeper.bookie.storage import entry_log as entry_log
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.bookie.storage.entry_log import EntryLogs, EntryLogState
-from bookkeeper.bookie.storage.flush import flush_steps
-from bookkeeper.bookie.storage.ledger_descriptor import LedgerDescriptor
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.bookie.storage.write_cache import JOINED, WriteCacheChunk
-from bookkeeper.errors import BookieClosedError, CorruptFileError, MissingFileError
-from bookkeeper.packet import PACKET_HEADER
-from bookkeeper.storage.file_system import FileSystem
-from bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction, iterate
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.config import StorageConfig
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.journal.journal import JournalWriter, retire_segments
+from magnetar.bookkeeper.bookie.journal.journal_format import Mark, SegmentHeader
+from magnetar.bookkeeper.bookie.journal.journal_reader import (
+    JournalRecord,
+    list_segments,
+    read_journal,
+)
+from magnetar.bookkeeper.bookie.journal.journal_salvage import salvage_journal
+from magnetar.bookkeeper.bookie.metadata_commit_check import keep_mark, load_mark
+from magnetar.bookkeeper.bookie.re_adds import DuplicateCheck
+from magnetar.bookkeeper.bookie.storage import entry_log as entry_log
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.bookie.storage.entry_log import EntryLogs, EntryLogState
+from magnetar.bookkeeper.bookie.storage.flush import flush_steps
+from magnetar.bookkeeper.bookie.storage.ledger_descriptor import LedgerDescriptor
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.write_cache import JOINED, WriteCacheChunk
+from magnetar.bookkeeper.errors import BookieClosedError, CorruptFileError, MissingFileError
+from magnetar.bookkeeper.packet import PACKET_HEADER
+from magnetar.bookkeeper.storage.file_system import FileSystem
+from magnetar.bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction, iterate
+from magnetar.bookkeeper.transport import AddRequest
 
 
 def open_storage(

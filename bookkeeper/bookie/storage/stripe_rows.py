@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from bookkeeper import codes
-from bookkeeper.transport import Stripe
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.transport import Stripe
 
 _ROWS_AT_A_TIME: Final = 64
 

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
+from magnetar.bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
 
 HOLES_MAX = 16  # a larger gap between two entries begins a new chunk or run
 JOINED = 0

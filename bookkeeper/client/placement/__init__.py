@@ -1,16 +1,16 @@
 """Which bookies a new ledger gets, and who replaces one that failed."""
 
-from bookkeeper.client.placement.config import PlacementConfig, RackRules, ZoneRules
-from bookkeeper.client.placement.factory import make_placement
-from bookkeeper.client.placement.policy import (
+from magnetar.bookkeeper.client.placement.config import PlacementConfig, RackRules, ZoneRules
+from magnetar.bookkeeper.client.placement.factory import make_placement
+from magnetar.bookkeeper.client.placement.policy import (
     Adherence,
     EnsemblePlacementPolicy,
     PlacementRandom,
     choose_replacements,
 )
-from bookkeeper.client.placement.rack_aware import RackAwarePlacement
-from bookkeeper.client.placement.random_placement import RandomPlacement
-from bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
+from magnetar.bookkeeper.client.placement.rack_aware import RackAwarePlacement
+from magnetar.bookkeeper.client.placement.random_placement import RandomPlacement
+from magnetar.bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
 
 __all__ = [
     "Adherence",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from bookkeeper.errors import PlacementRuleError
+from magnetar.bookkeeper.errors import PlacementRuleError
 
 RANDOM: Final = "random"
 RACK_AWARE: Final = "rack-aware"

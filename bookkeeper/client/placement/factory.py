@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from bookkeeper.client.placement.config import RACK_AWARE, ZONE_AWARE, PlacementConfig
-from bookkeeper.client.placement.node_location import Locate
-from bookkeeper.client.placement.policy import EnsemblePlacementPolicy, PlacementRandom
-from bookkeeper.client.placement.rack_aware import RackAwarePlacement
-from bookkeeper.client.placement.random_placement import RandomPlacement
-from bookkeeper.client.placement.weighted_selection import Weigh, WeightedRandomSelection
-from bookkeeper.client.placement.wrappers import OpportunisticStripingPlacement, QuarantinePlacement
-from bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
+from magnetar.bookkeeper.client.placement.config import RACK_AWARE, ZONE_AWARE, PlacementConfig
+from magnetar.bookkeeper.client.placement.node_location import Locate
+from magnetar.bookkeeper.client.placement.policy import EnsemblePlacementPolicy, PlacementRandom
+from magnetar.bookkeeper.client.placement.rack_aware import RackAwarePlacement
+from magnetar.bookkeeper.client.placement.random_placement import RandomPlacement
+from magnetar.bookkeeper.client.placement.weighted_selection import Weigh, WeightedRandomSelection
+from magnetar.bookkeeper.client.placement.wrappers import (
+    OpportunisticStripingPlacement,
+    QuarantinePlacement,
+)
+from magnetar.bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
 
 
 def make_placement(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from bookkeeper.service_info import DEFAULT_LOCATION
+from magnetar.bookkeeper.service_info import DEFAULT_LOCATION
 
 #: Path of a bookie's place by its id; None: nobody knows it.
 Locate: TypeAlias = Callable[[str], "str | None"]

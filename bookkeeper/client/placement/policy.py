@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Protocol, TypeVar
 
-from bookkeeper.client.quorum import FaultDomainAckRule
+from magnetar.bookkeeper.client.quorum import FaultDomainAckRule
 
 T = TypeVar("T")
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from bookkeeper.client import quorum
-from bookkeeper.client.placement.config import RackRules
-from bookkeeper.client.placement.node_location import DEFAULT_RACK, Locate, rack_of
-from bookkeeper.client.placement.policy import Adherence
-from bookkeeper.client.placement.weighted_selection import (
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.client.placement.config import RackRules
+from magnetar.bookkeeper.client.placement.node_location import DEFAULT_RACK, Locate, rack_of
+from magnetar.bookkeeper.client.placement.policy import Adherence
+from magnetar.bookkeeper.client.placement.weighted_selection import (
     WeightedRandomSelection,
     fill,
     grouped,
     pick_one,
 )
-from bookkeeper.client.quorum import FaultDomainAckRule
-from bookkeeper.errors import NotEnoughBookiesError
+from magnetar.bookkeeper.client.quorum import FaultDomainAckRule
+from magnetar.bookkeeper.errors import NotEnoughBookiesError
 
 _Members = Sequence["str | None"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from bookkeeper.client.placement.policy import Adherence, PlacementRandom
-from bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
-from bookkeeper.client.quorum import FaultDomainAckRule
-from bookkeeper.errors import NotEnoughBookiesError
+from magnetar.bookkeeper.client.placement.policy import Adherence, PlacementRandom
+from magnetar.bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
+from magnetar.bookkeeper.client.quorum import FaultDomainAckRule
+from magnetar.bookkeeper.errors import NotEnoughBookiesError
 
 
 class RandomPlacement:

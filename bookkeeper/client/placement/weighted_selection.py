@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from itertools import accumulate
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from bookkeeper.client.placement.policy import PlacementRandom
+from magnetar.bookkeeper.client.placement.policy import PlacementRandom
 
 #: Free bytes on a bookie's disks; 0: unknown.
 Weigh: TypeAlias = Callable[[str], int]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from bookkeeper.client.placement.policy import Adherence, EnsemblePlacementPolicy
-from bookkeeper.client.quorum import FaultDomainAckRule
-from bookkeeper.errors import NotEnoughBookiesError, PlacementRuleError
+from magnetar.bookkeeper.client.placement.policy import Adherence, EnsemblePlacementPolicy
+from magnetar.bookkeeper.client.quorum import FaultDomainAckRule
+from magnetar.bookkeeper.errors import NotEnoughBookiesError, PlacementRuleError
 
 
 class _WrappedPolicy:

@@ -16,19 +16,24 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bookkeeper.client import quorum
-from bookkeeper.client.placement.config import ZoneRules
-from bookkeeper.client.placement.node_location import DEFAULT_PLACE, Locate, NodeLocation, place_of
-from bookkeeper.client.placement.policy import Adherence
-from bookkeeper.client.placement.random_placement import RandomPlacement
-from bookkeeper.client.placement.weighted_selection import (
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.client.placement.config import ZoneRules
+from magnetar.bookkeeper.client.placement.node_location import (
+    DEFAULT_PLACE,
+    Locate,
+    NodeLocation,
+    place_of,
+)
+from magnetar.bookkeeper.client.placement.policy import Adherence
+from magnetar.bookkeeper.client.placement.random_placement import RandomPlacement
+from magnetar.bookkeeper.client.placement.weighted_selection import (
     WeightedRandomSelection,
     fill,
     grouped,
     pick_one,
 )
-from bookkeeper.client.quorum import FaultDomainAckRule
-from bookkeeper.errors import NotEnoughBookiesError
+from magnetar.bookkeeper.client.quorum import FaultDomainAckRule
+from magnetar.bookkeeper.errors import NotEnoughBookiesError
 
 _Members = Sequence["NodeLocation | None"]
 

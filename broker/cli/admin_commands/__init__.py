@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from broker.cli.admin_commands.model import AdminCommand
+from magnetar.broker.cli.admin_commands.model import AdminCommand
 
 GROUPS: dict[str, tuple[str, str]] = {
     "tenants": ("tenants", "tenants and their clusters"),
@@ -32,6 +32,6 @@ def commands_of(group: str) -> dict[str, AdminCommand]:
 
     REQUIRES: ``group`` in GROUPS.
     """
-    module = import_module(f"broker.cli.admin_commands.{GROUPS[group][0]}")
+    module = import_module(f"magnetar.broker.cli.admin_commands.{GROUPS[group][0]}")
     words: dict[str, AdminCommand] = module.WORDS[group]
     return words

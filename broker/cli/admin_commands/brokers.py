@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.cli.admin_commands.model import AdminCommand, Option
+from magnetar.broker.cli.admin_commands.model import AdminCommand, Option
 
 _PATH = "/admin/v2/brokers"
 _STATS = "/admin/v2/broker-stats"

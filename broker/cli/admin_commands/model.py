@@ -28,7 +28,7 @@ KINDS: dict[str, str] = {
     "json-file": "FILE",
     "file": "FILE",
 }
-"""Kind of a value -> how help shows it. `broker.cli.argument_values` reads them."""
+"""Kind of a value -> how help shows it. `magnetar.broker.cli.argument_values` reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class AdminCommand:
     update: bool = False
     """Fields that aren't given keep what GET on the path answers."""
     step: str = ""
-    """Name of the function in `broker.cli.multi_call` for what isn't one plain call."""
+    """Name of the function in `magnetar.broker.cli.multi_call` for what isn't one plain call."""
 
 
 def either(to: str, what: str, *, required: bool = True) -> tuple[Option, Option]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.cli.admin_commands.model import AdminCommand, Option, either
+from magnetar.broker.cli.admin_commands.model import AdminCommand, Option, either
 
 BACKLOG_TYPE = Option(
     ("-t", "--type"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.cli.admin_commands.model import AdminCommand, Option
+from magnetar.broker.cli.admin_commands.model import AdminCommand, Option
 
 _TOPIC = "/admin/v2/{topic}"
 _PATH = _TOPIC + "/subscription/{subscription}"

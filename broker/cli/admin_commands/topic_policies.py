@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.cli.admin_commands.model import AdminCommand, Option, either
-from broker.cli.admin_commands.policies import (
+from magnetar.broker.cli.admin_commands.model import AdminCommand, Option, either
+from magnetar.broker.cli.admin_commands.policies import (
     BACKLOG_TYPE,
     ENTRY_FILTERS,
     STRATEGY,

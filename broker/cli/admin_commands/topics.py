@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.cli.admin_commands.model import AdminCommand, Option
-from broker.cli.admin_commands.subscriptions import TOPIC_WORDS
+from magnetar.broker.cli.admin_commands.model import AdminCommand, Option
+from magnetar.broker.cli.admin_commands.subscriptions import TOPIC_WORDS
 
 _PATH = "/admin/v2/{topic}"
 _T, _N = ("topic",), ("namespace",)

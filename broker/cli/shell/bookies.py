@@ -7,16 +7,16 @@ import asyncio
 import contextlib
 import json
 
-from bookkeeper.bookie.cookie import COOKIES_PATH, INSTANCE_ID_PATH, read_instance_id
-from bookkeeper.errors import BookkeeperError
-from bookkeeper.ledgers import Ledgers
-from bookkeeper.replication.decommission import ledgers_of
-from bookkeeper.replication.registrations import read_registered
-from bookkeeper.transport import BookieStatus
-from broker.cli.errors import CliError
-from broker.cli.shell.cluster import ShellContext, ShellOutput
-from metadata.errors import NotFoundError
-from metadata.paths import decode_name, encode_name
+from magnetar.bookkeeper.bookie.cookie import COOKIES_PATH, INSTANCE_ID_PATH, read_instance_id
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.ledgers import Ledgers
+from magnetar.bookkeeper.replication.decommission import ledgers_of
+from magnetar.bookkeeper.replication.registrations import read_registered
+from magnetar.bookkeeper.transport import BookieStatus
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.shell.cluster import ShellContext, ShellOutput
+from magnetar.metadata.errors import NotFoundError
+from magnetar.metadata.paths import decode_name, encode_name
 
 _LEDGERS_ROOT = "/ledgers"
 

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.client.pool_placement import placement_for
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.transport_grpc.connector import BookieConnector
-from broker.cli.errors import CliError
-from broker.cluster_broker import tls_files, transport_config
-from broker.config import BrokerConfig
-from broker.placement_settings import check_placement, placement_config
-from metadata.factory import connect_store
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cluster_broker import tls_files, transport_config
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.placement_settings import check_placement, placement_config
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.store import MetadataStore
 
 
 class ShellOutput:

@@ -8,13 +8,13 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from bookkeeper.ledgers import ReadHandle
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.ledger_checker import CheckResult, LedgerChecker
-from bookkeeper.replication.registrations import read_registered
-from broker.cli.errors import CliError
-from broker.cli.shell.cluster import ShellContext, ShellOutput
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.ledgers import ReadHandle
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.ledger_checker import CheckResult, LedgerChecker
+from magnetar.bookkeeper.replication.registrations import read_registered
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.shell.cluster import ShellContext, ShellOutput
 
 
 async def list_ledgers(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:

@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from bookkeeper.storage.file_system import DirectoryLock
-from bookkeeper.storage.os_file_system import OsDirectoryLock
-from broker.cli.errors import CliError
-from broker.cli.shell.cluster import ShellOutput
+from magnetar.bookkeeper.storage.file_system import DirectoryLock
+from magnetar.bookkeeper.storage.os_file_system import OsDirectoryLock
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.shell.cluster import ShellOutput
 
 _LOCK = "lock"  # held by a running bookie in each of its directories
 _MARKS = ("cookie.json", "directory.json", _LOCK, "journal", "entry-log", "index")

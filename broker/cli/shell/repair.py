@@ -8,20 +8,20 @@ import time
 from collections import defaultdict
 from functools import partial
 
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.errors import BookkeeperError
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.decommission import decommission, recover_bookies, without
-from bookkeeper.replication.ledger_checker import LedgerChecker
-from bookkeeper.replication.ledger_repair import LedgerRepair
-from bookkeeper.replication.registrations import read_registered, read_start
-from bookkeeper.replication.replication_throttle import ReplicationThrottle
-from bookkeeper.replication.replicator import Replicator
-from bookkeeper.replication.under_replication import UNDER_REPLICATION_ROOT
-from bookkeeper.replication.worker_metrics import ReplicationMetrics
-from bookkeeper.replication.zone_store import ZoneStore
-from broker.cli.errors import CliError
-from broker.cli.shell.cluster import ShellContext, ShellOutput, clock_ms
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.decommission import decommission, recover_bookies, without
+from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
+from magnetar.bookkeeper.replication.ledger_repair import LedgerRepair
+from magnetar.bookkeeper.replication.registrations import read_registered, read_start
+from magnetar.bookkeeper.replication.replication_throttle import ReplicationThrottle
+from magnetar.bookkeeper.replication.replicator import Replicator
+from magnetar.bookkeeper.replication.under_replication import UNDER_REPLICATION_ROOT
+from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
+from magnetar.bookkeeper.replication.zone_store import ZoneStore
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.shell.cluster import ShellContext, ShellOutput, clock_ms
 
 
 async def auto_recovery(

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.protocol import pulsar_api_pb2 as pb
-    from broker.service.byte_budget import ByteBudget
-    from managed_ledger.position import Position
+    from magnetar.broker.protocol import pulsar_api_pb2 as pb
+    from magnetar.broker.service.byte_budget import ByteBudget
+    from magnetar.managed_ledger.position import Position
 
 PENDING_MAX: Final = 10
 EXPIRE_MS: Final = 60_000

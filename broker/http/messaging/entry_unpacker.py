@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broker.http.messaging.messages import (
+from magnetar.broker.http.messaging.messages import (
     INFLATE_BYTES_MAX,
     MESSAGES_AT_ONCE,
     Message,
@@ -22,10 +22,10 @@ from broker.http.messaging.messages import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from broker.http.messaging.internal_consumer import InternalConsumer
-    from broker.protocol import pulsar_api_pb2 as pb
-    from broker.schema.registry import SchemaRegistry
-    from managed_ledger.position import Position
+    from magnetar.broker.http.messaging.internal_consumer import InternalConsumer
+    from magnetar.broker.protocol import pulsar_api_pb2 as pb
+    from magnetar.broker.schema.registry import SchemaRegistry
+    from magnetar.managed_ledger.position import Position
 
 
 @dataclass(slots=True)

@@ -16,11 +16,11 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cluster.broker_connection import BrokerConnections
-from broker.errors import BrokerError
-from broker.http.messaging.chunks import EXPIRE_MS, ChunkAssembler
-from broker.http.messaging.entry_unpacker import QueuedEntry, Unpacker
-from broker.http.messaging.messages import (
+from magnetar.broker.cluster.broker_connection import BrokerConnections
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.http.messaging.chunks import EXPIRE_MS, ChunkAssembler
+from magnetar.broker.http.messaging.entry_unpacker import QueuedEntry, Unpacker
+from magnetar.broker.http.messaging.messages import (
     BATCH_MESSAGES_MAX,
     INFLATE_BYTES_MAX,
     Message,
@@ -30,19 +30,19 @@ from broker.http.messaging.messages import (
     messages_of,
     open_entry,
 )
-from broker.http.messaging.remote_consumer import RemoteConsumer
-from broker.subscription.persistent_subscription import PersistentSubscription
-from managed_ledger.cursor.ack_state import mask_to_words
+from magnetar.broker.http.messaging.remote_consumer import RemoteConsumer
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.managed_ledger.cursor.ack_state import mask_to_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from broker.protocol import pulsar_api_pb2 as pb
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
-    from broker.subscription.consumer import Consumer, SubscribeRequest
-    from managed_ledger.entry_batch import EntryBatch
-    from managed_ledger.position import Position
+    from magnetar.broker.protocol import pulsar_api_pb2 as pb
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.subscription.consumer import Consumer, SubscribeRequest
+    from magnetar.managed_ledger.entry_batch import EntryBatch
+    from magnetar.managed_ledger.position import Position
 
 logger = logging.getLogger(__name__)
 

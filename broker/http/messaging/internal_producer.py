@@ -6,17 +6,17 @@ import itertools
 import secrets
 from typing import TYPE_CHECKING
 
-from broker.cluster.broker_connection import BrokerConnections
-from broker.http.messaging.local_producer import LocalProducer, java_string_hash
-from broker.http.messaging.remote_producer import RemoteProducer
+from magnetar.broker.cluster.broker_connection import BrokerConnections
+from magnetar.broker.http.messaging.local_producer import LocalProducer, java_string_hash
+from magnetar.broker.http.messaging.remote_producer import RemoteProducer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.http.messaging.messages import OutgoingMessage
-    from broker.protocol.topic_name import TopicName
-    from broker.schema.definition import SchemaDefinition
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.http.messaging.messages import OutgoingMessage
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.schema.definition import SchemaDefinition
+    from magnetar.broker.service.broker_service import BrokerService
 
 _Producer = LocalProducer | RemoteProducer
 

@@ -14,26 +14,32 @@ from typing import TYPE_CHECKING, Protocol
 
 import mmh3
 
-from broker.errors import (
+from magnetar.broker.errors import (
     BrokerError,
     BrokerMetadataError,
     NotAllowedError,
     ServiceNotReadyError,
 )
-from broker.producer.producer import SHARED, TOO_LARGE, Producer, ProducerRequest, PublishBatch
-from broker.protocol.entry_header import make_header
-from broker.protocol.framing import METADATA_BYTES_MAX, METADATA_TOO_LARGE
-from broker.schema.schema_checks import admit_producer
+from magnetar.broker.producer.producer import (
+    SHARED,
+    TOO_LARGE,
+    Producer,
+    ProducerRequest,
+    PublishBatch,
+)
+from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.framing import METADATA_BYTES_MAX, METADATA_TOO_LARGE
+from magnetar.broker.schema.schema_checks import admit_producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from broker.protocol import pulsar_api_pb2 as pb
-    from broker.protocol.topic_name import TopicName
-    from broker.rate_limits.throttle import PublishThrottle
-    from broker.schema.definition import SchemaDefinition
-    from broker.service.broker_service import BrokerService
-    from broker.topic.topic import Topic
+    from magnetar.broker.protocol import pulsar_api_pb2 as pb
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.rate_limits.throttle import PublishThrottle
+    from magnetar.broker.schema.definition import SchemaDefinition
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.topic.topic import Topic
 
 Entry = tuple["pb.MessageMetadata", bytes]
 

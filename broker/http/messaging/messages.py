@@ -14,11 +14,11 @@ from struct import Struct
 
 from google.protobuf.message import DecodeError
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import CompressionError, compress, decompress
-from broker.protocol.framing import MalformedFrameError, encode_body, parse_entry_body
-from broker.protocol.text import readable
-from managed_ledger.cursor.ack_state import BATCH_WORDS_MAX
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import CompressionError, compress, decompress
+from magnetar.broker.protocol.framing import MalformedFrameError, encode_body, parse_entry_body
+from magnetar.broker.protocol.text import readable
+from magnetar.managed_ledger.cursor.ack_state import BATCH_WORDS_MAX
 
 _U32 = Struct(">I")
 _MESSAGE_BYTES_MIN = 6

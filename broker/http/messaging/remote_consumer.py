@@ -6,18 +6,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import MalformedFrameError, encode_command, parse_entry_body
-from managed_ledger.position import EARLIEST
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import MalformedFrameError, encode_command, parse_entry_body
+from magnetar.managed_ledger.position import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from broker.cluster.broker_connection import BrokerConnection
-    from broker.errors import ServiceNotReadyError
-    from broker.protocol.topic_name import TopicName
-    from broker.subscription.consumer import SubscribeRequest
-    from managed_ledger.position import Position
+    from magnetar.broker.cluster.broker_connection import BrokerConnection
+    from magnetar.broker.errors import ServiceNotReadyError
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.subscription.consumer import SubscribeRequest
+    from magnetar.managed_ledger.position import Position
 
 _UNSIGNED: Final = 2**64 - 1
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from broker.cluster.broker_connection import error_of
-from broker.errors import BrokerError, ServiceNotReadyError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_command, encode_payload_command
-from broker.schema.definition import fill_wire, parse_version
+from magnetar.broker.cluster.broker_connection import error_of
+from magnetar.broker.errors import BrokerError, ServiceNotReadyError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_command, encode_payload_command
+from magnetar.broker.schema.definition import fill_wire, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from broker.cluster.broker_connection import BrokerConnection
-    from broker.http.messaging.local_producer import Entry, PublishContext
-    from broker.protocol.topic_name import TopicName
-    from broker.schema.definition import SchemaDefinition
+    from magnetar.broker.cluster.broker_connection import BrokerConnection
+    from magnetar.broker.http.messaging.local_producer import Entry, PublishContext
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.schema.definition import SchemaDefinition
 
 
 class RemoteProducer:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from broker.http.errors import ApiError
-from broker.http.messaging.internal_consumer import (
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.internal_consumer import (
     ACKED,
     UNACKED,
     UNKNOWN,
@@ -26,19 +26,23 @@ from broker.http.messaging.internal_consumer import (
     InternalConsumer,
     MessageKey,
 )
-from broker.http.messaging.messages import MessageIdError, encode_message_id, parse_message_id
-from broker.schema.definition import parse_version
-from broker.subscription.consumer import SubscribeRequest
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.position import EARLIEST, LATEST
+from magnetar.broker.http.messaging.messages import (
+    MessageIdError,
+    encode_message_id,
+    parse_message_id,
+)
+from magnetar.broker.schema.definition import parse_version
+from magnetar.broker.subscription.consumer import SubscribeRequest
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.position import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from broker.http.messaging.value_schemas import DecodedValue
-    from broker.protocol.topic_name import TopicName
-    from broker.service.access_control import Right
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.http.messaging.value_schemas import DecodedValue
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.access_control import Right
+    from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
 

@@ -8,25 +8,25 @@ from base64 import b64encode
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from broker.errors import (
+from magnetar.broker.errors import (
     IncompatibleSchemaError,
     ProducerFencedError,
     ServiceNotReadyError,
 )
-from broker.http.errors import ApiError
-from broker.http.messaging.internal_producer import InternalProducer
-from broker.http.messaging.messages import HEAVY_BYTES, OutgoingMessage, encode_single
-from broker.http.messaging.value_schemas import LATE, Codec, ProduceSchema, ValueSchemas
-from broker.protocol.framing import FRAME_PADDING_BYTES
-from broker.schema.definition import version_bytes
-from broker.schema.value_errors import ValueCodecError
-from broker.schema.values import KeyValueCodec
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.internal_producer import InternalProducer
+from magnetar.broker.http.messaging.messages import HEAVY_BYTES, OutgoingMessage, encode_single
+from magnetar.broker.http.messaging.value_schemas import LATE, Codec, ProduceSchema, ValueSchemas
+from magnetar.broker.protocol.framing import FRAME_PADDING_BYTES
+from magnetar.broker.schema.definition import version_bytes
+from magnetar.broker.schema.value_errors import ValueCodecError
+from magnetar.broker.schema.values import KeyValueCodec
 
 if TYPE_CHECKING:
-    from broker.http.messaging.local_producer import Entry, LocalProducer
-    from broker.http.messaging.remote_producer import RemoteProducer
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.http.messaging.local_producer import Entry, LocalProducer
+    from magnetar.broker.http.messaging.remote_producer import RemoteProducer
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
 
     _Part: TypeAlias = tuple[list[int], list[Entry]]
     """Of a call, for one producer: slots of the results, and the entries."""

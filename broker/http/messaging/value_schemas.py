@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 
-from broker.errors import InvalidSchemaError
-from broker.http.errors import ApiError
-from broker.schema.definition import (
+from magnetar.broker.errors import InvalidSchemaError
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.schema.definition import (
     DEFINITION_BYTES_MAX,
     SCHEMA_TYPES,
     SchemaDefinition,
     parse_version,
 )
-from broker.schema.key_value import join_parts
-from broker.schema.values import KeyValueCodec, ValueCodec, codec_of
+from magnetar.broker.schema.key_value import join_parts
+from magnetar.broker.schema.values import KeyValueCodec, ValueCodec, codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from broker.http.messaging.messages import Message
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.http.messaging.messages import Message
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from broker.http.metrics.loop_metrics import add_stalls
-from broker.http.metrics.prometheus_page import PrometheusPage
+from magnetar.broker.http.metrics.loop_metrics import add_stalls
+from magnetar.broker.http.metrics.prometheus_page import PrometheusPage
 
 if TYPE_CHECKING:
-    from bookkeeper.bookie.bookie import Bookie
-    from bookkeeper.metrics import Durations
+    from magnetar.bookkeeper.bookie.bookie import Bookie
+    from magnetar.bookkeeper.metrics import Durations
 
 _WANTED: Final = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0")
 BookieDisk = tuple[int, int]

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from broker.http.metrics.loop_metrics import add_stalls
-from broker.http.metrics.prometheus_page import PrometheusPage, label
-from broker.listener.file_limit import file_limit
-from broker.rate_limits.rates import RateSampler
-from broker.schema.metrics import OPERATIONS
-from broker.service.metrics import QUOTA_CHECK_LIMITS_S
+from magnetar.broker.http.metrics.loop_metrics import add_stalls
+from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
+from magnetar.broker.listener.file_limit import file_limit
+from magnetar.broker.rate_limits.rates import RateSampler
+from magnetar.broker.schema.metrics import OPERATIONS
+from magnetar.broker.service.metrics import QUOTA_CHECK_LIMITS_S
 
 if TYPE_CHECKING:
-    from bookkeeper.metrics import Durations
-    from broker.http.metrics.topic_metrics import TopicMetrics
-    from broker.http.middleware.request_context import HttpMetrics
-    from broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
-    from broker.service.broker_service import BrokerService
+    from magnetar.bookkeeper.metrics import Durations
+    from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
+    from magnetar.broker.http.middleware.request_context import HttpMetrics
+    from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
+    from magnetar.broker.service.broker_service import BrokerService
 
 _BROKER_SUMS: Final = {
     "pulsar_subscriptions_count": "pulsar_broker_subscriptions_count",

@@ -10,12 +10,12 @@ from itertools import pairwise
 from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS
-from broker.http.metrics.prometheus_page import PrometheusPage, label
+from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS
+from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 
 if TYPE_CHECKING:
-    from bookkeeper.metrics import PeriodBuckets
-    from managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.bookkeeper.metrics import PeriodBuckets
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 _Buckets = tuple[Sequence[int], float]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bookkeeper.loop_stalls import CAUSES
-from broker.http.metrics.prometheus_page import PrometheusPage, label
+from magnetar.bookkeeper.loop_stalls import CAUSES
+from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 
 if TYPE_CHECKING:
-    from bookkeeper.loop_stalls import LoopStalls
+    from magnetar.bookkeeper.loop_stalls import LoopStalls
 
 
 def add_stalls(page: PrometheusPage, stalls: LoopStalls) -> None:

@@ -13,19 +13,19 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.http.metrics.bookie_metrics import add_bookie_metrics, bookie_disk
-from broker.http.metrics.broker_metrics import (
+from magnetar.broker.http.metrics.bookie_metrics import add_bookie_metrics, bookie_disk
+from magnetar.broker.http.metrics.broker_metrics import (
     CacheRates,
     add_broker_metrics,
     add_schemas,
     process_metrics,
 )
-from broker.http.metrics.prometheus_page import PrometheusPage, label
-from broker.http.metrics.topic_metrics import TopicMetrics
+from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
+from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
 
 if TYPE_CHECKING:
-    from broker.http.middleware.request_context import HttpMetrics
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.http.middleware.request_context import HttpMetrics
+    from magnetar.broker.service.broker_service import BrokerService
 
 TURN_S: Final = 0.0005
 PIECE_BYTES: Final = 256 * 1024

@@ -8,15 +8,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from broker.http.metrics.prometheus_page import PrometheusPage, label
+from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bookkeeper.metrics import Durations
-    from bookkeeper.replication.auditor_metrics import AuditorMetrics
-    from bookkeeper.replication.auto_recovery import AutoRecovery
-    from bookkeeper.replication.worker_metrics import ReplicationMetrics
+    from magnetar.bookkeeper.metrics import Durations
+    from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
+    from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery
+    from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
 
 _WANTED: Final = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0")
 

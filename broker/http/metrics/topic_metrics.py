@@ -12,22 +12,22 @@ from collections.abc import Iterator
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.http.health import is_health_topic
-from broker.http.metrics.ledger_metrics import (
+from magnetar.broker.http.health import is_health_topic
+from magnetar.broker.http.metrics.ledger_metrics import (
     NO_LEDGER,
     LedgerPeriod,
     LedgerSums,
     LedgerTables,
     ledger_period,
 )
-from broker.http.metrics.prometheus_page import PrometheusPage, label
-from broker.topic.backlog_quota import AGE, SIZE
-from broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
+from magnetar.broker.topic.backlog_quota import AGE, SIZE
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
-    from broker.subscription.subscription_base import Subscription
-    from broker.topic.topic import Topic
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.subscription.subscription_base import Subscription
+    from magnetar.broker.topic.topic import Topic
 
 # A row of the table of topics; the last ones don't add up, and namespaces are without them.
 _SUMMED: Final = (

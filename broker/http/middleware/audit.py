@@ -1,6 +1,7 @@
 """One log line for each change that was asked for over the admin API, whatever became of it.
 
-Logger ``broker.audit``, level INFO, so that it can be sent elsewhere or switched off on its own.
+Logger ``magnetar.broker.audit``, level INFO, so that it can be sent elsewhere or switched off
+on its own.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
-from bookkeeper.auth.refusal_log import one_value
+from magnetar.bookkeeper.auth.refusal_log import one_value
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-logger = logging.getLogger("broker.audit")
+logger = logging.getLogger("magnetar.broker.audit")
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 ANONYMOUS: Final = "anonymous"

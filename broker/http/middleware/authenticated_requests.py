@@ -10,17 +10,17 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from broker.auth.provider import REFUSED
-from broker.http.errors import error_response
+from magnetar.broker.auth.provider import REFUSED
+from magnetar.broker.http.errors import error_response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from bookkeeper.auth.tokens import Principal
-    from broker.auth.authenticator import Authenticator
-    from broker.auth.chain import Credentials
+    from magnetar.bookkeeper.auth.tokens import Principal
+    from magnetar.broker.auth.authenticator import Authenticator
+    from magnetar.broker.auth.chain import Credentials
 
 _TIMER_S_MAX: Final = 3600.0
 """The wall clock may be set meanwhile: a later expiry is looked at anew after this."""

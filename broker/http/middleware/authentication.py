@@ -13,20 +13,20 @@ import binascii
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
-from broker.auth.chain import Credentials
-from broker.auth.errors import TooManyChecksError
-from broker.auth.provider import BUSY, REFUSED
-from broker.cluster.broker_client import CALLER
-from broker.errors import AuthenticationError, BrokerError
-from broker.http.errors import error_response, refuse
-from broker.http.middleware.authenticated_requests import AuthenticatedRequest
-from broker.http.middleware.origin_middleware import may_last
+from magnetar.broker.auth.chain import Credentials
+from magnetar.broker.auth.errors import TooManyChecksError
+from magnetar.broker.auth.provider import BUSY, REFUSED
+from magnetar.broker.cluster.broker_client import CALLER
+from magnetar.broker.errors import AuthenticationError, BrokerError
+from magnetar.broker.http.errors import error_response, refuse
+from magnetar.broker.http.middleware.authenticated_requests import AuthenticatedRequest
+from magnetar.broker.http.middleware.origin_middleware import may_last
 
 if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from broker.auth.authenticator import Authenticator
+    from magnetar.broker.auth.authenticator import Authenticator
 
 _REQUIRED: Final = "Authentication required"
 _OPEN: Final = frozenset(

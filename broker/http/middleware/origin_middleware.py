@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.http.errors import error_response, refuse
+from magnetar.broker.http.errors import error_response, refuse
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from bookkeeper.origin_check import OriginCheck
+    from magnetar.bookkeeper.origin_check import OriginCheck
 
 _TAKING: Final = b"/topics/"
 

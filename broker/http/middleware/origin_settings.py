@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bookkeeper.origin_check import OriginCheck, names_to_answer
-from broker.advertised_listeners import hosts_of, parse_listeners
+from magnetar.bookkeeper.origin_check import OriginCheck, names_to_answer
+from magnetar.broker.advertised_listeners import hosts_of, parse_listeners
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from magnetar.broker.config import BrokerConfig
 
 
 def site_check(config: BrokerConfig) -> OriginCheck:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect
 
-from broker.http.errors import error_response, refuse, response_of
-from broker.http.middleware.audit import SAFE_METHODS, audit
-from broker.http.middleware.rate_limit import AddressLimiter
-from broker.logs import REQUEST_ID
+from magnetar.broker.http.errors import error_response, refuse, response_of
+from magnetar.broker.http.middleware.audit import SAFE_METHODS, audit
+from magnetar.broker.http.middleware.rate_limit import AddressLimiter
+from magnetar.broker.logs import REQUEST_ID
 
 if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from broker.config import BrokerConfig
+    from magnetar.broker.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import Depends, Query, Request, Response
 
-from broker.http.dependencies import body_doc, flag, parse_json, read_body
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse, no_content
-from broker.http.topics.topic_access import not_found
-from broker.policies.errors import UnsupportedPolicyError
-from broker.policies.quotas import QUOTA_TYPES
-from broker.policies.values import Names
+from magnetar.broker.http.dependencies import body_doc, flag, parse_json, read_body
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.topics.topic_access import not_found
+from magnetar.broker.policies.errors import UnsupportedPolicyError
+from magnetar.broker.policies.quotas import QUOTA_TYPES
+from magnetar.broker.policies.values import Names
 
 if TYPE_CHECKING:
-    from broker.policies.effective import EffectivePolicies
-    from broker.policies.table import Policy, PolicyRoute
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.policies.effective import EffectivePolicies
+    from magnetar.broker.policies.table import Policy, PolicyRoute
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
 
 Responses = dict[int | str, dict[str, Any]]
 _BODY_BYTES_MAX: Final = 1 << 20

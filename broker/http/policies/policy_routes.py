@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from broker.http.dependencies import body_doc, flag
-from broker.http.errors import ApiError
-from broker.http.policies.policy_access import (
+from magnetar.broker.http.dependencies import body_doc, flag
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.policies.policy_access import (
     ABSENT,
     TOPIC_REFUSALS,
     Applied,
@@ -27,16 +27,16 @@ from broker.http.policies.policy_access import (
     value_of,
     write_doc,
 )
-from broker.http.responses import JsonResponse, no_content
-from broker.policies.quotas import QUOTA_EXAMPLE, QUOTA_SCHEMA, applied_quotas, parse_quota
-from broker.policies.table import POLICIES
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.policies.quotas import QUOTA_EXAMPLE, QUOTA_SCHEMA, applied_quotas, parse_quota
+from magnetar.broker.policies.table import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.policies.effective import EffectivePolicies
-    from broker.policies.table import Policy, PolicyRoute
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.policies.effective import EffectivePolicies
+    from magnetar.broker.policies.table import Policy, PolicyRoute
+    from magnetar.broker.service.broker_service import BrokerService
 
 Document = dict[str, Any]
 

@@ -7,11 +7,11 @@ from typing import Annotated
 import orjson
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from broker.http.dependencies import Namespace, Service, body_doc, read_body
-from broker.http.errors import ApiError
-from broker.http.middleware.raw_path import form_decode
-from broker.http.policies.policy_access import ABSENT, namespace_policies
-from broker.http.responses import JsonResponse, TextResponse, no_content
+from magnetar.broker.http.dependencies import Namespace, Service, body_doc, read_body
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.policies.policy_access import ABSENT, namespace_policies
+from magnetar.broker.http.responses import JsonResponse, TextResponse, no_content
 
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
-from bookkeeper.client.placement.config import RACK_AWARE, ZONE_AWARE
-from broker.http.dependencies import Service, body_doc, json_body
-from broker.http.errors import ApiError
-from broker.http.middleware.raw_path import form_decode
-from broker.http.responses import JsonResponse, no_content
-from broker.placement_settings import policy_of
+from magnetar.bookkeeper.client.placement.config import RACK_AWARE, ZONE_AWARE
+from magnetar.broker.http.dependencies import Service, body_doc, json_body
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.placement_settings import policy_of
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.service.broker_service import BrokerService
 
 router = APIRouter(prefix="/admin/v2/bookies", tags=["bookies"])
 

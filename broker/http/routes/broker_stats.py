@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import psutil
 from fastapi import APIRouter, Path, Response
 
-from broker.cluster.load_report import load_report
-from broker.http.dependencies import Namespace, Service
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse
-from broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.cluster.load_report import load_report
+from magnetar.broker.http.dependencies import Namespace, Service
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.service.broker_service import BrokerService
 
 router = APIRouter(prefix="/admin/v2/broker-stats", tags=["brokers"])
 
@@ -79,7 +79,7 @@ async def topics(service: Service) -> Response:
     },
 )
 async def report(service: Service) -> Response:
-    from broker.http.app import product_version
+    from magnetar.broker.http.app import product_version
 
     return JsonResponse(await load_report(service, service.host_usage, product_version()))
 

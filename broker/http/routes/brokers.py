@@ -8,12 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from starlette.background import BackgroundTask
 
-from broker.http.dependencies import Flag, Service, flag
-from broker.http.errors import ApiError
-from broker.http.health import HealthCheckError, check_round_trip
-from broker.http.middleware.raw_path import form_decode
-from broker.http.responses import JsonResponse, TextResponse, no_content
-from broker.service.broker_service import BrokerService
+from magnetar.broker.http.dependencies import Flag, Service, flag
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.health import HealthCheckError, check_round_trip
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.responses import JsonResponse, TextResponse, no_content
+from magnetar.broker.service.broker_service import BrokerService
 
 router = APIRouter(prefix="/admin/v2", tags=["brokers"])
 
@@ -69,7 +69,7 @@ async def ready(service: Service) -> Response:
     responses={200: {"content": {"text/plain": {"example": "0.1.0"}}}},
 )
 async def version(service: Service) -> Response:
-    from broker.http.app import product_version
+    from magnetar.broker.http.app import product_version
 
     return TextResponse(product_version())
 

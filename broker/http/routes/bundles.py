@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from broker.cluster.broker_client import BrokerCall
-from broker.cluster.bundle_load import (
+from magnetar.broker.cluster.broker_client import BrokerCall
+from magnetar.broker.cluster.bundle_load import (
     busiest_bundle,
     fullest_bundle,
     loads_by_bundle,
@@ -20,7 +20,7 @@ from broker.cluster.bundle_load import (
     split_points,
     topics_of_bundle,
 )
-from broker.http.dependencies import (
+from magnetar.broker.http.dependencies import (
     Authoritative,
     Namespace,
     Service,
@@ -28,21 +28,21 @@ from broker.http.dependencies import (
     flag,
     json_body,
 )
-from broker.http.errors import ApiError, RedirectError
-from broker.http.middleware.raw_path import form_decode
-from broker.http.responses import JsonResponse, no_content
-from broker.http.routing.redirects import location_at, require_owner, whom_to_ask
-from broker.http.routing.scatter_gather import ScatterGather, Spread
-from broker.protocol.topic_name import TopicName
-from bundles.errors import BundleBusyError, BundleError, InvalidBundleError
-from bundles.hash_ranges import BUNDLES_MAX, HashRange, topic_hash
-from bundles.splitting import RANGE_EQUALLY_DIVIDE, SPLIT_ALGORITHMS
+from magnetar.broker.http.errors import ApiError, RedirectError
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.routing.redirects import location_at, require_owner, whom_to_ask
+from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.bundles.errors import BundleBusyError, BundleError, InvalidBundleError
+from magnetar.bundles.hash_ranges import BUNDLES_MAX, HashRange, topic_hash
+from magnetar.bundles.splitting import RANGE_EQUALLY_DIVIDE, SPLIT_ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.service.broker_service import BrokerService
-    from bundles.hash_ranges import NamespaceBundles
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.bundles.hash_ranges import NamespaceBundles
 
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 

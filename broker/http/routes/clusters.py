@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
-from broker.http.dependencies import Service, body_doc, json_body
-from broker.http.errors import ApiError
-from broker.http.middleware.raw_path import form_decode
-from broker.http.responses import JsonResponse, no_content
-from broker.http.routing.scatter_gather import ScatterGather, Spread
-from broker.http.topics.namespace_topics import release_everywhere
-from broker.protocol.topic_name import valid_namespace_part
-from loadbalance import policies as placement
-from loadbalance.errors import InvalidDocumentError
+from magnetar.broker.http.dependencies import Service, body_doc, json_body
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
+from magnetar.broker.http.topics.namespace_topics import release_everywhere
+from magnetar.broker.protocol.topic_name import valid_namespace_part
+from magnetar.loadbalance import policies as placement
+from magnetar.loadbalance.errors import InvalidDocumentError
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.service.broker_service import BrokerService
 
 router = APIRouter(prefix="/admin/v2/clusters", tags=["clusters"])
 

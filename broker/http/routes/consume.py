@@ -11,8 +11,8 @@ import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from broker.errors import SubscriptionNotFoundError
-from broker.http.dependencies import (
+from magnetar.broker.errors import SubscriptionNotFoundError
+from magnetar.broker.http.dependencies import (
     Service,
     SubscriptionName,
     Topic,
@@ -21,9 +21,9 @@ from broker.http.dependencies import (
     parse_json,
     read_body,
 )
-from broker.http.errors import ApiError
-from broker.http.messaging.internal_consumer import MessageKey
-from broker.http.messaging.rest_consume import (
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.internal_consumer import MessageKey
+from magnetar.broker.http.messaging.rest_consume import (
     MESSAGES_MAX,
     UNACKED_MAX,
     WAIT_MS_MAX,
@@ -35,15 +35,15 @@ from broker.http.messaging.rest_consume import (
     parse_message_id_text,
     parse_token,
 )
-from broker.http.responses import JsonResponse, no_content
-from broker.http.routing.route_permissions import right_of
-from broker.protocol.topic_name import TopicName
-from broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.routing.route_permissions import right_of
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 if TYPE_CHECKING:
-    from broker.http.messaging.internal_consumer import ConsumedMessage
-    from broker.http.messaging.value_schemas import DecodedValue, ValueSchemas
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.http.messaging.internal_consumer import ConsumedMessage
+    from magnetar.broker.http.messaging.value_schemas import DecodedValue, ValueSchemas
+    from magnetar.broker.service.broker_service import BrokerService
 
 router = APIRouter(tags=["messages"])
 

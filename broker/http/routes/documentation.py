@@ -14,9 +14,9 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from broker.http.errors import ApiError
-from broker.http.middleware.compression import accepts_gzip
-from broker.http.responses import JsonResponse
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.middleware.compression import accepts_gzip
+from magnetar.broker.http.responses import JsonResponse
 
 router = APIRouter(include_in_schema=False)
 

@@ -6,10 +6,10 @@ from pathlib import Path as FilePath
 
 from fastapi import APIRouter, Response
 
-from bookkeeper.probes import readiness_document
-from broker.http.dependencies import Service
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse, TextResponse
+from magnetar.bookkeeper.probes import readiness_document
+from magnetar.broker.http.dependencies import Service
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse, TextResponse
 
 router = APIRouter(tags=["health"])
 

@@ -7,14 +7,14 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from broker.http.dependencies import Authoritative, Service, Topic, flag
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse, TextResponse
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
-from bundles.errors import BundleError
-from bundles.lookup import BrokerLookup
-from bundles.ownership import Redirect
+from magnetar.broker.http.dependencies import Authoritative, Service, Topic, flag
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse, TextResponse
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.bundles.errors import BundleError
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import Redirect
 
 router = APIRouter(prefix="/lookup/v2", tags=["lookup"])
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse
 
 router = APIRouter(prefix="/admin/v2/metadata", tags=["brokers"])
 

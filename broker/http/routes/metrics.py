@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from broker.http.dependencies import Service
-from broker.http.metrics.metrics import metrics_pieces
-from broker.http.middleware.compression import allow_compression
+from magnetar.broker.http.dependencies import Service
+from magnetar.broker.http.metrics.metrics import metrics_pieces
+from magnetar.broker.http.middleware.compression import allow_compression
 
 router = APIRouter(tags=["metrics"])
 

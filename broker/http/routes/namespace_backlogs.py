@@ -8,18 +8,18 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Response
 
-from broker.cluster.broker_client import BrokerCall, BrokerRefusedError, topic_path
-from broker.errors import BrokerError, SubscriptionNotFoundError, TopicNotFoundError
-from broker.http.dependencies import Authoritative, Namespace, Service, SubscriptionName
-from broker.http.errors import ApiError
-from broker.http.responses import no_content
-from broker.http.routing.scatter_gather import ScatterGather, Spread
-from broker.http.topics.namespace_topics import topics_everywhere
-from broker.http.topics.topic_access import each, loaded, require_bundle, require_namespace
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
-from broker.subscription import subscription_admin as subscription_admin
-from broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.cluster.broker_client import BrokerCall, BrokerRefusedError, topic_path
+from magnetar.broker.errors import BrokerError, SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.broker.http.dependencies import Authoritative, Namespace, Service, SubscriptionName
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import no_content
+from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
+from magnetar.broker.http.topics.namespace_topics import topics_everywhere
+from magnetar.broker.http.topics.topic_access import each, loaded, require_bundle, require_namespace
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.subscription import subscription_admin as subscription_admin
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 
 router = APIRouter(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["namespaces"])
 

@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
-from broker.http.dependencies import (
+from magnetar.broker.http.dependencies import (
     Namespace,
     Service,
     SubscriptionName,
     body_doc,
     read_body,
 )
-from broker.http.errors import ApiError
-from broker.http.middleware.raw_path import form_decode
-from broker.http.policies.policy_access import (
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.policies.policy_access import (
     ABSENT,
     JsonBody,
     cluster_names,
     namespace_policies,
     require_local,
 )
-from broker.http.responses import JsonResponse, TextResponse, no_content
-from broker.policies.documents import remove_offload, with_properties
-from broker.policies.errors import UnsupportedPolicyError
-from broker.policies.values import Flag, Names
+from magnetar.broker.http.responses import JsonResponse, TextResponse, no_content
+from magnetar.broker.policies.documents import remove_offload, with_properties
+from magnetar.broker.policies.errors import UnsupportedPolicyError
+from magnetar.broker.policies.values import Flag, Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.service.broker_service import BrokerService
 
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
 
-from broker.http.dependencies import Namespace, Service
-from broker.http.policies.policy_access import namespace_policies, read_strictly
-from broker.http.policies.policy_routes import PolicyScope, ScopeConfig, add_policy_routes
-from broker.policies.documents import change_namespace, change_quota, in_namespace
-from broker.policies.quotas import QUOTAS
+from magnetar.broker.http.dependencies import Namespace, Service
+from magnetar.broker.http.policies.policy_access import namespace_policies, read_strictly
+from magnetar.broker.http.policies.policy_routes import PolicyScope, ScopeConfig, add_policy_routes
+from magnetar.broker.policies.documents import change_namespace, change_quota, in_namespace
+from magnetar.broker.policies.quotas import QUOTAS
 
 if TYPE_CHECKING:
-    from broker.policies.effective import EffectivePolicies
-    from broker.policies.table import Policy
+    from magnetar.broker.policies.effective import EffectivePolicies
+    from magnetar.broker.policies.table import Policy
 
 router = APIRouter(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["namespaces"])
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from broker.errors import AlreadyExistsError, NamespaceNotFoundError, TenantNotFoundError
-from broker.http.dependencies import (
+from magnetar.broker.errors import AlreadyExistsError, NamespaceNotFoundError, TenantNotFoundError
+from magnetar.broker.http.dependencies import (
     Authoritative,
     Namespace,
     Service,
@@ -15,27 +15,27 @@ from broker.http.dependencies import (
     body_doc,
     flag,
 )
-from broker.http.errors import ApiError
-from broker.http.policies.policy_access import JsonBody, namespace_policies, require_local
-from broker.http.responses import JsonResponse, no_content
-from broker.http.routes.bundles import bundle_errors
-from broker.http.routes.namespace_content import check_clusters
-from broker.http.routing.scatter_gather import Spread
-from broker.http.topics.namespace_topics import (
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.policies.policy_access import JsonBody, namespace_policies, require_local
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.routes.bundles import bundle_errors
+from magnetar.broker.http.routes.namespace_content import check_clusters
+from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.topics.namespace_topics import (
     delete_namespace_with_topics,
     delete_topics,
     forget_namespace,
     release_everywhere,
     topics_everywhere,
 )
-from broker.http.topics.topic_access import user_topics
-from broker.policies.documents import parse_namespace
-from broker.policies.quotas import QUOTA_SCHEMA, QUOTAS
-from broker.policies.table import POLICIES
-from broker.policies.values import Names
-from broker.service.broker_service import BrokerService
-from bundles.errors import InvalidBundleError
-from bundles.hash_ranges import BUNDLES_MAX, NamespaceBundles
+from magnetar.broker.http.topics.topic_access import user_topics
+from magnetar.broker.policies.documents import parse_namespace
+from magnetar.broker.policies.quotas import QUOTA_SCHEMA, QUOTAS
+from magnetar.broker.policies.table import POLICIES
+from magnetar.broker.policies.values import Names
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.bundles.errors import InvalidBundleError
+from magnetar.bundles.hash_ranges import BUNDLES_MAX, NamespaceBundles
 
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 

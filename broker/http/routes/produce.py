@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
-from broker.http.dependencies import (
+from magnetar.broker.http.dependencies import (
     Authoritative,
     Topic,
     body_doc,
@@ -14,12 +14,12 @@ from broker.http.dependencies import (
     parse_json,
     read_body,
 )
-from broker.http.errors import ApiError
-from broker.http.messaging.messages import OutgoingMessage
-from broker.http.messaging.rest_produce import MESSAGES_MAX, RestPublishers, parse_messages
-from broker.http.messaging.value_schemas import STRING
-from broker.http.responses import JsonResponse
-from broker.protocol.topic_name import TopicName
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.messages import OutgoingMessage
+from magnetar.broker.http.messaging.rest_produce import MESSAGES_MAX, RestPublishers, parse_messages
+from magnetar.broker.http.messaging.value_schemas import STRING
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.protocol.topic_name import TopicName
 
 router = APIRouter(tags=["messages"])
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from broker.http.dependencies import Service
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse
+from magnetar.broker.http.dependencies import Service
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse
 
 router = APIRouter(prefix="/admin/v2/resourcegroups", tags=["resource quotas"])
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from broker.cluster.cluster_documents import DEFAULT_QUOTA
-from broker.http.dependencies import Namespace, Service, body_doc, json_body
-from broker.http.errors import ApiError
-from broker.http.middleware.raw_path import form_decode
-from broker.http.responses import JsonResponse, no_content
-from broker.http.routes.bundles import bundle_errors
+from magnetar.broker.cluster.cluster_documents import DEFAULT_QUOTA
+from magnetar.broker.http.dependencies import Namespace, Service, body_doc, json_body
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.routes.bundles import bundle_errors
 
 if TYPE_CHECKING:
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.service.broker_service import BrokerService
 
 router = APIRouter(prefix="/admin/v2/resource-quotas", tags=["resource quotas"])
 

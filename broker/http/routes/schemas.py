@@ -8,8 +8,8 @@ import orjson
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, Field
 
-from broker.errors import IncompatibleSchemaError, InvalidSchemaError
-from broker.http.dependencies import (
+from magnetar.broker.errors import IncompatibleSchemaError, InvalidSchemaError
+from magnetar.broker.http.dependencies import (
     Authoritative,
     Service,
     body_doc,
@@ -17,21 +17,21 @@ from broker.http.dependencies import (
     json_body,
     make_topic_name,
 )
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse
-from broker.protocol.topic_name import TopicName
-from broker.schema.definition import (
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.schema.definition import (
     DEFINITION_BYTES_MAX,
     SCHEMA_TYPES,
     SchemaDefinition,
 )
-from broker.schema.key_value import join_texts, texts_of
-from broker.schema.schema_checks import rules_of
+from magnetar.broker.schema.key_value import join_texts, texts_of
+from magnetar.broker.schema.schema_checks import rules_of
 
 if TYPE_CHECKING:
-    from broker.schema.definition import StoredSchema
-    from broker.schema.registry import SchemaRules
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.schema.definition import StoredSchema
+    from magnetar.broker.schema.registry import SchemaRules
+    from magnetar.broker.service.broker_service import BrokerService
 
 router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{topic}", tags=["schemas"])
 

@@ -9,20 +9,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 
-from broker.http.dependencies import Authoritative, Service, SubscriptionName, Topic
-from broker.http.errors import ApiError
-from broker.http.messaging.messages import UndecodableEntryError, decode_whole_entry
-from broker.http.responses import JsonResponse
-from broker.http.topics.topic_access import TOPIC, message_id, persistent
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_header import parse_header
-from broker.protocol.text import readable
-from broker.rate_limits.rates import iso_time
-from broker.service.broker_service import BrokerService
-from managed_ledger.cursor.cursor import Cursor
-from managed_ledger.entry_batch import EntryBatch
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.position import EARLIEST, Position
+from magnetar.broker.http.dependencies import Authoritative, Service, SubscriptionName, Topic
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.messages import UndecodableEntryError, decode_whole_entry
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.topics.topic_access import TOPIC, message_id, persistent
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.entry_header import parse_header
+from magnetar.broker.protocol.text import readable
+from magnetar.broker.rate_limits.rates import iso_time
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.managed_ledger.cursor.cursor import Cursor
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST, Position
 
 router = APIRouter(tags=["persistent topics"])
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from broker.errors import AlreadyExistsError, SubscriptionNotFoundError
-from broker.http.dependencies import (
+from magnetar.broker.errors import AlreadyExistsError, SubscriptionNotFoundError
+from magnetar.broker.http.dependencies import (
     Authoritative,
     Service,
     SubscriptionName,
@@ -15,10 +15,10 @@ from broker.http.dependencies import (
     flag,
     json_body,
 )
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse, no_content
-from broker.http.routing.scatter_gather import Spread
-from broker.http.topics.topic_access import (
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.topics.topic_access import (
     ID_DOC,
     NOT_FOUND,
     OF_PARTITIONED,
@@ -32,10 +32,10 @@ from broker.http.topics.topic_access import (
     persistent,
     require_namespace,
 )
-from broker.protocol.topic_name import TopicName
-from broker.subscription import subscription_admin as subscription_admin
-from broker.subscription.persistent_subscription import PersistentSubscription
-from managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.subscription import subscription_admin as subscription_admin
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 router = APIRouter(tags=["subscriptions"])
 

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict
 
-from broker.errors import AlreadyExistsError, PreconditionFailedError, TenantNotFoundError
-from broker.http.dependencies import Service, Tenant, body_doc, flag, json_body
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse, no_content
-from broker.http.routing.scatter_gather import Spread
-from broker.http.topics.namespace_topics import delete_namespace_with_topics
-from broker.protocol.topic_name import valid_namespace_part
-from broker.service.broker_service import BrokerService
+from magnetar.broker.errors import AlreadyExistsError, PreconditionFailedError, TenantNotFoundError
+from magnetar.broker.http.dependencies import Service, Tenant, body_doc, flag, json_body
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.topics.namespace_topics import delete_namespace_with_topics
+from magnetar.broker.protocol.topic_name import valid_namespace_part
+from magnetar.broker.service.broker_service import BrokerService
 
 router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"])
 

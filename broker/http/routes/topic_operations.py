@@ -6,12 +6,12 @@ from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, Depends, Response
 
-from broker.cluster.broker_client import BrokerCall, topic_path
-from broker.http.dependencies import Authoritative, Service, Topic, body_doc, json_body
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse, no_content
-from broker.http.routing.scatter_gather import Spread
-from broker.http.topics.topic_access import (
+from magnetar.broker.cluster.broker_client import BrokerCall, topic_path
+from magnetar.broker.http.dependencies import Authoritative, Service, Topic, body_doc, json_body
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.topics.topic_access import (
     ID_DOC,
     NOT_FOUND,
     OF_PARTITIONED,
@@ -24,10 +24,10 @@ from broker.http.topics.topic_access import (
     require_namespace,
     require_persistent_name,
 )
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.offload.errors import OffloadBusyError, OffloadError
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.offload.errors import OffloadBusyError, OffloadError
 
 router = APIRouter(tags=["topics"])
 

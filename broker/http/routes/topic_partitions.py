@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from broker.errors import AlreadyExistsError
-from broker.http.dependencies import Authoritative, Service, Topic, flag, read_json
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse, no_content
-from broker.http.topics.topic_access import (
+from magnetar.broker.errors import AlreadyExistsError
+from magnetar.broker.http.dependencies import Authoritative, Service, Topic, flag, read_json
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.topics.topic_access import (
     NOT_FOUND,
     TOPIC,
     check_properties,
@@ -21,9 +21,9 @@ from broker.http.topics.topic_access import (
     partitioned_metadata,
     require_namespace,
 )
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
-from broker.topic.topic_directory import partitions_max
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.topic.topic_directory import partitions_max
 
 router = APIRouter(tags=["topics"])
 

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal, get_args
 from fastapi import APIRouter, Depends, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from broker.http.dependencies import Service, Topic, body_doc, json_body
-from broker.http.errors import ApiError
-from broker.http.middleware.raw_path import form_decode
-from broker.http.responses import JsonResponse, no_content
-from broker.http.topics.topic_access import NOT_FOUND, TOPIC, not_found
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
-from broker.topic import topic_permissions as topic_permissions
+from magnetar.broker.http.dependencies import Service, Topic, body_doc, json_body
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.topics.topic_access import NOT_FOUND, TOPIC, not_found
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.topic import topic_permissions as topic_permissions
 
 router = APIRouter(tags=["topics"])
 

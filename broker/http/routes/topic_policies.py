@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Response
 
-from broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, flag
-from broker.http.errors import ApiError
-from broker.http.policies.policy_access import (
+from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, flag
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.policies.policy_access import (
     TOPIC_ABSENT,
     TOPIC_REFUSALS,
     Applied,
@@ -23,10 +23,10 @@ from broker.http.policies.policy_access import (
     read_leniently,
     require_local,
 )
-from broker.http.policies.policy_routes import PolicyScope, ScopeConfig, add_policy_routes
-from broker.http.responses import JsonResponse, no_content
-from broker.http.topics.topic_access import TOPIC
-from broker.policies.documents import (
+from magnetar.broker.http.policies.policy_routes import PolicyScope, ScopeConfig, add_policy_routes
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.topics.topic_access import TOPIC
+from magnetar.broker.policies.documents import (
     TOPIC_QUOTA_ABOVE_RETENTION,
     TOPIC_RETENTION_BELOW_QUOTA,
     change_inner,
@@ -34,17 +34,17 @@ from broker.policies.documents import (
     check_topic_agreement,
     in_topic,
 )
-from broker.policies.quotas import QUOTAS
-from broker.policies.shapes import DISPATCH_RATE
-from broker.policies.table import policy_of_field
+from magnetar.broker.policies.quotas import QUOTAS
+from magnetar.broker.policies.shapes import DISPATCH_RATE
+from magnetar.broker.policies.table import policy_of_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.policies.effective import EffectivePolicies
-    from broker.policies.table import Policy
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.policies.effective import EffectivePolicies
+    from magnetar.broker.policies.table import Policy
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
 
 router = APIRouter(prefix=TOPIC, tags=["topic policies"])
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from broker.http.dependencies import Authoritative, Service, Topic, json_body
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse, no_content
-from broker.http.topics.topic_access import (
+from magnetar.broker.http.dependencies import Authoritative, Service, Topic, json_body
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.topics.topic_access import (
     NOT_FOUND,
     PROPERTIES_DOC,
     TOPIC,
@@ -19,9 +19,9 @@ from broker.http.topics.topic_access import (
     not_found,
     require_persistent_name,
 )
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
-from broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 
 router = APIRouter(tags=["topics"])
 

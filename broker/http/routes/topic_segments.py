@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from broker.http.dependencies import Authoritative, Flag, Service, Topic, flag
-from broker.http.long_answers import in_pieces
-from broker.http.topics.topic_access import OF_PARTITIONED, TOPIC, persistent
-from broker.http.topics.topic_segments import topic_segments
+from magnetar.broker.http.dependencies import Authoritative, Flag, Service, Topic, flag
+from magnetar.broker.http.long_answers import in_pieces
+from magnetar.broker.http.topics.topic_access import OF_PARTITIONED, TOPIC, persistent
+from magnetar.broker.http.topics.topic_segments import topic_segments
 
 router = APIRouter(tags=["persistent topics"])
 

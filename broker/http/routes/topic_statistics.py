@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from broker.cluster.broker_client import BrokerCall, topic_path
-from broker.http.dependencies import Authoritative, Service, Topic, flag, json_body
-from broker.http.errors import ApiError
-from broker.http.long_answers import in_pieces, long_object
-from broker.http.responses import JsonResponse
-from broker.http.routing.scatter_gather import Spread
-from broker.http.topics.partitioned_stats import sum_topic_stats
-from broker.http.topics.topic_access import (
+from magnetar.broker.cluster.broker_client import BrokerCall, topic_path
+from magnetar.broker.http.dependencies import Authoritative, Service, Topic, flag, json_body
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.long_answers import in_pieces, long_object
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.topics.partitioned_stats import sum_topic_stats
+from magnetar.broker.http.topics.topic_access import (
     ID_DOC,
     NOT_FOUND,
     OF_PARTITIONED,
@@ -31,21 +31,21 @@ from broker.http.topics.topic_access import (
     require_existing,
     stored,
 )
-from broker.http.topics.topic_internals import (
+from magnetar.broker.http.topics.topic_internals import (
     internal_stats,
     ledger_info,
     offline_stats,
     volatile_internal_stats,
 )
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
-from broker.topic.persistent_topic import PersistentTopic
-from broker.topic.topic_stats import (
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.topic.topic_stats import (
     add_earliest_times,
     add_last_publish_time,
     empty_topic_stats,
 )
-from managed_ledger.stored_info import read_stored
+from magnetar.managed_ledger.stored_info import read_stored
 
 router = APIRouter(tags=["topics"])
 

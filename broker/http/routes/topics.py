@@ -7,13 +7,20 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from broker.errors import AlreadyExistsError, TopicNotFoundError
-from broker.http.dependencies import Authoritative, Namespace, Service, Topic, flag, json_body
-from broker.http.errors import ApiError
-from broker.http.responses import JsonResponse, no_content
-from broker.http.routing.scatter_gather import Spread
-from broker.http.topics.namespace_topics import topics_everywhere
-from broker.http.topics.topic_access import (
+from magnetar.broker.errors import AlreadyExistsError, TopicNotFoundError
+from magnetar.broker.http.dependencies import (
+    Authoritative,
+    Namespace,
+    Service,
+    Topic,
+    flag,
+    json_body,
+)
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.topics.namespace_topics import topics_everywhere
+from magnetar.broker.http.topics.topic_access import (
     NAMESPACE,
     NOT_FOUND,
     PROPERTIES_DOC,
@@ -25,8 +32,8 @@ from broker.http.topics.topic_access import (
     require_namespace,
     user_topics,
 )
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
 
 router = APIRouter(tags=["topics"])
 

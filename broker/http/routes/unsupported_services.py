@@ -10,7 +10,7 @@ from typing import Final
 
 from fastapi import APIRouter, Response
 
-from broker.http.errors import error_response
+from magnetar.broker.http.errors import error_response
 
 router = APIRouter(tags=["absent services"], include_in_schema=False)
 

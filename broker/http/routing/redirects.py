@@ -12,19 +12,19 @@ from urllib.parse import urlsplit
 
 from starlette.responses import Response
 
-from broker.cluster.broker_client import BrokerEndpoint, as_authoritative, busy_bundle
-from broker.http.dependencies import flag, make_topic_name
-from broker.http.errors import ApiError
-from broker.http.middleware.raw_path import form_decode
-from bundles.errors import BundleBusyError, BundleError
-from bundles.ownership import Redirect
-from metadata.errors import MetadataError
+from magnetar.broker.cluster.broker_client import BrokerEndpoint, as_authoritative, busy_bundle
+from magnetar.broker.http.dependencies import flag, make_topic_name
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.bundles.errors import BundleBusyError, BundleError
+from magnetar.bundles.ownership import Redirect
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
 
 _DIGITS_MAX = 10
 

@@ -27,18 +27,18 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
 
-from broker.cluster.broker_client import BrokerEndpoint
-from broker.errors import BrokerError
-from broker.http.dependencies import flag, make_namespace
-from broker.http.errors import ApiError, RedirectError
-from broker.http.middleware.raw_path import form_decode
-from broker.http.routing.redirects import location_at, named_topic, whom_to_ask
-from bundles.errors import BundleError
-from metadata.errors import MetadataError
+from magnetar.broker.cluster.broker_client import BrokerEndpoint
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.http.dependencies import flag, make_namespace
+from magnetar.broker.http.errors import ApiError, RedirectError
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.routing.redirects import location_at, named_topic, whom_to_ask
+from magnetar.bundles.errors import BundleError
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
 
 
 class RoutingMode(Enum):

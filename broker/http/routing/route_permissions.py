@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Request
 
-from broker.auth.authorization import EVERY_SUBSCRIPTION, Caller, Permission, Resource
-from broker.errors import AuthorizationError, BrokerMetadataError
-from broker.http.dependencies import make_namespace, make_topic_name
-from broker.http.errors import ApiError
-from broker.http.middleware.raw_path import form_decode
-from metadata.errors import MetadataError
+from magnetar.broker.auth.authorization import EVERY_SUBSCRIPTION, Caller, Permission, Resource
+from magnetar.broker.errors import AuthorizationError, BrokerMetadataError
+from magnetar.broker.http.dependencies import make_namespace, make_topic_name
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
     from starlette.websockets import WebSocket
 
-    from broker.service.access_control import AccessControl, Right
+    from magnetar.broker.service.access_control import AccessControl, Right
 
 
 @dataclass(frozen=True, slots=True)

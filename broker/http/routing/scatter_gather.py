@@ -16,15 +16,15 @@ from urllib.parse import quote
 
 from fastapi import Depends, Request
 
-from broker.cluster.broker_client import ANSWER_S, BrokerCall, BrokerEndpoint, topic_path
-from broker.errors import BrokerError, ServiceNotReadyError
-from broker.http.errors import ApiError
-from broker.http.topics.topic_access import each
-from bundles.ownership import OWNERS_ROOT
+from magnetar.broker.cluster.broker_client import ANSWER_S, BrokerCall, BrokerEndpoint, topic_path
+from magnetar.broker.errors import BrokerError, ServiceNotReadyError
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.topics.topic_access import each
+from magnetar.bundles.ownership import OWNERS_ROOT
 
 if TYPE_CHECKING:
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
 
 T = TypeVar("T")
 

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import BrokerError
+from magnetar.broker.errors import BrokerError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.responses import Response
 
-    from broker.auth.chain import Credentials
-    from broker.config import BrokerConfig
-    from broker.http.middleware.authentication import AuthenticationMiddleware
-    from broker.http.middleware.request_context import HttpMetrics
+    from magnetar.broker.auth.chain import Credentials
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
+    from magnetar.broker.http.middleware.request_context import HttpMetrics
 
 HEAD_BYTES_MAX: Final = 4096
 _HEADERS_MAX: Final = 50
@@ -121,7 +121,7 @@ def fast_rejector(app: FastAPI, config: BrokerConfig) -> FastRejector | None:
     is_counted = config.http_requests_limit_enabled or config.max_concurrent_http_requests > 0
     if authenticator is None or is_counted or config.cors_allowed_origins:
         return None
-    from broker.http.middleware.authentication import (
+    from magnetar.broker.http.middleware.authentication import (
         AuthenticationMiddleware,  # only with authentication
     )
 

@@ -13,19 +13,19 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from broker.http.server.fast_rejector import HEAD_BYTES_MAX, PendingAuth
-from broker.listener.file_limit import file_limit
-from broker.listener.pre_auth_acceptor import PreAuthAcceptor
-from broker.listener.time_sliced_queue import TimeSlicedQueue
-from broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
+from magnetar.broker.http.server.fast_rejector import HEAD_BYTES_MAX, PendingAuth
+from magnetar.broker.listener.file_limit import file_limit
+from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
+from magnetar.broker.listener.time_sliced_queue import TimeSlicedQueue
+from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from broker.config import BrokerConfig
-    from broker.http.server.fast_rejector import FastRejector
-    from broker.listener.pre_auth_acceptor import PendingSocket
+    from magnetar.broker.config import BrokerConfig
+    from magnetar.broker.http.server.fast_rejector import FastRejector
+    from magnetar.broker.listener.pre_auth_acceptor import PendingSocket
 
 _SILENT_MAX: Final = 4096
 """And never more than a few of the files that may be open; of one address, half."""

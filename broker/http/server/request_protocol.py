@@ -18,10 +18,10 @@ import orjson
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from broker.http.server.rate_limited_log import RateLimitedLog
-from broker.http.websocket.protocol import CorkedWebSocketProtocol
-from broker.listener.file_limit import AddressQuota, SocketQuota
-from broker.listener.tls import client_certificate
+from magnetar.broker.http.server.rate_limited_log import RateLimitedLog
+from magnetar.broker.http.websocket.protocol import CorkedWebSocketProtocol
+from magnetar.broker.listener.file_limit import AddressQuota, SocketQuota
+from magnetar.broker.listener.tls import client_certificate
 
 _OFFER = frozenset((b"upgrade", b"http2-settings"))
 """Headers, and options of the Connection header, of an offer to change the protocol."""

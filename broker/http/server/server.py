@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from broker.http.server.fast_rejector import fast_rejector
-from broker.http.server.http_pre_auth import HttpPreAuth
-from broker.http.server.request_protocol import ConnectionLimits, protocol_with
-from broker.http.websocket.protocol import CorkedWebSocketProtocol
-from broker.listener.file_limit import AddressQuota, SocketQuota, file_limit
-from broker.listener.tls import TlsListener, listening_socket
+from magnetar.broker.http.server.fast_rejector import fast_rejector
+from magnetar.broker.http.server.http_pre_auth import HttpPreAuth
+from magnetar.broker.http.server.request_protocol import ConnectionLimits, protocol_with
+from magnetar.broker.http.websocket.protocol import CorkedWebSocketProtocol
+from magnetar.broker.listener.file_limit import AddressQuota, SocketQuota, file_limit
+from magnetar.broker.listener.tls import TlsListener, listening_socket
 
 if TYPE_CHECKING:
     import socket
 
     from fastapi import FastAPI
 
-    from broker.config import BrokerConfig
+    from magnetar.broker.config import BrokerConfig
 
 SHUTDOWN_S = 2
 

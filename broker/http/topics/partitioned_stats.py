@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.topic.topic_stats import empty_topic_stats
+from magnetar.broker.topic.topic_stats import empty_topic_stats
 
 # Not sums. The rest: numbers are added, texts and booleans are the first that says something.
 _LARGEST = {

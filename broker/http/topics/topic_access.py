@@ -10,22 +10,22 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.convertors import Convertor, register_url_convertor
 
-from broker.errors import (
+from magnetar.broker.errors import (
     BrokerError,
     NamespaceNotFoundError,
     NotAllowedError,
     PersistenceError,
     TopicNotFoundError,
 )
-from broker.http.dependencies import body_doc
-from broker.http.errors import ApiError
-from broker.protocol.topic_name import TopicName
-from broker.service.broker_service import BrokerService
-from broker.subscription.subscription_base import Subscription
-from broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
-from broker.topic.topic import Topic as LoadedTopic
-from bundles.errors import InvalidBundleError
-from managed_ledger.cursor.ack_state import BATCH_WORDS_MAX
+from magnetar.broker.http.dependencies import body_doc
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.subscription.subscription_base import Subscription
+from magnetar.broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
+from magnetar.broker.topic.topic import Topic as LoadedTopic
+from magnetar.bundles.errors import InvalidBundleError
+from magnetar.managed_ledger.cursor.ack_state import BATCH_WORDS_MAX
 
 T = TypeVar("T")
 

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from bookkeeper.ledger_metadata import FORMAT_VERSION, LedgerMetadata, LedgerState
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from broker.http.long_answers import long_array
-from broker.http.topics.topic_access import each, stored
-from broker.rate_limits.rates import iso_time
-from broker.subscription.persistent_subscription import PersistentSubscription
-from managed_ledger.cursor.ack_state import runs_of
-from managed_ledger.offload.policy import is_offloaded
-from managed_ledger.position import Position, format_position
+from magnetar.bookkeeper.ledger_metadata import FORMAT_VERSION, LedgerMetadata, LedgerState
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.broker.http.long_answers import long_array
+from magnetar.broker.http.topics.topic_access import each, stored
+from magnetar.broker.rate_limits.rates import iso_time
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.managed_ledger.cursor.ack_state import runs_of
+from magnetar.managed_ledger.offload.policy import is_offloaded
+from magnetar.managed_ledger.position import Position, format_position
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from broker.subscription.subscription_base import Subscription
-    from broker.topic.persistent_topic import PersistentTopic
-    from broker.topic.topic import Topic
-    from managed_ledger.cursor.cursor import Cursor
-    from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
-    from managed_ledger.managed_ledger import ManagedLedger
-    from managed_ledger.stored_info import StoredCursor, StoredManagedLedger
-    from metadata.store import Stat
+    from magnetar.broker.subscription.subscription_base import Subscription
+    from magnetar.broker.topic.persistent_topic import PersistentTopic
+    from magnetar.broker.topic.topic import Topic
+    from magnetar.managed_ledger.cursor.cursor import Cursor
+    from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.stored_info import StoredCursor, StoredManagedLedger
+    from magnetar.metadata.store import Stat
 
 _RANGES_MAX: Final = 1000
 """Runs of acknowledged entries shown; a cursor may have millions."""

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from broker.errors import TopicFencedError
-from broker.http.long_answers import long_array
-from broker.http.topics.topic_access import each, stored
-from broker.service.bookie_access import BookieAccess
-from managed_ledger.readable_range import ReadableLedger, ReadableRange, extent_of, left_of
+from magnetar.broker.errors import TopicFencedError
+from magnetar.broker.http.long_answers import long_array
+from magnetar.broker.http.topics.topic_access import each, stored
+from magnetar.broker.service.bookie_access import BookieAccess
+from magnetar.managed_ledger.readable_range import ReadableLedger, ReadableRange, extent_of, left_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from bookkeeper.ledger_metadata import LedgerMetadata
-    from broker.service.bookie_access import BookieAddressResolver
-    from broker.topic.persistent_topic import PersistentTopic
-    from managed_ledger.managed_ledger import ManagedLedger
-    from managed_ledger.offload.context import OffloadContext
-    from managed_ledger.position import Position
+    from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+    from magnetar.broker.service.bookie_access import BookieAddressResolver
+    from magnetar.broker.topic.persistent_topic import PersistentTopic
+    from magnetar.managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.offload.context import OffloadContext
+    from magnetar.managed_ledger.position import Position
 
 
 async def topic_segments(

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from broker.errors import BrokerError
-from broker.http.messaging.internal_consumer import ConsumedMessage, InternalConsumer, MessageKey
-from broker.http.messaging.internal_producer import InternalProducer
-from broker.http.messaging.messages import (
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.http.messaging.internal_consumer import (
+    ConsumedMessage,
+    InternalConsumer,
+    MessageKey,
+)
+from magnetar.broker.http.messaging.internal_producer import InternalProducer
+from magnetar.broker.http.messaging.messages import (
     HEAVY_BYTES,
     MessageIdError,
     OutgoingMessage,
@@ -24,21 +28,21 @@ from broker.http.messaging.messages import (
     encode_single,
     parse_message_id,
 )
-from broker.http.websocket.channel import CLOSE_BASE, RESTART
-from broker.http.websocket.fields import iso_millis, whole
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from broker.schema.definition import parse_version
-from broker.subscription.consumer import EXCLUSIVE, SubscribeRequest
-from managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.broker.http.websocket.channel import CLOSE_BASE, RESTART
+from magnetar.broker.http.websocket.fields import iso_millis, whole
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.broker.schema.definition import parse_version
+from magnetar.broker.subscription.consumer import EXCLUSIVE, SubscribeRequest
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from broker.http.websocket.channel import WebSocketChannel
-    from broker.http.websocket.parameters import ConsumerParameters, ReaderParameters
-    from broker.service.access_control import Right
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.http.websocket.channel import WebSocketChannel
+    from magnetar.broker.http.websocket.parameters import ConsumerParameters, ReaderParameters
+    from magnetar.broker.service.access_control import Right
+    from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from broker.http.errors import ApiError
-from broker.http.messaging.local_producer import java_string_hash, murmur_hash
-from broker.http.messaging.messages import MessageIdError, parse_message_id
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import COMPRESSIONS
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.local_producer import java_string_hash, murmur_hash
+from magnetar.broker.http.messaging.messages import MessageIdError, parse_message_id
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import COMPRESSIONS
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

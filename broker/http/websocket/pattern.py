@@ -12,25 +12,25 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.errors import (
+from magnetar.broker.errors import (
     BrokerError,
     BrokerMetadataError,
     TopicNotFoundError,
 )
-from broker.http.errors import ApiError
-from broker.http.websocket.consumer import ConsumerSession
-from broker.protocol.topic_name import TopicName, valid_namespace_part
-from broker.topic.topic_list import TopicPattern, visible_topics
-from managed_ledger.position import EARLIEST
-from metadata.errors import MetadataError
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.websocket.consumer import ConsumerSession
+from magnetar.broker.protocol.topic_name import TopicName, valid_namespace_part
+from magnetar.broker.topic.topic_list import TopicPattern, visible_topics
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from broker.http.websocket.parameters import ConsumerParameters
-    from broker.http.websocket.topic_changes import TopicChanges
-    from broker.service.access_control import Right
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.http.websocket.parameters import ConsumerParameters
+    from magnetar.broker.http.websocket.topic_changes import TopicChanges
+    from magnetar.broker.service.access_control import Right
+    from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
 

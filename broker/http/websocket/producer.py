@@ -14,28 +14,35 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from broker.http.messaging.internal_producer import InternalProducer
-from broker.http.messaging.messages import (
+from magnetar.broker.http.messaging.internal_producer import InternalProducer
+from magnetar.broker.http.messaging.messages import (
     HEAVY_BYTES,
     OutgoingMessage,
     encode_batch,
     encode_message_id,
     encode_single,
 )
-from broker.http.websocket.fields import FieldError, base64_bytes, flag, text, time_ms, whole
-from broker.http.websocket.parameters import add_encryption_key
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import COMPRESSIONS
+from magnetar.broker.http.websocket.fields import (
+    FieldError,
+    base64_bytes,
+    flag,
+    text,
+    time_ms,
+    whole,
+)
+from magnetar.broker.http.websocket.parameters import add_encryption_key
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import COMPRESSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.http.messaging.local_producer import Entry
-    from broker.http.websocket.channel import WebSocketChannel
-    from broker.http.websocket.parameters import ProducerParameters
-    from broker.protocol.topic_name import TopicName
-    from broker.service.access_control import Right
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.http.messaging.local_producer import Entry
+    from magnetar.broker.http.websocket.channel import WebSocketChannel
+    from magnetar.broker.http.websocket.parameters import ProducerParameters
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.access_control import Right
+    from magnetar.broker.service.broker_service import BrokerService
 
 _BAD_JSON, _BAD_ENCODING, _UNKNOWN = 3, 7, 8
 _SHRUNK_AT_MOST, _BATCHED_BYTES_MIN = 16, 6  # by compression; of a message in a batch

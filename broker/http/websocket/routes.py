@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Protocol
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
-from broker.auth.authorization import Permission, Resource
-from broker.errors import (
+from magnetar.broker.auth.authorization import Permission, Resource
+from magnetar.broker.errors import (
     BrokerError,
     ConsumerBusyError,
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededExceptionError,
     TopicTerminatedError,
 )
-from broker.http.dependencies import make_topic_name
-from broker.http.errors import ApiError, error_response, response_of
-from broker.http.middleware.raw_path import form_decode
-from broker.http.routing.route_permissions import authorize_websocket, caller_of, require
-from broker.http.websocket.channel import CLOSE_BASE, INTERNAL, WebSocketChannel
-from broker.http.websocket.consumer import ConsumerSession, ReaderSession
-from broker.http.websocket.parameters import (
+from magnetar.broker.http.dependencies import make_topic_name
+from magnetar.broker.http.errors import ApiError, error_response, response_of
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.routing.route_permissions import authorize_websocket, caller_of, require
+from magnetar.broker.http.websocket.channel import CLOSE_BASE, INTERNAL, WebSocketChannel
+from magnetar.broker.http.websocket.consumer import ConsumerSession, ReaderSession
+from magnetar.broker.http.websocket.parameters import (
     ConsumerParameters,
     ProducerParameters,
     ReaderParameters,
 )
-from broker.http.websocket.pattern import TOPICS_MAX, NamePattern, PatternSession
-from broker.http.websocket.producer import ProducerSession
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.broker.http.websocket.pattern import TOPICS_MAX, NamePattern, PatternSession
+from magnetar.broker.http.websocket.producer import ProducerSession
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.websockets import WebSocket
 
-    from broker.http.middleware.authenticated_requests import AuthenticatedRequest
-    from broker.service.access_control import AccessControl, Right
-    from broker.service.broker_service import BrokerService
+    from magnetar.broker.http.middleware.authenticated_requests import AuthenticatedRequest
+    from magnetar.broker.service.access_control import AccessControl, Right
+    from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.service.resources import stored_topic_of
-from metadata.store import EventType
+from magnetar.broker.service.resources import stored_topic_of
+from magnetar.metadata.store import EventType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.protocol.topic_name import TopicName
-    from broker.service.broker_service import BrokerService
-    from metadata.store import MetadataEvent, SessionEvent, Watch
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.metadata.store import MetadataEvent, SessionEvent, Watch
 
     OnChange = Callable[[TopicName | None, bool], None]
 

@@ -22,8 +22,8 @@ import pytest
 import yaml
 from cryptography import x509
 
-from bookkeeper.proto import bookie_pb2 as bookie
-from bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE
+from magnetar.bookkeeper.proto import bookie_pb2 as bookie
+from magnetar.bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE
 from tests.certificates import Authority
 from tests.charts.control_plane import ControlPlane, until
 from tests.charts.live.conditions import NEEDS_LIVE

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from loadbalance.model import Move, namespace_of
-from loadbalance.policies import SYSTEM_NAMESPACE, pinned_broker
+from magnetar.loadbalance.model import Move, namespace_of
+from magnetar.loadbalance.policies import SYSTEM_NAMESPACE, pinned_broker
 from tests.simulation.balancer.world import Leader, World
 
 _GRACE_S: Final = 1800.0

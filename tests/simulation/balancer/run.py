@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from loadbalance.config import SHEDDERS
+from magnetar.loadbalance.config import SHEDDERS
 from tests.simulation.balancer.plots import draw
 from tests.simulation.balancer.scenarios import CAPACITY, LOADS, Run, begin, excess
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from loadbalance.config import (
+from magnetar.loadbalance.config import (
     AVG_SHEDDER,
     LEAST_LONG_TERM_MESSAGE_RATE,
     LEAST_RESOURCE_USAGE,

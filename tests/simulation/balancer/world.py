@@ -16,12 +16,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadbalance.balancer import Balancer
-from loadbalance.config import BalancerConfig
-from loadbalance.model import BrokerLoad, BundleData, BundleStats, Move, ResourceUsage, Weights
-from loadbalance.policies import PlacementPolicies
-from loadbalance.reporting import report_due
-from loadbalance.unload_cooldowns import StoreClock, UnloadCooldowns
+from magnetar.loadbalance.balancer import Balancer
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.model import (
+    BrokerLoad,
+    BundleData,
+    BundleStats,
+    Move,
+    ResourceUsage,
+    Weights,
+)
+from magnetar.loadbalance.policies import PlacementPolicies
+from magnetar.loadbalance.reporting import report_due
+from magnetar.loadbalance.unload_cooldowns import StoreClock, UnloadCooldowns
 from tests.simulation.balancer.loads import Load
 
 TICK_S = 20.0

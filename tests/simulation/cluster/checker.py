@@ -12,21 +12,21 @@ from typing import Final
 
 import orjson
 
-from bookkeeper import codes
-from bookkeeper.client import quorum
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.ledger_store import ledger_path
-from bookkeeper.ledger_metadata import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.ledger_store import ledger_path
+from magnetar.bookkeeper.ledger_metadata import (
     EnsembleSegment,
     LedgerMetadata,
     LedgerState,
     decode,
     transition_error,
 )
-from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.replication.under_replication import UNDER_REPLICATION_ROOT
-from bookkeeper.service_info import AVAILABLE_PATH
-from bookkeeper.transport import AddRequest, ReadReply
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.replication.under_replication import UNDER_REPLICATION_ROOT
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH
+from magnetar.bookkeeper.transport import AddRequest, ReadReply
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.metadata_model import TreeNode
 from tests.simulation.cluster.nodes import Process

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from bookkeeper import codes
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.entry_prefixes import PrefixesFromEntries
-from bookkeeper.errors import BookieUnavailableError, LedgerError
-from bookkeeper.transport import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
+from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerError
+from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
     AddRequest,
     BookieStatus,

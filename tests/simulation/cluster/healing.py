@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from bookkeeper.client.config import ClientConfig, LedgerConfig
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.errors import NoSuchLedgerError
-from bookkeeper.ledger_metadata import LedgerState
-from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.errors import NoSuchLedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerState
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from tests.simulation.cluster.checker import LedgerHistory, owners
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.nodes import Process

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.config import LedgerConfig
 from tests.simulation.cluster.clients import LinkedBookie
 from tests.simulation.cluster.nodes import Process
 from tests.simulation.cluster.world import Cluster

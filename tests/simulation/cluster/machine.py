@@ -14,18 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from bookkeeper import codes
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
-from bookkeeper.bookie.integrity.integrity_service import IntegrityService
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.bookie.storage.ledger_storage import LedgerStorage
-from bookkeeper.client.ledger_store import ledger_path
-from bookkeeper.errors import BookkeeperError, StorageError
-from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
-from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.transport import AddRequest, LacReply
-from metadata.errors import MetadataError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
+from magnetar.bookkeeper.bookie.integrity.integrity_service import IntegrityService
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
+from magnetar.bookkeeper.client.ledger_store import ledger_path
+from magnetar.bookkeeper.errors import BookkeeperError, StorageError
+from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.transport import AddRequest, LacReply
+from magnetar.metadata.errors import MetadataError
 from tests.simulation.cluster.metadata_model import ClusterStore, MetadataServer
 from tests.simulation.cluster.nodes import ClusterLoop, Process
 from tests.simulation.simulator import Recorder

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from metadata.argument_checks import check_delete, check_put
-from metadata.errors import (
+from magnetar.metadata.argument_checks import check_delete, check_put
+from magnetar.metadata.errors import (
     BadVersionError,
     EphemeralParentError,
     MetadataError,
@@ -24,8 +24,8 @@ from metadata.errors import (
     SessionLostError,
     StoreClosedError,
 )
-from metadata.paths import ROOT, check_path, name_of, parent_of, sequential_path
-from metadata.store import (
+from magnetar.metadata.paths import ROOT, check_path, name_of, parent_of, sequential_path
+from magnetar.metadata.store import (
     CREATE_ONLY,
     EventType,
     MetadataEvent,
@@ -35,7 +35,7 @@ from metadata.store import (
     Versioned,
     Watch,
 )
-from metadata.watches import CallbackWatch, PathWatches
+from magnetar.metadata.watches import CallbackWatch, PathWatches
 from tests.simulation.cluster.nodes import ClusterLoop, Process
 from tests.simulation.simulator import Recorder
 

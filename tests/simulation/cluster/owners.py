@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.errors import LedgerError
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.metadata.errors import MetadataError
 from tests.simulation.cluster.checker import LedgerHistory
 from tests.simulation.cluster.nodes import Process
 from tests.simulation.cluster.world import Member, patiently

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
 from tests.simulation.cluster.checker import LedgerHistory, owners
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.nodes import Process

@@ -8,27 +8,30 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.cookie import read_instance_id
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
-from bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
-from bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
-from bookkeeper.bookie.integrity.integrity_service import IntegrityService, IntegrityServiceConfig
-from bookkeeper.bookie.integrity.replica_source import EnsembleReplicaSource
-from bookkeeper.bookie.integrity.scrubber import ScrubConfig
-from bookkeeper.client.async_ledger_recovery import recover_ledger
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.replication.auditor_checks import ChecksConfig
-from bookkeeper.replication.auditor_core import AuditorConfig
-from bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.replication.zones import ZoneConfig
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.cookie import read_instance_id
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
+from magnetar.bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
+from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
+from magnetar.bookkeeper.bookie.integrity.integrity_service import (
+    IntegrityService,
+    IntegrityServiceConfig,
+)
+from magnetar.bookkeeper.bookie.integrity.replica_source import EnsembleReplicaSource
+from magnetar.bookkeeper.bookie.integrity.scrubber import ScrubConfig
+from magnetar.bookkeeper.client.async_ledger_recovery import recover_ledger
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig
+from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
+from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.replication.zones import ZoneConfig
+from magnetar.metadata.errors import MetadataError
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.metadata_model import ClusterStore
 from tests.simulation.cluster.world import Cluster, Member

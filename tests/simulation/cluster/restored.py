@@ -12,18 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bookkeeper import codes
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from bookkeeper.bookie.re_adds import is_same_entry
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.errors import EntryDiffersError, LedgerError, OtherCreatorError
-from bookkeeper.ledger_metadata import LedgerMetadata
-from bookkeeper.packet import PACKET_HEADER_BYTES
-from bookkeeper.transport import AddRequest, ReadReply
-from metadata.errors import MetadataError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.bookie.re_adds import is_same_entry
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.errors import EntryDiffersError, LedgerError, OtherCreatorError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
+from magnetar.bookkeeper.transport import AddRequest, ReadReply
+from magnetar.metadata.errors import MetadataError
 from tests.simulation.cluster.checker import Checker
 from tests.simulation.cluster.clients import LinkedBookie
 from tests.simulation.cluster.machine import BookieMachine

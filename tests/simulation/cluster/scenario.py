@@ -11,11 +11,11 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from bookkeeper import codes
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.client.placement import PlacementConfig, make_placement
-from bookkeeper.client.placement.config import ZONE_AWARE
-from bookkeeper.errors import LedgerError, NoSuchEntryError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.client.placement import PlacementConfig, make_placement
+from magnetar.bookkeeper.client.placement.config import ZONE_AWARE
+from magnetar.bookkeeper.errors import LedgerError, NoSuchEntryError
 from tests.simulation.cluster.checker import LedgerHistory
 from tests.simulation.cluster.healing import Healed
 from tests.simulation.cluster.machine import BookieMachine

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
-from bookkeeper.bookie import workers
-from bookkeeper.bookie.workers import OnDone
-from bookkeeper.storage.memory_file_system import PowerLoss
+from magnetar.bookkeeper.bookie import workers
+from magnetar.bookkeeper.bookie.workers import OnDone
+from magnetar.bookkeeper.storage.memory_file_system import PowerLoss
 from tests.simulation.cluster.nodes import PROCESS, ClusterLoop, Process
 
 

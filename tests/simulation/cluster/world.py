@@ -8,12 +8,17 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import ClientConfig, ReadConfig, SpeculationConfig, WriteConfig
-from bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.storage.memory_file_system import PowerLoss
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import (
+    ClientConfig,
+    ReadConfig,
+    SpeculationConfig,
+    WriteConfig,
+)
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.storage.memory_file_system import PowerLoss
+from magnetar.metadata.errors import MetadataError
 from tests.simulation.cluster.checker import Checker
 from tests.simulation.cluster.clients import LinkedBookie
 from tests.simulation.cluster.machine import SESSION_TIMEOUT_MS, BookieMachine
@@ -23,8 +28,8 @@ from tests.simulation.simulator import Simulator
 
 EXPLICIT_LAC_MS = 150
 ZONES = ("z1", "z2", "z3")
-logging.getLogger("bookkeeper").addHandler(logging.NullHandler())
-logging.getLogger("bookkeeper").propagate = False
+logging.getLogger("magnetar.bookkeeper").addHandler(logging.NullHandler())
+logging.getLogger("magnetar.bookkeeper").propagate = False
 
 
 class Member:

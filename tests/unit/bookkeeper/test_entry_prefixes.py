@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper import codes, entry_prefixes
-from bookkeeper.entry_prefixes import ENTRIES_MAX, PIECE_BYTES_MAX, READ_BYTES_MAX, are_of, read_cut
-from bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
-from bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe, TruncatedReply
+from magnetar.bookkeeper import codes, entry_prefixes
+from magnetar.bookkeeper.entry_prefixes import (
+    ENTRIES_MAX,
+    PIECE_BYTES_MAX,
+    READ_BYTES_MAX,
+    are_of,
+    read_cut,
+)
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
+from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe, TruncatedReply
 
 LEDGER = 7
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeper.bookie.settings import BookieSettings
-from bookkeeper.environment import service_links
-from bookkeeper.replication.settings import ENVIRONMENT_PREFIXES, KEYS
-from broker.config import BrokerConfig
+from magnetar.bookkeeper.bookie.settings import BookieSettings
+from magnetar.bookkeeper.environment import service_links
+from magnetar.bookkeeper.replication.settings import ENVIRONMENT_PREFIXES, KEYS
+from magnetar.broker.config import BrokerConfig
 
 LINKS = {
     "MAGNETAR_BROKER_SERVICE_HOST": "10.96.0.7",

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from bookkeeper.errors import LedgerError, NoSuchLedgerError
-from bookkeeper.ledgers import Ledgers
-from metadata.errors import MetadataError, OutcomeUnknownError
+from magnetar.bookkeeper.errors import LedgerError, NoSuchLedgerError
+from magnetar.bookkeeper.ledgers import Ledgers
+from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
 from tests.unit.bookkeeper.replication.cluster import Cluster, virtual
 
 _WRITES: Final = ("put", "delete")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.errors import (
+from magnetar.bookkeeper.errors import (
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
@@ -16,8 +16,8 @@ from bookkeeper.errors import (
     NotEnoughBookiesError,
     UnauthorizedAccessError,
 )
-from bookkeeper.ledgers import Ledgers, connect_ledgers
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.ledgers import Ledgers, connect_ledgers
+from magnetar.metadata.errors import MetadataError
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 from tests.unit.bookkeeper.client.conftest import cluster as cluster  # a fixture
 
@@ -172,7 +172,7 @@ async def test_the_library_logs_in_to_the_metadata_store(
         seen.append(arguments)
         raise MetadataError("seen enough")
 
-    monkeypatch.setattr("bookkeeper.ledgers.connect_store", connect)
+    monkeypatch.setattr("magnetar.bookkeeper.ledgers.connect_store", connect)
     with pytest.raises(MetadataError):
         async with connect_ledgers("zk:host:2181", metadata_config=tmp_path / "p"):
             pass

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from bookkeeper import loop_stalls
-from bookkeeper.loop_stalls import CAUSES, LoopStalls
+from magnetar.bookkeeper import loop_stalls
+from magnetar.bookkeeper.loop_stalls import CAUSES, LoopStalls
 from tests import stalls
 
 

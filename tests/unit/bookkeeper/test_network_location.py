@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
-from bookkeeper.network_location import DEFAULT_LOCATION, check_place, place
-from bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
-from broker.config import BrokerConfig, ConfigError
-from broker.ledger_client import client_config
+from magnetar.bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
+from magnetar.bookkeeper.network_location import DEFAULT_LOCATION, check_place, place
+from magnetar.bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
+from magnetar.broker.config import BrokerConfig, ConfigError
+from magnetar.broker.ledger_client import client_config
 
 
 @pytest.mark.parametrize(

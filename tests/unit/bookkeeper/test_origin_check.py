@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeper.origin_check import OriginCheck, host_names, is_loopback, names_to_answer
+from magnetar.bookkeeper.origin_check import OriginCheck, host_names, is_loopback, names_to_answer
 
 _OTHER = {"Origin": "https://evil.test", "Host": "broker:8443"}
 _LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper import codes, errors, packet
+from magnetar.bookkeeper import codes, errors, packet
 
 
 def _crc32c_bit_by_bit(data: bytes) -> int:

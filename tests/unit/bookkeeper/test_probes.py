@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from bookkeeper.probes import SessionState, probe_pages
-from metadata.store import MetadataStore, SessionEvent
+from magnetar.bookkeeper.probes import SessionState, probe_pages
+from magnetar.metadata.store import MetadataStore, SessionEvent
 
 LOST, BACK = SessionEvent.CONNECTION_LOST, SessionEvent.RECONNECTED
 ENDED, NEW = SessionEvent.SESSION_LOST, SessionEvent.SESSION_REESTABLISHED

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.environment import normalize_key
-from broker.config import _FIELD_OF_KEY, _FORMER_KEYS, BrokerConfig, ConfigError
-from broker.pulsar_settings import (
+from magnetar.bookkeeper.environment import normalize_key
+from magnetar.broker.config import _FIELD_OF_KEY, _FORMER_KEYS, BrokerConfig, ConfigError
+from magnetar.broker.pulsar_settings import (
     BOOKKEEPER,
     FEATURES,
     LACKING,

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookkeeper.auth import tokens
-from bookkeeper.auth.errors import KeyFormatError
-from bookkeeper.auth.keys import (
+from magnetar.bookkeeper.auth import tokens
+from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.keys import (
     PublicKey,
     VerificationKey,
     algorithms_of,
@@ -28,13 +28,13 @@ from bookkeeper.auth.keys import (
     load_secret_key,
     read_source,
 )
-from bookkeeper.auth.tokens import Principal, TokenRules
-from broker.auth.basic import BasicProvider
-from broker.auth.htpasswd import parse_htpasswd
-from broker.auth.openid import OpenIdProvider, parse_key_set
-from broker.auth.provider import KeysNeededError
-from broker.auth.token import TokenProvider, header_of, verified_claims
-from broker.errors import AuthenticationError
+from magnetar.bookkeeper.auth.tokens import Principal, TokenRules
+from magnetar.broker.auth.basic import BasicProvider
+from magnetar.broker.auth.htpasswd import parse_htpasswd
+from magnetar.broker.auth.openid import OpenIdProvider, parse_key_set
+from magnetar.broker.auth.provider import KeysNeededError
+from magnetar.broker.auth.token import TokenProvider, header_of, verified_claims
+from magnetar.broker.errors import AuthenticationError
 
 NOW_S = 1_800_000_000.0
 SECRET = bytes(range(64))

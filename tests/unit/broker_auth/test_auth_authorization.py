@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper.auth.refusal_log import one_value
-from broker.auth.authorization import (
+from magnetar.bookkeeper.auth.refusal_log import one_value
+from magnetar.broker.auth.authorization import (
     EVERY_SUBSCRIPTION,
     NO_GRANTS,
     NOBODY,
@@ -20,7 +20,7 @@ from broker.auth.authorization import (
     Permission,
     Resource,
 )
-from broker.protocol.topic_name import TopicName
+from magnetar.broker.protocol.topic_name import TopicName
 
 LOOKUP, PRODUCE, CONSUME = Permission.LOOKUP, Permission.PRODUCE, Permission.CONSUME
 TENANT_ADMIN, SUPERUSER = Permission.TENANT_ADMIN, Permission.SUPERUSER

@@ -13,20 +13,20 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookkeeper.auth.errors import KeyFormatError
-from bookkeeper.auth.keys import load_secret_key
-from bookkeeper.auth.tokens import Principal, TokenRules
-from broker.auth.authenticator import Authenticator
-from broker.auth.basic import BasicProvider
-from broker.auth.chain import Credentials, ProviderChain
-from broker.auth.errors import TooManyChecksError
-from broker.auth.openid import OpenIdProvider, parse_discovery, parse_key_set
-from broker.auth.password_checks import PasswordChecks
-from broker.auth.provider import AuthenticationProvider, KeysNeededError
-from broker.auth.provider_factory import build
-from broker.auth.token import TokenProvider
-from broker.config import BrokerConfig, ConfigError
-from broker.errors import AuthenticationError, AuthorizationError
+from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.keys import load_secret_key
+from magnetar.bookkeeper.auth.tokens import Principal, TokenRules
+from magnetar.broker.auth.authenticator import Authenticator
+from magnetar.broker.auth.basic import BasicProvider
+from magnetar.broker.auth.chain import Credentials, ProviderChain
+from magnetar.broker.auth.errors import TooManyChecksError
+from magnetar.broker.auth.openid import OpenIdProvider, parse_discovery, parse_key_set
+from magnetar.broker.auth.password_checks import PasswordChecks
+from magnetar.broker.auth.provider import AuthenticationProvider, KeysNeededError
+from magnetar.broker.auth.provider_factory import build
+from magnetar.broker.auth.token import TokenProvider
+from magnetar.broker.config import BrokerConfig, ConfigError
+from magnetar.broker.errors import AuthenticationError, AuthorizationError
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 NOW_S = 1_800_000_000.0
@@ -232,7 +232,7 @@ def test_who_may_speak_for_others() -> None:
 
 async def test_refusals_are_logged_but_not_all_of_a_flood(caplog: Any) -> None:
     subject = authenticator(Counting("token", b"a"))
-    with caplog.at_level(logging.WARNING, "broker.audit"):
+    with caplog.at_level(logging.WARNING, "magnetar.broker.audit"):
         for _ in range(1000):
             subject.refusal("10.0.0.1:5", "binary", "to\nken", AuthenticationError("no token"))
     assert subject.refused == {"other": 1000}

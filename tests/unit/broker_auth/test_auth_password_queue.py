@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.auth.password_queue import PasswordQueue, QueuedCheck
+from magnetar.broker.auth.password_queue import PasswordQueue, QueuedCheck
 
 
 def waiting(address: str, name: str = "joe", *, is_trusted: bool = False) -> QueuedCheck:

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from passlib.hash import apr_md5_crypt, sha256_crypt
 
-from bookkeeper.auth.errors import KeyFormatError
-from broker.auth.basic import BasicProvider
-from broker.auth.htpasswd import parse_htpasswd
-from broker.auth.password_hashes import verify
-from broker.errors import AuthenticationError
+from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.broker.auth.basic import BasicProvider
+from magnetar.broker.auth.htpasswd import parse_htpasswd
+from magnetar.broker.auth.password_hashes import verify
+from magnetar.broker.errors import AuthenticationError
 
 # What `htpasswd -nb user secret` printed with -m, -s, -d and `openssl passwd -5/-6/-1 secret`
 HASHES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import BrokerConfig, ConfigError
+from magnetar.broker.config import BrokerConfig, ConfigError
 
 
 def test_an_empty_port_is_switched_off_as_in_pulsar() -> None:

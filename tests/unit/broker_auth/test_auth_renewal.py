@@ -15,17 +15,17 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bookkeeper.auth.tokens import Principal
-from broker.auth.authenticator import Authenticator
-from broker.auth.basic import BasicProvider
-from broker.auth.chain import Credentials, ProviderChain
-from broker.auth.file_permissions import KeyFile, complaint
-from broker.auth.key_files import KeyFiles
-from broker.auth.password_checks import PasswordChecks
-from broker.auth.provider import KeysNeededError
-from broker.auth.renewal import KeyRenewal
-from broker.config import BrokerConfig
-from broker.errors import AuthenticationError
+from magnetar.bookkeeper.auth.tokens import Principal
+from magnetar.broker.auth.authenticator import Authenticator
+from magnetar.broker.auth.basic import BasicProvider
+from magnetar.broker.auth.chain import Credentials, ProviderChain
+from magnetar.broker.auth.file_permissions import KeyFile, complaint
+from magnetar.broker.auth.key_files import KeyFiles
+from magnetar.broker.auth.password_checks import PasswordChecks
+from magnetar.broker.auth.provider import KeysNeededError
+from magnetar.broker.auth.renewal import KeyRenewal
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.errors import AuthenticationError
 
 OLD, NEW = bytes(range(32)), bytes(range(50, 82))
 

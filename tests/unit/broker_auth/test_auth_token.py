@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookkeeper.auth.errors import KeyFormatError
-from bookkeeper.auth.keys import (
+from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.keys import (
     PrivateKey,
     VerificationKey,
     load_private_key,
@@ -25,12 +25,12 @@ from bookkeeper.auth.keys import (
     load_secret_key,
     read_source,
 )
-from bookkeeper.auth.tokens import Principal, TokenRules
-from broker.auth.key_files import KeyFiles
-from broker.auth.provider_factory import build
-from broker.auth.token import TokenProvider
-from broker.config import BrokerConfig
-from broker.errors import AuthenticationError
+from magnetar.bookkeeper.auth.tokens import Principal, TokenRules
+from magnetar.broker.auth.key_files import KeyFiles
+from magnetar.broker.auth.provider_factory import build
+from magnetar.broker.auth.token import TokenProvider
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.errors import AuthenticationError
 
 NOW_S = 1_800_000_000.0
 SECRET = bytes(range(32))

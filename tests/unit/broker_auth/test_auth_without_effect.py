@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from broker.auth.config_warnings import without_effect
-from broker.config import BrokerConfig
+from magnetar.broker.auth.config_warnings import without_effect
+from magnetar.broker.config import BrokerConfig
 from tests.unit.broker_service.doubles import Broker
 
 SECRET = "data:,0123456789abcdef0123456789abcdef"

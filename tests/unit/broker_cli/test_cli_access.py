@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.client_auth import ClientAuth
-from broker.cli.errors import CliError
-from broker.cli.main import build_parser, main
-from broker.cli.profiles import DEFAULT, ClusterTarget, Profiles, resolve, target_of
+from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.main import build_parser, main
+from magnetar.broker.cli.profiles import DEFAULT, ClusterTarget, Profiles, resolve, target_of
 
 JAVA = "org.apache.pulsar.client.impl.auth."
 ONE = ClusterTarget("pulsar+ssl://one:6651", "https://one:8443", "token", "token:abc", "/ca.pem")

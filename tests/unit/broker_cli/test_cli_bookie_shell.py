@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.errors import CliError
-from broker.cli.shell import cluster as shell
-from broker.config import BrokerConfig
-from metadata.errors import MetadataError
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.shell import cluster as shell
+from magnetar.broker.config import BrokerConfig
+from magnetar.metadata.errors import MetadataError
 
 
 def config_of(**settings: str) -> BrokerConfig:

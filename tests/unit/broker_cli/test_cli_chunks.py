@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.cli.chunks import AssembledMessage, ClientChunkAssembler
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import parse_entry_body
+from magnetar.broker.cli.chunks import AssembledMessage, ClientChunkAssembler
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import parse_entry_body
 
 
 def add(

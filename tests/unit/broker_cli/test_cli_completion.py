@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.admin_commands import GROUPS, commands_of
-from broker.cli.main import SHELLS, main
+from magnetar.broker.cli.admin_commands import GROUPS, commands_of
+from magnetar.broker.cli.main import SHELLS, main
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.main import main
-from broker.config import BrokerConfig, ConfigError, key_of
+from magnetar.broker.cli.main import main
+from magnetar.broker.config import BrokerConfig, ConfigError, key_of
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_bad_option_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from broker.cli.main import main\n"
+        "import sys; from magnetar.broker.cli.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = ['fastapi', 'pydantic', 'uvicorn', 'google', 'asyncio']\n"

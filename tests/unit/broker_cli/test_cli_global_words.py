@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from broker.cli.main import build_parser, main
+from magnetar.broker.cli.main import build_parser, main
 
 
 def parsed(line: str) -> argparse.Namespace:

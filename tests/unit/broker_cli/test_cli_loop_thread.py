@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from broker.cli.loop_thread import LoopThread
+from magnetar.broker.cli.loop_thread import LoopThread
 
 
 def test_results_and_errors_are_the_callers() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeper.bookie.storage.directory_contents import DirectoryContents
-from broker.cli.metadata_command import _complete
-from metadata.salvage import Salvage
+from magnetar.bookkeeper.bookie.storage.directory_contents import DirectoryContents
+from magnetar.broker.cli.metadata_command import _complete
+from magnetar.metadata.salvage import Salvage
 
 IDS = "/ledgers/idgen"
 

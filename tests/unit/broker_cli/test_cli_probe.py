@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.main import main
+from magnetar.broker.cli.main import main
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.errors import CliError
-from broker.cli.main import main
-from broker.cli.profiles import DEFAULT, ClusterTarget, Profiles, resolve
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.main import main
+from magnetar.broker.cli.profiles import DEFAULT, ClusterTarget, Profiles, resolve
 
 ONE = ClusterTarget("pulsar://one:6650", "http://one:8080")
 TWO = ClusterTarget("pulsar://two:6650", "http://two:8080")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.progress import progress
+from magnetar.broker.cli.progress import progress
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,7 +27,7 @@ def test_nothing_is_drawn_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(("total", "drawn"), [(100, True), (2, False)])
 def test_a_terminal_shows_long_work(total: int, drawn: bool) -> None:
     code = (
-        "from broker.cli.progress import progress\n"
+        "from magnetar.broker.cli.progress import progress\n"
         f"with progress('so much work', {total}) as advance:\n"
         f"    advance({total})\n"
         "print('done')\n"

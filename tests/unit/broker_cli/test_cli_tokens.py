@@ -12,7 +12,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import load_der_private_key, load_der_public_key
 
-from broker.cli.main import main
+from magnetar.broker.cli.main import main
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -19,10 +19,10 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Request, Response
 
-from broker.cli import web_socket
-from broker.cli.loop_thread import LoopThread
-from broker.cli.main import main
-from broker.cli.web_socket import open_web_socket
+from magnetar.broker.cli import web_socket
+from magnetar.broker.cli.loop_thread import LoopThread
+from magnetar.broker.cli.main import main
+from magnetar.broker.cli.web_socket import open_web_socket
 from tests.certificates import Authority
 
 WAIT_S = 60.0

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from broker.cli import multi_call
-from broker.cli.admin_command import _arguments
-from broker.cli.admin_commands import GROUPS, commands_of
-from broker.cli.admin_commands.model import KINDS, AdminCommand
-from broker.cli.argument_values import PARSERS
-from broker.cli.errors import CliError
-from broker.cli.main import build_parser
-from broker.cli.reference import MARK, reference
-from broker.cli.request import AdminRequest, request_of
+from magnetar.broker.cli import multi_call
+from magnetar.broker.cli.admin_command import _arguments
+from magnetar.broker.cli.admin_commands import GROUPS, commands_of
+from magnetar.broker.cli.admin_commands.model import KINDS, AdminCommand
+from magnetar.broker.cli.argument_values import PARSERS
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.main import build_parser
+from magnetar.broker.cli.reference import MARK, reference
+from magnetar.broker.cli.request import AdminRequest, request_of
 
 ALL = [(group, name, word) for group in GROUPS for name, word in commands_of(group).items()]
 LATEST = 2**63 - 1
@@ -232,7 +232,7 @@ def test_values(kind: str, text: str, value: Any) -> None:
 
 
 def test_times() -> None:
-    from broker.cli.argument_values import parse_time
+    from magnetar.broker.cli.argument_values import parse_time
 
     assert parse_time("2026-11-21T15:00:00Z") == parse_time("2026-11-21T16:00:00+01:00")
     assert parse_time("1795273200000") == 1_795_273_200_000
@@ -243,4 +243,4 @@ def test_times() -> None:
 def test_the_reference_is_up_to_date() -> None:
     _, mark, text = (ROOT / "docs" / "cli.md").read_text().partition(MARK)
     assert mark
-    assert text == reference(), "run: python -m broker.cli.reference docs/cli.md"
+    assert text == reference(), "run: python -m magnetar.broker.cli.reference docs/cli.md"

@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from broker.config import BrokerConfig
-from broker.dispatch.unacked_budget import UnackedBudget
-from broker.policies.effective import EffectivePolicies
-from broker.protocol.topic_name import TopicName
-from broker.rate_limits.topic_rates import TopicRates
-from broker.subscription.consumer import Consumer, SubscribeRequest
-from broker.subscription.non_persistent_subscription import NonPersistentSubscription
-from broker.subscription.persistent_subscription import PersistentSubscription
-from broker.subscription.subscription import open_subscription
-from managed_ledger.entry_batch import EntryBatch
-from managed_ledger.position import Position
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.dispatch.unacked_budget import UnackedBudget
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.rate_limits.topic_rates import TopicRates
+from magnetar.broker.subscription.consumer import Consumer, SubscribeRequest
+from magnetar.broker.subscription.non_persistent_subscription import NonPersistentSubscription
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.subscription import open_subscription
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.position import Position
 from tests.unit.broker_dispatch.doubles import MemoryCursor, MemoryLedger
 
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 
-from managed_ledger.empty import NO_ITEMS
-from managed_ledger.entry_batch import Buffer, EntryBatch
-from managed_ledger.errors import InvalidPositionError
-from managed_ledger.position import Position
+from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
+from magnetar.managed_ledger.errors import InvalidPositionError
+from magnetar.managed_ledger.position import Position
 
 _HEAD = Struct(">BBHIQQII")
 

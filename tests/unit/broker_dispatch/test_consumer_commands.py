@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from broker.connection.consumer_commands import HANDLERS, position_of, subscribe_request
-from broker.errors import BrokerError, TopicNotFoundError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import MalformedFrameError, encode_command
-from broker.protocol.topic_name import TopicName
-from broker.subscription.consumer import SHARED, Consumer, ConsumerSink, SubscribeRequest
-from managed_ledger.errors import InvalidPositionError
-from managed_ledger.position import EARLIEST, LATEST
+from magnetar.broker.connection.consumer_commands import HANDLERS, position_of, subscribe_request
+from magnetar.broker.errors import BrokerError, TopicNotFoundError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import MalformedFrameError, encode_command
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.subscription.consumer import SHARED, Consumer, ConsumerSink, SubscribeRequest
+from magnetar.managed_ledger.errors import InvalidPositionError
+from magnetar.managed_ledger.position import EARLIEST, LATEST
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, settle
 from tests.unit.broker_dispatch.doubles import head
 

@@ -8,28 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.dispatch.active_consumer import choose_active
-from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.delayed_index import DelayedIndex
-from broker.dispatch.header_scan import scan_headers
-from broker.dispatch.interfaces import (
+from magnetar.broker.dispatch.active_consumer import choose_active
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.delayed_index import DelayedIndex
+from magnetar.broker.dispatch.header_scan import scan_headers
+from magnetar.broker.dispatch.interfaces import (
     Deliver,
     DispatchLimits,
     DispatchReadRequest,
     NotifyActive,
     SkipEntries,
 )
-from broker.dispatch.round_robin import RoundRobin
-from broker.dispatch.shared import SharedDispatcher
-from broker.dispatch.single_active import SingleActiveDispatcher
-from broker.protocol.entry_header import (
+from magnetar.broker.dispatch.round_robin import RoundRobin
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
+from magnetar.broker.protocol.entry_header import (
     FLAG_BATCH,
     FLAG_CHUNK,
     FLAG_FIRST_CHUNK,
     FLAG_LAST_CHUNK,
     FLAG_MARKER,
 )
-from managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.entry_batch import EntryBatch
 from tests.unit.broker_dispatch.doubles import head
 
 NOW = 1_800_000_000_000

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from broker.dispatch import delayed_index
-from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.delayed_index import DelayedIndex
-from broker.dispatch.interfaces import Deliver, DispatchLimits
-from broker.dispatch.key_selector import HashRing
-from broker.dispatch.key_shared import KeySharedDispatcher
-from broker.dispatch.shared import SharedDispatcher
-from broker.subscription.consumer import KEY_SHARED, SHARED
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.position import Position
+from magnetar.broker.dispatch import delayed_index
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.delayed_index import DelayedIndex
+from magnetar.broker.dispatch.interfaces import Deliver, DispatchLimits
+from magnetar.broker.dispatch.key_selector import HashRing
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.subscription.consumer import KEY_SHARED, SHARED
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.position import Position
 from tests.unit.broker_dispatch.builders import Bench, until
 from tests.unit.broker_dispatch.doubles import MemoryLedger, head
 

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_header import FLAG_CHUNK, FLAG_FIRST_CHUNK, FLAG_LAST_CHUNK, make_header
-from broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, SubscribeRequest
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.entry_header import (
+    FLAG_CHUNK,
+    FLAG_FIRST_CHUNK,
+    FLAG_LAST_CHUNK,
+    make_header,
+)
+from magnetar.broker.subscription.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    SHARED,
+    SubscribeRequest,
+)
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle, until
 from tests.unit.broker_dispatch.doubles import head
 

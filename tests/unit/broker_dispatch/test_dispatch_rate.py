@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from broker.policies.effective import Rate
-from broker.rate_limits.throttle import CAUGHT_UP_ENTRIES, Throttle
-from broker.subscription.consumer import EXCLUSIVE, KEY_SHARED, SHARED
+from magnetar.broker.policies.effective import Rate
+from magnetar.broker.rate_limits.throttle import CAUGHT_UP_ENTRIES, Throttle
+from magnetar.broker.subscription.consumer import EXCLUSIVE, KEY_SHARED, SHARED
 from tests.manual_clock import ManualLoop
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, settle
 from tests.unit.broker_dispatch.doubles import head

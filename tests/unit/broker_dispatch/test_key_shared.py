@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.key_selector import HashRing, SplitRanges, StickyRanges
-from broker.errors import ConsumerAssignError, NotAllowedError, SubscriptionBusyError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_header import make_header
-from broker.protocol.framing import encode_body
-from broker.subscription.consumer import KEY_SHARED, SubscribeRequest
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.key_selector import HashRing, SplitRanges, StickyRanges
+from magnetar.broker.errors import ConsumerAssignError, NotAllowedError, SubscriptionBusyError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.framing import encode_body
+from magnetar.broker.subscription.consumer import KEY_SHARED, SubscribeRequest
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle
 
 

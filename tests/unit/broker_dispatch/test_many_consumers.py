@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import mmh3
 import pytest
 
-from broker.dispatch import active_consumer
-from broker.dispatch.active_consumer import ActiveConsumerSelector
-from broker.dispatch.consumer_state import ConsumerState
-from broker.dispatch.key_selector import HashRing
+from magnetar.broker.dispatch import active_consumer
+from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
+from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.key_selector import HashRing
 
 
 def _hash(text: str) -> int:

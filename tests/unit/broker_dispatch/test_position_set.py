@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from broker.dispatch.position_set import ENTRY_ID_END, PositionSet
+from magnetar.broker.dispatch.position_set import ENTRY_ID_END, PositionSet
 
 POSITION = st.tuples(st.integers(0, 3), st.integers(0, 30))
 

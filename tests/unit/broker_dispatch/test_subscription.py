@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.errors import (
+from magnetar.broker.errors import (
     BrokerMetadataError,
     ConsumerBusyError,
     ConsumerNotFoundError,
@@ -15,9 +15,15 @@ from broker.errors import (
     SubscriptionFencedError,
     TopicBusyError,
 )
-from broker.subscription.consumer import EXCLUSIVE, FAILOVER, SHARED, Consumer, SubscribeRequest
-from broker.subscription.subscription import start_position
-from managed_ledger.position import EARLIEST, LATEST
+from magnetar.broker.subscription.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    SHARED,
+    Consumer,
+    SubscribeRequest,
+)
+from magnetar.broker.subscription.subscription import start_position
+from magnetar.managed_ledger.position import EARLIEST, LATEST
 from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle, until
 from tests.unit.broker_dispatch.doubles import head
 

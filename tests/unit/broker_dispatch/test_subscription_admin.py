@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocol.entry_header import FLAG_MARKER
-from broker.subscription import subscription_admin as admin
-from broker.subscription.consumer import SHARED
-from managed_ledger.position import Position
+from magnetar.broker.protocol.entry_header import FLAG_MARKER
+from magnetar.broker.subscription import subscription_admin as admin
+from magnetar.broker.subscription.consumer import SHARED
+from magnetar.managed_ledger.position import Position
 from tests.unit.broker_dispatch.builders import Bench
 from tests.unit.broker_dispatch.doubles import head
 

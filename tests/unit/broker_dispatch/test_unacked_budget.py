@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
-from broker.dispatch.interfaces import DispatchLimits
-from broker.dispatch.shared import SharedDispatcher
-from broker.dispatch.unacked_budget import UnackedBudget
-from broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from magnetar.broker.dispatch.interfaces import DispatchLimits
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.unacked_budget import UnackedBudget
+from magnetar.broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from tests.unit.broker_dispatch.builders import Bench, settle
 from tests.unit.broker_dispatch.doubles import head
 from tests.unit.broker_service.doubles import Broker

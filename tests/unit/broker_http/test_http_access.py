@@ -19,15 +19,15 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from broker.auth.authorization import Caller, Permission, Resource
-from broker.config import BrokerConfig
-from broker.errors import AuthorizationError
-from broker.http.app import create_app
-from broker.http.errors import ApiError
-from broker.http.openapi import operations
-from broker.http.routing import route_permissions as access
-from broker.http.routing.route_permissions import AccessRule, rule_of
-from broker.http.websocket.routes import websocket_routes
+from magnetar.broker.auth.authorization import Caller, Permission, Resource
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.errors import AuthorizationError
+from magnetar.broker.http.app import create_app
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.openapi import operations
+from magnetar.broker.http.routing import route_permissions as access
+from magnetar.broker.http.routing.route_permissions import AccessRule, rule_of
+from magnetar.broker.http.websocket.routes import websocket_routes
 from tests.unit.broker_service.doubles import Broker
 
 ANSWERS = Path(__file__).with_name("access_answers.txt")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bookkeeper.auth.tokens import Principal
-from broker.auth.authenticator import Authenticator
-from broker.auth.chain import ProviderChain
-from broker.errors import AuthenticationError
-from broker.http.middleware.authentication import AuthenticationMiddleware
+from magnetar.bookkeeper.auth.tokens import Principal
+from magnetar.broker.auth.authenticator import Authenticator
+from magnetar.broker.auth.chain import ProviderChain
+from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
 
 
 class _Fixed:

@@ -7,10 +7,10 @@ import struct
 
 import pytest
 
-from broker.http.messaging import entry_unpacker as entry_unpacker
-from broker.http.messaging.internal_consumer import PARTIAL_BYTES_MAX, InternalConsumer
-from broker.http.messaging.local_producer import java_string_hash
-from broker.http.messaging.messages import (
+from magnetar.broker.http.messaging import entry_unpacker as entry_unpacker
+from magnetar.broker.http.messaging.internal_consumer import PARTIAL_BYTES_MAX, InternalConsumer
+from magnetar.broker.http.messaging.local_producer import java_string_hash
+from magnetar.broker.http.messaging.messages import (
     MESSAGES_AT_ONCE,
     OutgoingMessage,
     UndecodableEntryError,
@@ -21,11 +21,11 @@ from broker.http.messaging.messages import (
     messages_of,
     open_entry,
 )
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import compress
-from broker.protocol.framing import encode_body
-from broker.protocol.topic_name import TopicName
-from broker.subscription.consumer import SHARED, SubscribeRequest
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import compress
+from magnetar.broker.protocol.framing import encode_body
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.subscription.consumer import SHARED, SubscribeRequest
 from tests.unit.broker_service.doubles import Broker
 
 NAME = TopicName.parse("persistent://public/default/bounded")

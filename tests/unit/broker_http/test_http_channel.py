@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.http.websocket import channel
-from broker.http.websocket.channel import CLOSE_BASE, GOING_AWAY, TOO_BIG, WebSocketChannel
+from magnetar.broker.http.websocket import channel
+from magnetar.broker.http.websocket.channel import CLOSE_BASE, GOING_AWAY, TOO_BIG, WebSocketChannel
 
 
 class FakeSocket:

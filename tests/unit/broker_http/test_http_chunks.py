@@ -10,15 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
-from broker.http.app import create_app
-from broker.http.messaging import internal_consumer as feed_module
-from broker.http.messaging.chunks import CHUNKS_MAX, ChunkAssembler, JoinedMessage
-from broker.http.messaging.local_producer import LocalProducer
-from broker.http.messaging.messages import parse_message_id
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_body
-from broker.protocol.topic_name import TopicName
-from broker.service.byte_budget import ByteBudget
+from magnetar.broker.http.app import create_app
+from magnetar.broker.http.messaging import internal_consumer as feed_module
+from magnetar.broker.http.messaging.chunks import CHUNKS_MAX, ChunkAssembler, JoinedMessage
+from magnetar.broker.http.messaging.local_producer import LocalProducer
+from magnetar.broker.http.messaging.messages import parse_message_id
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_body
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.byte_budget import ByteBudget
 from tests.unit.broker_service.doubles import Broker
 
 EXPIRE_MS = 1_000
@@ -295,7 +295,7 @@ async def test_a_session_that_ends_frees_its_chunks(
 
 async def test_compressed_chunks(broker: Broker, http: httpx.AsyncClient) -> None:
     """Clients compress the whole message and cut it afterwards."""
-    from broker.protocol.compression import compress
+    from magnetar.broker.protocol.compression import compress
 
     await http.put(f"{BASE}/session")
     data = bytes(range(256)) * 40

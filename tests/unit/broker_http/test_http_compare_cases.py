@@ -13,11 +13,11 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
-from broker.config import BrokerConfig
-from broker.http.app import create_app
-from broker.http.errors import ApiError
-from broker.http.openapi import operations
-from broker.http.routing.route_permissions import authorize
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.http.app import create_app
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.openapi import operations
+from magnetar.broker.http.routing.route_permissions import authorize
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 NOT_ASKED = re.compile(

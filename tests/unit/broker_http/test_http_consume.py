@@ -13,18 +13,18 @@ import httpx
 import orjson
 import pytest
 
-from broker.http.app import create_app
-from broker.http.errors import ApiError
-from broker.http.messaging.internal_consumer import ConsumedMessage
-from broker.http.messaging.local_producer import LocalProducer
-from broker.http.messaging.messages import (
+from magnetar.broker.http.app import create_app
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.internal_consumer import ConsumedMessage
+from magnetar.broker.http.messaging.local_producer import LocalProducer
+from magnetar.broker.http.messaging.messages import (
     HEAVY_BYTES,
     Message,
     OutgoingMessage,
     encode_batch,
     encode_single,
 )
-from broker.http.messaging.rest_consume import (
+from magnetar.broker.http.messaging.rest_consume import (
     AckResults,
     RestSession,
     RestSessions,
@@ -33,17 +33,23 @@ from broker.http.messaging.rest_consume import (
     parse_message_id_text,
     parse_token,
 )
-from broker.http.messaging.rest_produce import RestPublishers
-from broker.http.messaging.value_schemas import LATE, RAW, STRING, DecodedValue, ValueSchemas
-from broker.policies.effective import Rate
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import TopicName
-from broker.rate_limits.throttle import PublishThrottle
-from broker.schema.compatibility import Strategy
-from broker.schema.definition import SchemaDefinition, version_bytes
-from broker.schema.registry import SchemaRules
-from broker.subscription.consumer import SHARED
-from broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.http.messaging.rest_produce import RestPublishers
+from magnetar.broker.http.messaging.value_schemas import (
+    LATE,
+    RAW,
+    STRING,
+    DecodedValue,
+    ValueSchemas,
+)
+from magnetar.broker.policies.effective import Rate
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.rate_limits.throttle import PublishThrottle
+from magnetar.broker.schema.compatibility import Strategy
+from magnetar.broker.schema.definition import SchemaDefinition, version_bytes
+from magnetar.broker.schema.registry import SchemaRules
+from magnetar.broker.subscription.consumer import SHARED
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 from tests.manual_clock import ManualLoop
 from tests.unit.broker_schemas.builders import avro, key_value, optional, plain, record
 from tests.unit.broker_service.doubles import Broker
@@ -160,7 +166,7 @@ async def test_a_call_s_values_end_with_its_time(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await register(broker, avro(ORDER))
-    monkeypatch.setattr("broker.http.messaging.value_schemas._CALL_S", 0.0)
+    monkeypatch.setattr("magnetar.broker.http.messaging.value_schemas._CALL_S", 0.0)
     found = await decoded(ValueSchemas(broker.service), [message(b"\x00\x00", version_bytes(0))])
     assert found == [DecodedValue("AVRO", error=LATE)]
 
@@ -480,7 +486,7 @@ async def test_a_partition_over_its_rate_holds_back_no_other(
     await eventually(lambda: other.last_sequence_id("p") == messages[1].sequence_id >= 0)
     assert not call.done()
     assert over.last_sequence_id("p") == -1
-    monkeypatch.setattr("broker.http.messaging.rest_produce.ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("magnetar.broker.http.messaging.rest_produce.ANSWER_TIMEOUT_S", 0.05)
     late = [OutgoingMessage(b"x", -1, key="b")]
     work = RestPublishers(service).produce(NAME, "q", late, RAW, 1)
     (refused,), _ = await asyncio.wait_for(work, 60)

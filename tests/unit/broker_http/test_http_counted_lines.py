@@ -9,10 +9,10 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from broker.http.server import rate_limited_log as rate_limited_log
-from broker.http.server.request_protocol import ConnectionLimits, protocol_with
-from broker.http.websocket.protocol import CorkedWebSocketProtocol
-from broker.listener.file_limit import AddressQuota, SocketQuota
+from magnetar.broker.http.server import rate_limited_log as rate_limited_log
+from magnetar.broker.http.server.request_protocol import ConnectionLimits, protocol_with
+from magnetar.broker.http.websocket.protocol import CorkedWebSocketProtocol
+from magnetar.broker.listener.file_limit import AddressQuota, SocketQuota
 from tests.unit.managed_ledger.cluster import eventually
 
 UPGRADE = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.broker_client import BrokerRefusedError, BrokerUnreachableError
-from broker.errors import BrokerError, ServiceNotReadyError
-from broker.http.errors import ApiError
-from broker.http.routing.scatter_gather import PartResult, ScatterResults
+from magnetar.broker.cluster.broker_client import BrokerRefusedError, BrokerUnreachableError
+from magnetar.broker.errors import BrokerError, ServiceNotReadyError
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.routing.scatter_gather import PartResult, ScatterResults
 
 MISSING = ApiError(404, "nowhere")
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.http.errors import ApiError
-from broker.http.middleware.audit import audit
-from broker.http.middleware.compression import GzipMiddleware, accepts_gzip
-from broker.http.middleware.rate_limit import AddressLimiter, address_group
-from broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
-from broker.logs import REQUEST_ID, set_up_logging
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.middleware.audit import audit
+from magnetar.broker.http.middleware.compression import GzipMiddleware, accepts_gzip
+from magnetar.broker.http.middleware.rate_limit import AddressLimiter, address_group
+from magnetar.broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
+from magnetar.broker.logs import REQUEST_ID, set_up_logging
 
 
 def test_an_address_gets_its_rate_and_a_second_of_burst() -> None:
@@ -208,7 +208,7 @@ def test_errors_of_routes_keep_their_status() -> None:
 
 def test_too_many_requests_are_told_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=lambda: 5.0, perf_counter=time.perf_counter)
-    monkeypatch.setattr("broker.http.middleware.request_context.time", clock)
+    monkeypatch.setattr("magnetar.broker.http.middleware.request_context.time", clock)
     call = _Call([b"{}"])
     limits = {"http_requests_limit_enabled": True, "http_requests_max_per_second": 2.0}
     middleware = _pre_auth(call, **limits)
@@ -224,7 +224,7 @@ def test_too_many_requests_are_told_when_to_come_again(monkeypatch: pytest.Monke
 def test_a_change_is_one_audit_line(caplog: pytest.LogCaptureFixture) -> None:
     call = _Call([b"{}"])
     middleware = _pre_auth(call)
-    with caplog.at_level(logging.INFO, logger="broker.audit"):
+    with caplog.at_level(logging.INFO, logger="magnetar.broker.audit"):
         call.run(middleware, "/admin/v2/tenants/t", (b"x-request-id", b"id-1"), method="PUT")
         call.run(middleware, "/admin/v2/tenants/t")
         call.run(middleware, "/topics/persistent/public/default/t", method="POST")
@@ -260,7 +260,7 @@ def test_audit_lines_hold_no_secrets(
         "state": {},
         "method": "POST",
     }
-    with caplog.at_level(logging.INFO, logger="broker.audit"):
+    with caplog.at_level(logging.INFO, logger="magnetar.broker.audit"):
         audit(scope, 401, "id")
     assert f" path={shown or path} " in caplog.records[0].getMessage()
 
@@ -286,7 +286,7 @@ def test_json_lines_are_json_whatever_is_logged() -> None:
         logger.exception("caught %s", "\udcff and a line\nbreak")
     audit_line, error = map(json.loads, stream.getvalue().splitlines())
     assert (audit_line["role"], audit_line["status"]) == ("anonymous", 200)
-    assert (audit_line["request"], audit_line["logger"]) == ("id-1", "broker.audit")
+    assert (audit_line["request"], audit_line["logger"]) == ("id-1", "magnetar.broker.audit")
     assert (error["level"], error["message"]) == ("ERROR", "caught ? and a line\nbreak")
     assert "broken\nin two lines" in error["exception"]
     assert error["time"].endswith("Z")

@@ -11,16 +11,16 @@ import pytest
 from fastapi import Request
 from starlette.responses import StreamingResponse
 
-from broker.http.long_answers import in_pieces, long_array, long_object
-from broker.http.topics.topic_internals import internal_stats, ledger_info, offline_stats
-from broker.http.topics.topic_segments import topic_segments
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.ledger_rows import CHUNK_ROWS, LedgerInfo, LedgerRows, PackedRows
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.managed_ledger_info import LedgerOffsets
-from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
-from managed_ledger.stored_info import StoredManagedLedger
-from metadata.store import Stat
+from magnetar.broker.http.long_answers import in_pieces, long_array, long_object
+from magnetar.broker.http.topics.topic_internals import internal_stats, ledger_info, offline_stats
+from magnetar.broker.http.topics.topic_segments import topic_segments
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.ledger_rows import CHUNK_ROWS, LedgerInfo, LedgerRows, PackedRows
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
+from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
+from magnetar.managed_ledger.stored_info import StoredManagedLedger
+from magnetar.metadata.store import Stat
 from tests.unit.broker_http.long_answer import whole
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Cluster
 from tests.unit.managed_ledger.turns import Turns

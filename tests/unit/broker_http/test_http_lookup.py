@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from broker.http.app import create_app
-from bundles.lookup import BrokerLookup
-from bundles.ownership import OWNERS_ROOT, Redirect
-from metadata.errors import (
+from magnetar.broker.http.app import create_app
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import OWNERS_ROOT, Redirect
+from magnetar.metadata.errors import (
     MetadataError,
     MetadataWriteError,
     OutcomeUnknownError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.http.messaging.local_producer import java_string_hash
-from broker.http.messaging.messages import (
+from magnetar.broker.http.messaging.local_producer import java_string_hash
+from magnetar.broker.http.messaging.messages import (
     MessageIdError,
     OutgoingMessage,
     UndecodableEntryError,
@@ -15,10 +15,10 @@ from broker.http.messaging.messages import (
     encode_single,
     parse_message_id,
 )
-from broker.http.websocket.protocol import text_frame_head
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import COMPRESSIONS
-from broker.protocol.framing import encode_body
+from magnetar.broker.http.websocket.protocol import text_frame_head
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import COMPRESSIONS
+from magnetar.broker.protocol.framing import encode_body
 
 LIMIT = 1 << 20
 

@@ -12,17 +12,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from broker.errors import PersistenceError, TopicNotFoundError
-from broker.http.app import create_app
-from broker.http.metrics import metrics as metrics
-from broker.http.metrics.broker_metrics import CacheRates
-from broker.http.metrics.metrics import metrics_pieces
-from broker.http.metrics.prometheus_page import BLOCK_ROWS, PrometheusPage, label
-from broker.http.metrics.topic_metrics import TopicMetrics
-from broker.http.middleware.request_context import HttpMetrics
-from broker.protocol.topic_name import TopicName
-from broker.subscription.persistent_subscription import PersistentSubscription
-from managed_ledger.errors import ManagedLedgerError
+from magnetar.broker.errors import PersistenceError, TopicNotFoundError
+from magnetar.broker.http.app import create_app
+from magnetar.broker.http.metrics import metrics as metrics
+from magnetar.broker.http.metrics.broker_metrics import CacheRates
+from magnetar.broker.http.metrics.metrics import metrics_pieces
+from magnetar.broker.http.metrics.prometheus_page import BLOCK_ROWS, PrometheusPage, label
+from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
+from magnetar.broker.http.middleware.request_context import HttpMetrics
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.managed_ledger.errors import ManagedLedgerError
 from tests.unit.broker_service.doubles import Broker
 
 

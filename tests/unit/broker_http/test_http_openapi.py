@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from broker.config import BrokerConfig
-from broker.http.app import create_app
-from broker.http.openapi import TAGS, operations
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.http.app import create_app
+from magnetar.broker.http.openapi import TAGS, operations
 
 
 @pytest.fixture(scope="module")

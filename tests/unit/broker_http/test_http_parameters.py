@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from broker.http.errors import ApiError
-from broker.http.messaging.rest_produce import parse_messages
-from broker.http.middleware.raw_path import form_decode
-from broker.http.topics.partitioned_stats import sum_topic_stats
-from broker.http.websocket.parameters import (
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.rest_produce import parse_messages
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.topics.partitioned_stats import sum_topic_stats
+from magnetar.broker.http.websocket.parameters import (
     ConsumerParameters,
     ProducerParameters,
     ReaderParameters,
 )
-from broker.protocol.compression import COMPRESSIONS
+from magnetar.broker.protocol.compression import COMPRESSIONS
 
 
 def test_defaults_are_pulsars() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.broker_client import as_authoritative
-from broker.http.routing.request_routing import RoutingMode, routing_mode_of
+from magnetar.broker.cluster.broker_client import as_authoritative
+from magnetar.broker.http.routing.request_routing import RoutingMode, routing_mode_of
 from tests.unit.broker_http.test_http_access import all_routes, make_app
 
 A = "/admin/v2"

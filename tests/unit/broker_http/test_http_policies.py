@@ -9,8 +9,8 @@ import httpx
 import orjson
 import pytest
 
-from broker.http.app import create_app
-from broker.protocol.topic_name import TopicName
+from magnetar.broker.http.app import create_app
+from magnetar.broker.protocol.topic_name import TopicName
 from tests.unit.broker_service.doubles import Broker
 
 NAMESPACE = "/admin/v2/namespaces/public/default"

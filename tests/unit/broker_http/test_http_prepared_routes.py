@@ -12,8 +12,8 @@ import httpx
 import pytest
 from fastapi.dependencies import utils
 
-from broker.http.app import create_app
-from broker.http.server.route_warmup import RouteWarmup
+from magnetar.broker.http.app import create_app
+from magnetar.broker.http.server.route_warmup import RouteWarmup
 from tests.unit.broker_service.doubles import Broker
 from tests.unit.managed_ledger.cluster import eventually
 

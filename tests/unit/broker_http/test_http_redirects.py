@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import pytest
 
-from broker.http.app import create_app
-from broker.http.routing.redirects import named_topic
-from broker.protocol.topic_name import TopicName
-from bundles.lookup import BrokerLookup
-from bundles.ownership import OWNERS_ROOT, Redirect
+from magnetar.broker.http.app import create_app
+from magnetar.broker.http.routing.redirects import named_topic
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import OWNERS_ROOT, Redirect
 from tests.unit.broker_service.doubles import Broker
 
 A = "/admin/v2/persistent/public/default"

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from broker.http.app import create_app
+from magnetar.broker.http.app import create_app
 from tests.unit.broker_schemas.builders import field, optional, protobuf_native, record
 from tests.unit.broker_service.doubles import Broker
 

@@ -7,16 +7,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.http.topics.partitioned_stats import sum_topic_stats
-from broker.http.topics.topic_access import partitioned_metadata, user_topics
-from broker.http.topics.topic_internals import format_ranges, ledger_info
-from broker.protocol.topic_name import TopicName
-from broker.topic.topic_stats import empty_topic_stats
-from managed_ledger.cursor.cursor_store import CursorNode
-from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo
-from managed_ledger.stored_info import StoredCursor, StoredManagedLedger
-from metadata.store import Stat
+from magnetar.broker.http.topics.partitioned_stats import sum_topic_stats
+from magnetar.broker.http.topics.topic_access import partitioned_metadata, user_topics
+from magnetar.broker.http.topics.topic_internals import format_ranges, ledger_info
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.topic.topic_stats import empty_topic_stats
+from magnetar.managed_ledger.cursor.cursor_store import CursorNode
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from magnetar.managed_ledger.stored_info import StoredCursor, StoredManagedLedger
+from magnetar.metadata.store import Stat
 from tests.unit.broker_http.long_answer import whole
 
 

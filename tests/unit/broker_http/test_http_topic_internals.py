@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from broker.http.topics.topic_internals import internal_stats, ledger_info
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.position import EARLIEST
-from managed_ledger.stored_info import read_stored
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.broker.http.topics.topic_internals import internal_stats, ledger_info
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.stored_info import read_stored
 from tests.unit.broker_http.long_answer import whole
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster
 

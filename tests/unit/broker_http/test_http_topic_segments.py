@@ -9,25 +9,25 @@ from typing import Any, cast
 
 import pytest
 
-from bookkeeper.ledger_metadata import EnsembleSegment as EnsembleSegment
-from bookkeeper.ledger_metadata import LedgerMetadata
-from broker.errors import PersistenceError, TopicFencedError
-from broker.http.topics.topic_segments import (
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment as EnsembleSegment
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.broker.errors import PersistenceError, TopicFencedError
+from magnetar.broker.http.topics.topic_segments import (
     access_fields,
     ledger_row,
     named_bookies,
     segments_head,
     topic_segments,
 )
-from broker.service.bookie_access import BookieAccess
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.managed_ledger_info import LedgerOffsets
-from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
-from managed_ledger.position import EARLIEST
-from managed_ledger.readable_range import ReadableLedger, ReadableRange, left_of
-from metadata.errors import StoreUnreachableError
+from magnetar.broker.service.bookie_access import BookieAccess
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
+from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.readable_range import ReadableLedger, ReadableRange, left_of
+from magnetar.metadata.errors import StoreUnreachableError
 from tests.unit.broker_http.long_answer import whole
 from tests.unit.managed_ledger.cluster import CONFIG, HEAD, NAME, Appends, Cluster, eventually
 
@@ -327,7 +327,7 @@ async def test_very_many_ledgers_some_of_which_are_trimmed_meanwhile(
             log.ledgers.remove(range(1000))
         return left_of(ledgers, log)
 
-    monkeypatch.setattr("broker.http.topics.topic_segments.left_of", trim_then_look)
+    monkeypatch.setattr("magnetar.broker.http.topics.topic_segments.left_of", trim_then_look)
     answer = await ask(log, locations=False)
     assert made == [1000, 1500, 956]
     assert [x["ledgerId"] for x in answer["ledgers"]] == list(range(1000, 3456))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.http.server import request_protocol as request_protocol
-from broker.http.server.request_protocol import LenientHttpProtocol
-from broker.http.websocket import protocol as websocket_protocol
-from broker.http.websocket.protocol import CorkedWebSocketProtocol
+from magnetar.broker.http.server import request_protocol as request_protocol
+from magnetar.broker.http.server.request_protocol import LenientHttpProtocol
+from magnetar.broker.http.websocket import protocol as websocket_protocol
+from magnetar.broker.http.websocket.protocol import CorkedWebSocketProtocol
 
 
 class Side:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.http.app import create_app
-from broker.schema.definition import SCHEMA_TYPES
+from magnetar.broker.http.app import create_app
+from magnetar.broker.schema.definition import SCHEMA_TYPES
 from tests.unit.broker_schemas.builders import avro, key_value, optional, plain, record
 from tests.unit.broker_schemas.builders import protobuf_native as native
 from tests.unit.broker_service.doubles import Broker

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.http.websocket.fields import (
+from magnetar.broker.http.websocket.fields import (
     FieldError,
     base64_bytes,
     flag,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.errors import ServiceNotReadyError
-from broker.http.errors import ApiError
-from broker.http.websocket import pattern
-from broker.http.websocket.parameters import ConsumerParameters
-from broker.http.websocket.pattern import NamePattern, PatternSession
-from broker.http.websocket.topic_changes import TopicChanges
-from broker.protocol.topic_name import TopicName
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.websocket import pattern
+from magnetar.broker.http.websocket.parameters import ConsumerParameters
+from magnetar.broker.http.websocket.pattern import NamePattern, PatternSession
+from magnetar.broker.http.websocket.topic_changes import TopicChanges
+from magnetar.broker.protocol.topic_name import TopicName
 from tests.unit.broker_service.doubles import Broker
 
 

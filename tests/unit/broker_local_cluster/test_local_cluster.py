@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.main import build_parser
-from broker.config import BrokerConfig
-from broker.local_cluster.errors import LocalClusterError
-from broker.local_cluster.folder import ClusterFolder, SavedPorts
-from broker.local_cluster.java import java_major, zoo_cfg
-from broker.local_cluster.member import Member, MemberState, RestartPolicy, how_it_ended
-from broker.local_cluster.plan import (
+from magnetar.broker.cli.main import build_parser
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.local_cluster.errors import LocalClusterError
+from magnetar.broker.local_cluster.folder import ClusterFolder, SavedPorts
+from magnetar.broker.local_cluster.java import java_major, zoo_cfg
+from magnetar.broker.local_cluster.member import Member, MemberState, RestartPolicy, how_it_ended
+from magnetar.broker.local_cluster.plan import (
     ClusterOptions,
     ClusterPlan,
     PortBases,
@@ -25,13 +25,19 @@ from broker.local_cluster.plan import (
     plan_cluster,
     quorum_settings,
 )
-from broker.local_cluster.probes import (
+from magnetar.broker.local_cluster.probes import (
     ObservedState,
     autorecovery_health,
     bookie_health,
     broker_health,
 )
-from broker.local_cluster.status_table import COLUMNS, ProcessStats, row, summary, text_table
+from magnetar.broker.local_cluster.status_table import (
+    COLUMNS,
+    ProcessStats,
+    row,
+    summary,
+    text_table,
+)
 
 FREE = PortBases(0, 0, 0, 0)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.local_cluster.errors import LocalClusterError
-from broker.local_cluster.java import log4j_properties
-from broker.local_cluster.zookeeper_server import (
+from magnetar.broker.local_cluster.errors import LocalClusterError
+from magnetar.broker.local_cluster.java import log4j_properties
+from magnetar.broker.local_cluster.zookeeper_server import (
     ServerAddress,
     heap_flags,
     own_id,

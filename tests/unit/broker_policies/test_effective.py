@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig
-from broker.policies.effective import (
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.policies.effective import (
     AutoTopicCreation,
     BacklogQuota,
     EffectivePolicies,

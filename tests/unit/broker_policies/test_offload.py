@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig, ConfigError
-from broker.policies.documents import change_namespace, in_namespace, remove_offload
-from broker.policies.effective import EffectivePolicies
-from broker.policies.errors import PolicyError
-from broker.policies.offload import applied_offload
-from broker.policies.table import Policy, policy_of_field
-from managed_ledger.offload.config import OffloadConfig
+from magnetar.broker.config import BrokerConfig, ConfigError
+from magnetar.broker.policies.documents import change_namespace, in_namespace, remove_offload
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.errors import PolicyError
+from magnetar.broker.policies.offload import applied_offload
+from magnetar.broker.policies.table import Policy, policy_of_field
+from magnetar.managed_ledger.offload.config import OffloadConfig
 
 CONFIG = BrokerConfig(file_system_uri="file:///data/copies")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig
-from broker.policies.documents import (
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.policies.documents import (
     change_inner,
     change_namespace,
     change_quota,
@@ -21,8 +21,8 @@ from broker.policies.documents import (
     parse_namespace,
     with_properties,
 )
-from broker.policies.effective import EffectivePolicies
-from broker.policies.errors import (
+from magnetar.broker.policies.effective import EffectivePolicies
+from magnetar.broker.policies.errors import (
     InvalidPolicyError,
     PartitionCountError,
     PolicyConflictError,
@@ -30,8 +30,8 @@ from broker.policies.errors import (
     PolicyRangeError,
     UnsupportedPolicyError,
 )
-from broker.policies.quotas import parse_quota
-from broker.policies.table import POLICIES, Policy, PolicyRoute, policy_of_field
+from magnetar.broker.policies.quotas import parse_quota
+from magnetar.broker.policies.table import POLICIES, Policy, PolicyRoute, policy_of_field
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = BrokerConfig(file_system_uri="file:///copies", cluster_name="here")

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2
 
-from broker.schema.definition import SchemaDefinition
+from magnetar.broker.schema.definition import SchemaDefinition
 
 
 def record(*fields: Any, name: str = "R", **attributes: Any) -> dict[str, Any]:

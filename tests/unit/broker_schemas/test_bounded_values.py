@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.errors import InvalidSchemaError
-from broker.schema.avro_decoding import AvroReader, empty_values
-from broker.schema.avro_encoding import _Encoder
-from broker.schema.avro_values import AvroCodec
-from broker.schema.compatibility import validate
-from broker.schema.value_errors import ValueCodecError
-from broker.schema.values import KeyValueCodec, ValueCodec, codec_of
+from magnetar.broker.errors import InvalidSchemaError
+from magnetar.broker.schema.avro_decoding import AvroReader, empty_values
+from magnetar.broker.schema.avro_encoding import _Encoder
+from magnetar.broker.schema.avro_values import AvroCodec
+from magnetar.broker.schema.compatibility import validate
+from magnetar.broker.schema.value_errors import ValueCodecError
+from magnetar.broker.schema.values import KeyValueCodec, ValueCodec, codec_of
 from tests.unit.broker_schemas.builders import avro, field, record
 
 

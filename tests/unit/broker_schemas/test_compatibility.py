@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import IncompatibleSchemaError, InvalidSchemaError
-from broker.schema.compatibility import (
+from magnetar.broker.errors import IncompatibleSchemaError, InvalidSchemaError
+from magnetar.broker.schema.compatibility import (
     Strategy,
     check_consumer,
     check_evolution,
     same_definition,
     validate,
 )
-from broker.schema.definition import SchemaDefinition
+from magnetar.broker.schema.definition import SchemaDefinition
 from tests.unit.broker_schemas.builders import (
     avro,
     field,

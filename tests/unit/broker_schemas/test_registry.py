@@ -9,17 +9,17 @@ from random import Random
 
 import pytest
 
-from broker.errors import (
+from magnetar.broker.errors import (
     BrokerMetadataError,
     IncompatibleSchemaError,
     InvalidSchemaError,
 )
-from broker.protocol.topic_name import TopicName
-from broker.schema.compatibility import Strategy
-from broker.schema.definition import SchemaDefinition, StoredSchema
-from broker.schema.history import HISTORY_BYTES_MAX, VERSIONS_MAX, SchemaHistory
-from broker.schema.registry import SchemaRegistry, SchemaRules
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.schema.compatibility import Strategy
+from magnetar.broker.schema.definition import SchemaDefinition, StoredSchema
+from magnetar.broker.schema.history import HISTORY_BYTES_MAX, VERSIONS_MAX, SchemaHistory
+from magnetar.broker.schema.registry import SchemaRegistry, SchemaRules
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.broker_schemas.builders import avro, optional, plain, protobuf_native, record
 
 TOPIC = TopicName.parse("persistent://public/default/a%2Fb")

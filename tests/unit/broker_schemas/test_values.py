@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.errors import InvalidSchemaError
-from broker.schema.definition import SchemaDefinition
-from broker.schema.key_value import join_parts
-from broker.schema.value_errors import ValueCodecError
-from broker.schema.values import KeyValueCodec, ValueCodec, codec_of
+from magnetar.broker.errors import InvalidSchemaError
+from magnetar.broker.schema.definition import SchemaDefinition
+from magnetar.broker.schema.key_value import join_parts
+from magnetar.broker.schema.value_errors import ValueCodecError
+from magnetar.broker.schema.values import KeyValueCodec, ValueCodec, codec_of
 from tests.unit.broker_schemas.builders import (
     avro,
     field,

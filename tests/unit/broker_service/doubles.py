@@ -7,11 +7,16 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from broker.config import BrokerConfig
-from broker.connection.connection import Connection
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import FrameReader, encode_body, encode_command, encode_payload_command
-from broker.service.broker_service import BrokerService
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.connection.connection import Connection
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import (
+    FrameReader,
+    encode_body,
+    encode_command,
+    encode_payload_command,
+)
+from magnetar.broker.service.broker_service import BrokerService
 from tests.unit.managed_ledger.cluster import Cluster, eventually
 
 Frame = tuple[pb.BaseCommand, bytes]

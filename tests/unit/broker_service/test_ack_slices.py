@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.connection import consumer_commands as consumer_commands
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.connection import consumer_commands as consumer_commands
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.unit.broker_service.doubles import Broker, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.advertised_listeners import address_of, parse_listeners
-from broker.config import BrokerConfig, ConfigError
-from bundles.lookup import BrokerLookup
+from magnetar.broker.advertised_listeners import address_of, parse_listeners
+from magnetar.broker.config import BrokerConfig, ConfigError
+from magnetar.bundles.lookup import BrokerLookup
 
 TEXT = "inner:pulsar://10.0.0.1:6650, outer:pulsar://b.example:6650,outer:pulsar+ssl://[::1]:6651"
 

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from bookkeeper.client.config import LedgerConfig
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.ledger_info_chunks import chunks_path
-from managed_ledger.orphan_ledgers import custom_metadata
-from managed_ledger.position import EARLIEST
-from managed_ledger.read_path import ReadPath
-from metadata.errors import MetadataError
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.ledger_info_chunks import chunks_path
+from magnetar.managed_ledger.orphan_ledgers import custom_metadata
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.read_path import ReadPath
+from magnetar.metadata.errors import MetadataError
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.subscription.persistent_subscription import PersistentSubscription
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.position import EARLIEST
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.policies.effective import BacklogQuota, EffectivePolicies
-from broker.topic.backlog_quota import (
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.policies.effective import BacklogQuota, EffectivePolicies
+from magnetar.broker.topic.backlog_quota import (
     AGE,
     HOLD,
     SIZE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.connection.receive_buffer import FrameBuffer, SharedBuffer
-from broker.connection.write_grouping import coalesce
+from magnetar.broker.connection.receive_buffer import FrameBuffer, SharedBuffer
+from magnetar.broker.connection.write_grouping import coalesce
 
 
 def frames_through(shared: SharedBuffer, stream: bytes, pieces: list[int]) -> list[bytes]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.auth import password_checks
-from broker.cgroup import cores_max, memory_bytes_max
-from broker.cluster import load_report as load_report
-from broker.cluster.load_report import HostUsage
+from magnetar.broker.auth import password_checks
+from magnetar.broker.cgroup import cores_max, memory_bytes_max
+from magnetar.broker.cluster import load_report as load_report
+from magnetar.broker.cluster.load_report import HostUsage
 
 GIB = 1 << 30
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import orjson
 
-from broker.cluster.cluster_documents import DEFAULT_QUOTA, ClusterDocuments
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.broker.cluster.cluster_documents import DEFAULT_QUOTA, ClusterDocuments
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 BUNDLE = "acme/orders/0x00000000_0x40000000"
 

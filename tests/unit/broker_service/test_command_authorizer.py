@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from broker.auth.authorization import Caller, Permission, Resource
-from broker.connection.command_authorizer import NOT_TAKEN, RULES, CommandAuthorizer
-from broker.connection.handlers import HANDLERS
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import TopicName
-from broker.service.access_control import AccessControl
-from metadata.errors import SessionLostError
+from magnetar.broker.auth.authorization import Caller, Permission, Resource
+from magnetar.broker.connection.command_authorizer import NOT_TAKEN, RULES, CommandAuthorizer
+from magnetar.broker.connection.handlers import HANDLERS
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.access_control import AccessControl
+from magnetar.metadata.errors import SessionLostError
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -556,7 +556,7 @@ async def test_grants_that_cannot_be_read_are_read_again(
         return await read(tenant, namespace)
 
     monkeypatch.setattr(resources, "access", fail_twice)
-    monkeypatch.setattr("broker.service.access_control._RETRY_S", 0.01)
+    monkeypatch.setattr("magnetar.broker.service.access_control._RETRY_S", 0.01)
     await resources.update_policies("t1/ns", without("cons"))
     await eventually(lambda: use.revoked)
     assert failures[0] >= 3
@@ -581,11 +581,13 @@ async def test_refusals_are_audited_and_bounded(
     guarded: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await client_of(guarded, "no\nbody")
-    with caplog.at_level("WARNING", logger="broker.audit"):
+    with caplog.at_level("WARNING", logger="magnetar.broker.audit"):
         for _ in range(500):
             client.send(command(C.LOOKUP, EXPECTED[C.LOOKUP][0]))
         await client.receive(500)
-    lines = [record.getMessage() for record in caplog.records if record.name == "broker.audit"]
+    lines = [
+        record.getMessage() for record in caplog.records if record.name == "magnetar.broker.audit"
+    ]
     assert lines[0].startswith("refused: ")
     assert 'role="no\\nbody"' in lines[0]
     assert f"resource={TOPIC}" in lines[0]

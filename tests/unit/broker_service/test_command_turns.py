@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.connection import connection as connection_module
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_command
+from magnetar.broker.connection import connection as connection_module
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_command
 from tests.unit.broker_service.doubles import Broker, message
 from tests.unit.managed_ledger.cluster import eventually
 

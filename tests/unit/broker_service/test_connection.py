@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.connection import connection as connection
-from broker.connection.connection import PAUSED_CONNECTION
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import encode_command
+from magnetar.broker.connection import connection as connection
+from magnetar.broker.connection.connection import PAUSED_CONNECTION
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_command
 from tests.unit.broker_service.doubles import Broker, Client, message
 
 PING = bytes.fromhex("00000009000000050812920100")

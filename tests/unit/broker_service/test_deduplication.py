@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.errors import PersistenceError
-from broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import parse_entry_body
-from broker.protocol.topic_name import TopicName
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.errors import ManagedLedgerClosedError
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.position import EARLIEST
+from magnetar.broker.errors import PersistenceError
+from magnetar.broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import parse_entry_body
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.errors import ManagedLedgerClosedError
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 

@@ -9,15 +9,18 @@ from pathlib import Path
 import orjson
 import pytest
 
-from broker.config import BrokerConfig, key_of
-from broker.errors import PreconditionFailedError
-from broker.protocol.topic_name import TopicName
-from broker.pulsar_settings import FEATURES, LACKING
-from broker.service.dynamic_configuration import DYNAMIC_FIELDS, PATH, DynamicConfiguration
-from broker.subscription.persistent_subscription import PersistentSubscription, dispatch_limits
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.position import EARLIEST
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.broker.config import BrokerConfig, key_of
+from magnetar.broker.errors import PreconditionFailedError
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.pulsar_settings import FEATURES, LACKING
+from magnetar.broker.service.dynamic_configuration import DYNAMIC_FIELDS, PATH, DynamicConfiguration
+from magnetar.broker.subscription.persistent_subscription import (
+    PersistentSubscription,
+    dispatch_limits,
+)
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.broker_service.doubles import Broker as LiveBroker
 from tests.unit.metadata.event_log import EventLog
 

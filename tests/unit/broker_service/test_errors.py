@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import broker.errors
-from broker.cluster.broker_connection import error_of
-from broker.errors import BrokerError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.server_error import NAMES
+import magnetar.broker.errors
+from magnetar.broker.cluster.broker_connection import error_of
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.server_error import NAMES
 
 
 def classes() -> list[type[BrokerError]]:
-    found = vars(broker.errors).values()
+    found = vars(magnetar.broker.errors).values()
     return [each for each in found if isinstance(each, type) and issubclass(each, BrokerError)]
 
 
@@ -32,13 +32,15 @@ def test_every_code_that_a_client_without_transactions_can_meet_has_an_error() -
 
 
 def test_names_and_subscriptions_use_pulsar_s_codes() -> None:
-    assert broker.errors.NamingError.wire_code == pb.ProducerBusy
-    assert broker.errors.SubscriptionBusyError.wire_code == pb.ConsumerBusy
-    assert broker.errors.TopicFencedError.wire_code == pb.ServiceNotReady
-    assert broker.errors.SubscriptionFencedError.wire_code == pb.ServiceNotReady
+    assert magnetar.broker.errors.NamingError.wire_code == pb.ProducerBusy
+    assert magnetar.broker.errors.SubscriptionBusyError.wire_code == pb.ConsumerBusy
+    assert magnetar.broker.errors.TopicFencedError.wire_code == pb.ServiceNotReady
+    assert magnetar.broker.errors.SubscriptionFencedError.wire_code == pb.ServiceNotReady
 
 
 def test_an_error_of_another_broker_is_the_general_one_of_its_code() -> None:
-    assert type(error_of(pb.MetadataError, "no store")) is broker.errors.BrokerMetadataError
-    assert type(error_of(pb.ServiceNotReady, "")) is broker.errors.ServiceNotReadyError
+    assert (
+        type(error_of(pb.MetadataError, "no store")) is magnetar.broker.errors.BrokerMetadataError
+    )
+    assert type(error_of(pb.ServiceNotReady, "")) is magnetar.broker.errors.ServiceNotReadyError
     assert type(error_of(-1, "")) is BrokerError

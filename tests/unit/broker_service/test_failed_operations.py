@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.errors import PersistenceError, TopicNotFoundError
-from broker.producer.deduplication import DEDUPLICATION_CURSOR
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import TopicName
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.position import EARLIEST
-from metadata.errors import MetadataError, OutcomeUnknownError
+from magnetar.broker.errors import PersistenceError, TopicNotFoundError
+from magnetar.broker.producer.deduplication import DEDUPLICATION_CURSOR
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.broker_service.test_deduplication import stored
 from tests.unit.broker_service.test_undecided_appends import _with

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations
-from broker.service.metrics import PublishMetrics
+from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations
+from magnetar.broker.service.metrics import PublishMetrics
 
 
 @pytest.mark.parametrize("seed", range(20))

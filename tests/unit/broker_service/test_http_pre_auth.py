@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.listener import time_sliced_queue as time_sliced_queue
-from broker.listener.time_sliced_queue import TimeSlicedQueue
-from broker.listener.tls_handshakes import CpuBudget, TlsHandshake, TlsHandshakes
-from broker.listener.tls_stream import _ENCRYPTED_BYTES, _RECORD_BYTES, _records
-from broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
+from magnetar.broker.listener import time_sliced_queue as time_sliced_queue
+from magnetar.broker.listener.time_sliced_queue import TimeSlicedQueue
+from magnetar.broker.listener.tls_handshakes import CpuBudget, TlsHandshake, TlsHandshakes
+from magnetar.broker.listener.tls_stream import _ENCRYPTED_BYTES, _RECORD_BYTES, _records
+from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
 from tests.unit.managed_ledger.cluster import eventually
 
 

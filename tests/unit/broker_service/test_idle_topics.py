@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.protocol.topic_name import TopicName
+from magnetar.broker.protocol.topic_name import TopicName
 from tests.unit.broker_service.doubles import Broker
 
 TOPICS = 400

@@ -6,10 +6,15 @@ import random
 
 import pytest
 
-from bookkeeper.client.config import ClientConfig, ReadConfig, SpeculationConfig, WriteConfig
-from broker.config import BrokerConfig, ConfigError
-from broker.ledger_client import client_config
-from broker.placement_settings import bookie_health
+from magnetar.bookkeeper.client.config import (
+    ClientConfig,
+    ReadConfig,
+    SpeculationConfig,
+    WriteConfig,
+)
+from magnetar.broker.config import BrokerConfig, ConfigError
+from magnetar.broker.ledger_client import client_config
+from magnetar.broker.placement_settings import bookie_health
 
 
 def load(**keys: str) -> BrokerConfig:

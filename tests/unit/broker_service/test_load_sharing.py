@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import orjson
 
-from broker.cluster.load_sharing import READS_CHUNKS, LoadSharing
-from loadbalance.registry import BROKERS_ROOT
+from magnetar.broker.cluster.load_sharing import READS_CHUNKS, LoadSharing
+from magnetar.loadbalance.registry import BROKERS_ROOT
 from tests.unit.broker_service.doubles import Broker
 from tests.unit.managed_ledger.cluster import eventually
 

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from broker.errors import ServiceNotReadyError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import TopicName
-from bundles.lookup import BrokerLookup
-from bundles.ownership import OWNERS_ROOT
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import OWNERS_ROOT
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 

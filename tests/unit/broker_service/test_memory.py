@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from broker.service.memory import TrimPlan, trim
+from magnetar.broker.service.memory import TrimPlan, trim
 
 MIB = 1024 * 1024
 

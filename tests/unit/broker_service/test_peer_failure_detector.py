@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from broker.cluster.peer_failure_detector import (
+from magnetar.broker.cluster.peer_failure_detector import (
     SESSION_RECORDS_ROOT,
     PeerFailureDetector,
     SessionRecord,
     next_in_ring,
 )
-from broker.errors import ServiceNotReadyError
-from bundles.lookup import BrokerLookup
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 DEADLINE_S = 60.0
 

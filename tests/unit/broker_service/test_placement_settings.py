@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
-from broker.config import BrokerConfig, ConfigError
-from broker.placement_settings import bookie_health, check_placement, placement_config
-from broker.policies.errors import InvalidPolicyError
-from broker.policies.table import POLICIES
+from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
+from magnetar.broker.config import BrokerConfig, ConfigError
+from magnetar.broker.placement_settings import bookie_health, check_placement, placement_config
+from magnetar.broker.policies.errors import InvalidPolicyError
+from magnetar.broker.policies.table import POLICIES
 
 
 def load(**keys: str) -> BrokerConfig:

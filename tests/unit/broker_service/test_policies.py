@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker.errors import NamespaceNotFoundError, NotAllowedError, PreconditionFailedError
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import TopicName
-from broker.service.resources import topic_policies_path
-from broker.topic.topic import Topic
-from metadata.errors import MetadataWriteError
+from magnetar.broker.errors import NamespaceNotFoundError, NotAllowedError, PreconditionFailedError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.resources import topic_policies_path
+from magnetar.broker.topic.topic import Topic
+from magnetar.metadata.errors import MetadataWriteError
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -139,7 +139,7 @@ async def test_a_change_during_the_load_isn_t_missed(
 async def test_what_can_t_be_read_holds_on_until_it_can(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.service.policy_watcher._RETRY_S", 0.01)
+    monkeypatch.setattr("magnetar.broker.service.policy_watcher._RETRY_S", 0.01)
     topic = await loaded(broker)
     resources = broker.service.resources
     read = resources.policies
@@ -161,7 +161,7 @@ async def test_what_can_t_be_read_holds_on_until_it_can(
 async def test_a_damaged_document_keeps_nobody_else_from_the_news(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.service.policy_watcher._RETRY_S", 0.01)
+    monkeypatch.setattr("magnetar.broker.service.policy_watcher._RETRY_S", 0.01)
     damaged, sound = await loaded(broker), await loaded(broker, TOPIC + "2")
     path = topic_policies_path(name_of(TOPIC))
     await broker.service.store.put(path, b"{")

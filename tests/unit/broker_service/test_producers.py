@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
-from metadata.errors import MetadataWriteError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.metadata.errors import MetadataWriteError
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.http.messaging.local_producer import LocalProducer
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import TopicName
+from magnetar.broker.http.messaging.local_producer import LocalProducer
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
 from tests.unit.broker_dispatch.builders import settle
 from tests.unit.broker_service.doubles import Broker, message
 from tests.unit.managed_ledger.cluster import eventually

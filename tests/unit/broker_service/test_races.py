@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from bookkeeper.errors import EntryDigestError
-from broker.connection.connection import Connection
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.errors import ManagedLedgerFencedError
-from managed_ledger.managed_ledger import ManagedLedger
-from metadata.errors import MetadataWriteError
+from magnetar.bookkeeper.errors import EntryDigestError
+from magnetar.broker.connection.connection import Connection
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.errors import ManagedLedgerFencedError
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.errors import MetadataWriteError
 from tests.unit.broker_service.doubles import Broker, MemoryTransport, message
 from tests.unit.managed_ledger.cluster import eventually
 

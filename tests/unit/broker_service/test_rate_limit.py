@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.rate_limits.rate_limit import UNLIMITED, RateLimiter, SubscribeLimiter, TokenBucket
+from magnetar.broker.rate_limits.rate_limit import (
+    UNLIMITED,
+    RateLimiter,
+    SubscribeLimiter,
+    TokenBucket,
+)
 
 rates = st.integers(1, 1_000_000)
 periods = st.integers(1, 60_000)

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from broker.service import readiness
-from broker.service.readiness import Readiness
-from loadbalance.registry import BROKERS_ROOT
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import SessionLostError
+from magnetar.broker.service import readiness
+from magnetar.broker.service.readiness import Readiness
+from magnetar.loadbalance.registry import BROKERS_ROOT
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import SessionLostError
 
 PATH = f"{BROKERS_ROOT}/b:8080"
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.errors import (
+from magnetar.broker.errors import (
     AlreadyExistsError,
     BrokerMetadataError,
     NamespaceNotFoundError,
@@ -15,9 +15,9 @@ from broker.errors import (
     TenantNotFoundError,
     TopicNotFoundError,
 )
-from broker.protocol.topic_name import TopicName
-from broker.service.resources import Resources, stored_topic_of
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.resources import Resources, stored_topic_of
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.managed_ledger.cluster import eventually
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import TopicName
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
 from tests.unit.broker_schemas.builders import optional, record
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.producer import send_path as send_path
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_header import parse_header
-from broker.protocol.framing import parse_entry_body
-from managed_ledger.position import EARLIEST
+from magnetar.broker.producer import send_path as send_path
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.entry_header import parse_header
+from magnetar.broker.protocol.framing import parse_entry_body
+from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 

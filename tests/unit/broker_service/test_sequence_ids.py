@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.producer.sequence_ids import NEW, STORED, UNDECIDED, DuplicateRun, SequenceIds
+from magnetar.broker.producer.sequence_ids import NEW, STORED, UNDECIDED, DuplicateRun, SequenceIds
 
 
 def sift(ids: SequenceIds, *lowest: int, name: str = "p") -> list[tuple[int, int, int]]:

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from broker.connection.connection import Connection
-from broker.http.messaging.local_producer import LocalProducer
-from broker.policies.effective import Rate
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.rate_limits.throttle import PublishThrottle, Throttle, renewed
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger.position import EARLIEST
+from magnetar.broker.connection.connection import Connection
+from magnetar.broker.http.messaging.local_producer import LocalProducer
+from magnetar.broker.policies.effective import Rate
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.rate_limits.throttle import PublishThrottle, Throttle, renewed
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.position import EARLIEST
 from tests.manual_clock import ManualLoop
 from tests.unit.broker_dispatch.builders import settle
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts

@@ -9,22 +9,22 @@ from typing import Any
 import httpx
 import pytest
 
-from broker.errors import (
+from magnetar.broker.errors import (
     PersistenceError,
     PreconditionFailedError,
     SubscriptionFencedError,
     TopicBusyError,
     TopicFencedError,
 )
-from broker.http.app import create_app
-from broker.protocol.topic_name import TopicName
-from broker.subscription.persistent_subscription import PersistentSubscription
-from broker.topic.persistent_topic import EPOCH_PROPERTY, PersistentTopic
-from broker.topic.topic_permissions import granted, names_of, of_topic
-from managed_ledger.cursor.errors import CursorBusyError, CursorWriteError
-from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.managed_ledger import PROPERTIES_BYTES_MAX
-from managed_ledger.position import EARLIEST
+from magnetar.broker.http.app import create_app
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.topic.persistent_topic import EPOCH_PROPERTY, PersistentTopic
+from magnetar.broker.topic.topic_permissions import granted, names_of, of_topic
+from magnetar.managed_ledger.cursor.errors import CursorBusyError, CursorWriteError
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.managed_ledger import PROPERTIES_BYTES_MAX
+from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker_service.doubles import Broker
 
 PREFIX = "persistent://public/default/"

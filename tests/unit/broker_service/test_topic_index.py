@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from broker.topic.topic_index import TopicIndex
-from bundles.errors import InvalidBundleError
-from bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
+from magnetar.broker.topic.topic_index import TopicIndex
+from magnetar.bundles.errors import InvalidBundleError
+from magnetar.bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
 
 NAMESPACES = ("t/a", "t/b", "u/a")
 TWINS = ("persistent://t/a/ejejehjodl", "persistent://t/a/kdgihclamc")  # of one CRC-32

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import PreconditionFailedError
-from broker.protocol.topic_name import TopicName
-from broker.topic import topic_permissions as grants
+from magnetar.broker.errors import PreconditionFailedError
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.topic import topic_permissions as grants
 
 TOPIC = TopicName.parse("persistent://t/ns/p")
 ACTIONS = st.lists(st.sampled_from(["produce", "consume", "functions"]), max_size=4)

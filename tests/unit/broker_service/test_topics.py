@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.errors import (
+from magnetar.broker.errors import (
     AlreadyExistsError,
     BrokerError,
     NotAllowedError,
@@ -16,15 +16,15 @@ from broker.errors import (
     TopicBusyError,
     TopicNotFoundError,
 )
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.topic_name import TopicName
-from broker.topic import topic_list as topic_list
-from broker.topic.topic_list import TopicPattern, topics_hash
-from bundles.lookup import BrokerLookup
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.managed_ledger_info import DELETING
-from managed_ledger.stored_info import read_stored
-from metadata.errors import MetadataWriteError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.topic import topic_list as topic_list
+from magnetar.broker.topic.topic_list import TopicPattern, topics_hash
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.managed_ledger_info import DELETING
+from magnetar.managed_ledger.stored_info import read_stored
+from magnetar.metadata.errors import MetadataWriteError
 from tests.unit.broker_service.doubles import Broker, Client, message
 from tests.unit.managed_ledger.cluster import eventually
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.listener.file_limit import AddressQuota
-from broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.listener.file_limit import AddressQuota
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.unit.broker_service.doubles import Broker
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -73,7 +73,7 @@ async def test_an_unauthenticated_client_that_pings_and_reads_nothing_is_closed(
 async def test_unauthenticated_clients_do_not_fill_the_log(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO", logger="broker.connection.connection"):
+    with caplog.at_level("INFO", logger="magnetar.broker.connection.connection"):
         for _ in range(300):
             broker.client(connect=False).feed(b"\xff" * 8)
     assert 0 < len(caplog.records) < 100

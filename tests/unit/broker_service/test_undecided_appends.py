@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper.errors import BookieUnavailableError
-from bookkeeper.transport import AddRequest
-from broker.config import BrokerConfig
-from broker.errors import TopicFencedError
-from broker.producer import deduplication as deduplication
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.topic.persistent_topic import PersistentTopic
-from managed_ledger import append_path
-from managed_ledger.managed_ledger import ManagedLedger
-from metadata.errors import SessionLostError
-from metadata.store import Versioned
+from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.errors import TopicFencedError
+from magnetar.broker.producer import deduplication as deduplication
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger import append_path
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.errors import SessionLostError
+from magnetar.metadata.store import Versioned
 from tests.unit.broker_service.doubles import Broker, message, receipts
 from tests.unit.broker_service.test_deduplication import (
     NAME,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 
 @pytest.fixture

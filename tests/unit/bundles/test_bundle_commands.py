@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bundles.bundle_commands import COMMANDS_ROOT, BundleCommand, BundleCommandQueue
-from bundles.errors import BundleNotReadyError
-from bundles.lookup import BrokerLookup
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bundles.bundle_commands import COMMANDS_ROOT, BundleCommand, BundleCommandQueue
+from magnetar.bundles.errors import BundleNotReadyError
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.bundles.test_ownership import TOPIC
 from tests.unit.bundles.test_policy import Chosen
 from tests.unit.metadata.event_log import eventually, eventually_equal

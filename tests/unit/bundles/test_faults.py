@@ -10,15 +10,15 @@ from typing import TypeVar
 import orjson
 import pytest
 
-from bundles.errors import BundleNotReadyError
-from bundles.hash_ranges import HashRange
-from bundles.local_policies import LocalPolicies
-from bundles.lookup import BrokerLookup
-from bundles.ownership import Ownership, OwnershipService
-from bundles.splitting import halve_range
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import OutcomeUnknownError
-from metadata.store import MetadataEvent, Versioned
+from magnetar.bundles.errors import BundleNotReadyError
+from magnetar.bundles.hash_ranges import HashRange
+from magnetar.bundles.local_policies import LocalPolicies
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import Ownership, OwnershipService
+from magnetar.bundles.splitting import halve_range
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import OutcomeUnknownError
+from magnetar.metadata.store import MetadataEvent, Versioned
 from tests.unit.bundles.test_ownership import TOPIC, Broker
 from tests.unit.metadata.event_log import eventually_equal
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bundles.errors import InvalidBundleError
-from bundles.hash_ranges import (
+from magnetar.bundles.errors import InvalidBundleError
+from magnetar.bundles.hash_ranges import (
     FULL_UPPER,
     HashRange,
     NamespaceBundles,

@@ -5,10 +5,10 @@ import asyncio
 import orjson
 import pytest
 
-from bundles.errors import InvalidBundleError
-from bundles.hash_ranges import NamespaceBundles
-from bundles.local_policies import BundleFactory, LocalPolicies
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bundles.errors import InvalidBundleError
+from magnetar.bundles.hash_ranges import NamespaceBundles
+from magnetar.bundles.local_policies import BundleFactory, LocalPolicies
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 LOCAL, POLICIES = "/admin/local-policies/t/n", "/admin/policies/t/n"
 

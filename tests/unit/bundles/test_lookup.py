@@ -5,8 +5,8 @@ import itertools
 import orjson
 import pytest
 
-from bundles.errors import InvalidBundleError
-from bundles.lookup import BrokerLookup, LookupAction, decide_lookup
+from magnetar.bundles.errors import InvalidBundleError
+from magnetar.bundles.lookup import BrokerLookup, LookupAction, decide_lookup
 
 
 def test_the_decision_over_all_inputs() -> None:

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from bundles.errors import BundleBusyError, BundleNotReadyError, InvalidBundleError
-from bundles.hash_ranges import NamespaceBundles
-from bundles.local_policies import LocalPolicies
-from bundles.lookup import BrokerLookup
-from bundles.ownership import Ownership, OwnershipService
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.store import MetadataEvent
+from magnetar.bundles.errors import BundleBusyError, BundleNotReadyError, InvalidBundleError
+from magnetar.bundles.hash_ranges import NamespaceBundles
+from magnetar.bundles.local_policies import LocalPolicies
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import Ownership, OwnershipService
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.store import MetadataEvent
 from tests.unit.metadata.event_log import EventLog, eventually
 
 TOPIC, OTHER_TOPIC = "persistent://t/n/topic", "persistent://t/n/other"

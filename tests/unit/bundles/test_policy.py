@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from bundles.errors import BundleBusyError, BundleNotReadyError
-from bundles.lookup import BrokerLookup
-from bundles.ownership import Ownership, Redirect
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bundles.errors import BundleBusyError, BundleNotReadyError
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import Ownership, Redirect
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.bundles.test_ownership import TOPIC, Broker
 from tests.unit.metadata.event_log import eventually, eventually_equal
 

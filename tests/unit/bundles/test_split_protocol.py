@@ -7,14 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
-from bundles import local_policies
-from bundles.errors import BundleBusyError, BundleNotReadyError, InvalidBundleError
-from bundles.hash_ranges import HashRange
-from bundles.local_policies import BundleFactory, LocalPolicies
-from bundles.splitting import halve_range
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import MetadataError, ValueTooLargeError
-from metadata.store import VALUE_BYTES_MAX
+from magnetar.bundles import local_policies
+from magnetar.bundles.errors import BundleBusyError, BundleNotReadyError, InvalidBundleError
+from magnetar.bundles.hash_ranges import HashRange
+from magnetar.bundles.local_policies import BundleFactory, LocalPolicies
+from magnetar.bundles.splitting import halve_range
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import MetadataError, ValueTooLargeError
+from magnetar.metadata.store import VALUE_BYTES_MAX
 from tests.unit.bundles.test_ownership import TOPIC, Broker
 from tests.unit.metadata.event_log import eventually_equal
 

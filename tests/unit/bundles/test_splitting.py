@@ -4,9 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bundles.errors import InvalidBundleError
-from bundles.hash_ranges import FULL_UPPER, HashRange, NamespaceBundles
-from bundles.splitting import TopicLoad, at_positions, divide_load, halve_range, halve_topics
+from magnetar.bundles.errors import InvalidBundleError
+from magnetar.bundles.hash_ranges import FULL_UPPER, HashRange, NamespaceBundles
+from magnetar.bundles.splitting import (
+    TopicLoad,
+    at_positions,
+    divide_load,
+    halve_range,
+    halve_topics,
+)
 
 FULL = HashRange(0, FULL_UPPER)
 RANGES = (

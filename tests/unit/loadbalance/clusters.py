@@ -6,10 +6,10 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from loadbalance.balancer import Balancer
-from loadbalance.config import BalancerConfig
-from loadbalance.model import BrokerLoad, BundleStats, Move, ResourceUsage
-from loadbalance.policies import PlacementPolicies
+from magnetar.loadbalance.balancer import Balancer
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.model import BrokerLoad, BundleStats, Move, ResourceUsage
+from magnetar.loadbalance.policies import PlacementPolicies
 
 MIB = 1024 * 1024.0
 

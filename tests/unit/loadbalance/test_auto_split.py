@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from loadbalance.balancer import Balancer
-from loadbalance.model import BrokerLoad, BundleStats, Split
+from magnetar.loadbalance.balancer import Balancer
+from magnetar.loadbalance.model import BrokerLoad, BundleStats, Split
 from tests.unit.loadbalance.clusters import MIB, balancer, report
 
 WIDE = "t/n/0x00000000_0x40000000"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadbalance.config import PLACEMENTS
-from loadbalance.model import BundleData, TimeAverage
-from loadbalance.policies import IsolationPolicies, PlacementPolicies
+from magnetar.loadbalance.config import PLACEMENTS
+from magnetar.loadbalance.model import BundleData, TimeAverage
+from magnetar.loadbalance.policies import IsolationPolicies, PlacementPolicies
 from tests.unit.loadbalance.clusters import balancer, bundle, report
 
 LEAST_RATE = "LeastLongTermMessageRate"

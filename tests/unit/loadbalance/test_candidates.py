@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.loadbalance.test_manager import BUNDLES, Broker
 from tests.unit.loadbalance.test_manager import base as base  # a fixture
 from tests.unit.loadbalance.test_manager import brokers as brokers  # a fixture

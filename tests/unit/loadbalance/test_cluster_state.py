@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadbalance.config import PLACEMENTS, SHEDDERS
-from loadbalance.model import Move, namespace_of
-from loadbalance.policies import pinned_broker
+from magnetar.loadbalance.config import PLACEMENTS, SHEDDERS
+from magnetar.loadbalance.model import Move, namespace_of
+from magnetar.loadbalance.policies import pinned_broker
 from tests.unit.loadbalance.clusters import MIB, balancer, bundle, report
 
 

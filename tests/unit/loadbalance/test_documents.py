@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadbalance import documents
-from loadbalance.errors import InvalidDocumentError
-from loadbalance.model import (
+from magnetar.loadbalance import documents
+from magnetar.loadbalance.errors import InvalidDocumentError
+from magnetar.loadbalance.model import (
     BrokerLoad,
     BundleData,
     BundleQuota,

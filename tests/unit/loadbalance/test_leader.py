@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from loadbalance.leader import LEADER_PATH, BrokerElection, LeaderBroker
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.loadbalance.leader import LEADER_PATH, BrokerElection, LeaderBroker
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.metadata.event_log import EventLog, eventually, eventually_equal
 
 

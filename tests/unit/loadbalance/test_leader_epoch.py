@@ -7,14 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from loadbalance.config import BalancerConfig
-from loadbalance.leader import LEADER_PATH
-from loadbalance.leader_epoch import ASSIGNMENTS_ROOT, EPOCH_PATH, BundleAssignment, LeaderEpoch
-from loadbalance.leader_tasks import LeaderTasks
-from loadbalance.manager import NoCandidateError
-from loadbalance.policy_reader import PolicyReader
-from loadbalance.registry import BrokerRegistry
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.leader import LEADER_PATH
+from magnetar.loadbalance.leader_epoch import (
+    ASSIGNMENTS_ROOT,
+    EPOCH_PATH,
+    BundleAssignment,
+    LeaderEpoch,
+)
+from magnetar.loadbalance.leader_tasks import LeaderTasks
+from magnetar.loadbalance.manager import NoCandidateError
+from magnetar.loadbalance.policy_reader import PolicyReader
+from magnetar.loadbalance.registry import BrokerRegistry
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.loadbalance.test_manager import BUNDLE, CONFIG, Broker
 from tests.unit.loadbalance.test_registry import WEIGHTS, load_of
 from tests.unit.loadbalance.test_unload_cooldowns import actions

@@ -9,15 +9,15 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from loadbalance.config import BalancerConfig
-from loadbalance.leader import LEADER_PATH
-from loadbalance.leader_tasks import LeaderTasks, UnloadCallbacks
-from loadbalance.manager import LoadManager, NoCandidateError, RedirectTarget
-from loadbalance.model import BrokerLoad, BundleStats, Move, Split, Weights
-from loadbalance.policy_reader import PolicyReader
-from loadbalance.registry import BROKERS_ROOT, BrokerRegistry
-from loadbalance.reporter import LoadReporter
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.leader import LEADER_PATH
+from magnetar.loadbalance.leader_tasks import LeaderTasks, UnloadCallbacks
+from magnetar.loadbalance.manager import LoadManager, NoCandidateError, RedirectTarget
+from magnetar.loadbalance.model import BrokerLoad, BundleStats, Move, Split, Weights
+from magnetar.loadbalance.policy_reader import PolicyReader
+from magnetar.loadbalance.registry import BROKERS_ROOT, BrokerRegistry
+from magnetar.loadbalance.reporter import LoadReporter
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.loadbalance.test_registry import load_of
 from tests.unit.metadata.event_log import EventLog, eventually, eventually_equal
 

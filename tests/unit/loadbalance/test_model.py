@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadbalance.config import SHEDDERS, BalancerConfig, strategy_name
-from loadbalance.errors import InvalidSettingError
-from loadbalance.model import (
+from magnetar.loadbalance.config import SHEDDERS, BalancerConfig, strategy_name
+from magnetar.loadbalance.errors import InvalidSettingError
+from magnetar.loadbalance.model import (
     DEFAULT_QUOTA,
     BrokerLoad,
     BundleData,
@@ -21,7 +21,7 @@ from loadbalance.model import (
     Weights,
     namespace_of,
 )
-from loadbalance.reporting import largest_change, report_due
+from magnetar.loadbalance.reporting import largest_change, report_due
 
 CONFIG = BalancerConfig()
 WEIGHTS = Weights.of(CONFIG)

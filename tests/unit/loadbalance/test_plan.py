@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from loadbalance.broker_selector import BrokerSelector
-from loadbalance.config import BalancerConfig
-from loadbalance.plan import Plan, ProjectedLoad
-from loadbalance.policies import IsolationPolicies, PlacementPolicies
+from magnetar.loadbalance.broker_selector import BrokerSelector
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.plan import Plan, ProjectedLoad
+from magnetar.loadbalance.policies import IsolationPolicies, PlacementPolicies
 from tests.unit.loadbalance.clusters import MIB, balancer, bundle, report
 
 # A third of the namespaces is isolated on half of the brokers, another third on a few of these.

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadbalance.errors import InvalidDocumentError
-from loadbalance.policies import (
+from magnetar.loadbalance.errors import InvalidDocumentError
+from magnetar.loadbalance.policies import (
     IsolationPolicies,
     NamespaceIsolationPolicy,
     PlacementPolicies,

@@ -8,14 +8,14 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from loadbalance.config import BalancerConfig
-from loadbalance.documents import broker_load_document
-from loadbalance.model import BrokerLoad, Weights
-from loadbalance.registry import BROKERS_ROOT, BrokerRegistry
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import LockBusyError, MetadataError, ValueTooLargeError
-from metadata.recipes import CachedValues
-from metadata.store import MetadataEvent
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.documents import broker_load_document
+from magnetar.loadbalance.model import BrokerLoad, Weights
+from magnetar.loadbalance.registry import BROKERS_ROOT, BrokerRegistry
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import LockBusyError, MetadataError, ValueTooLargeError
+from magnetar.metadata.recipes import CachedValues
+from magnetar.metadata.store import MetadataEvent
 from tests.unit.metadata.event_log import EventLog, eventually, eventually_equal
 
 WEIGHTS = Weights.of(BalancerConfig())
@@ -193,7 +193,7 @@ async def test_a_property_counts_once_every_registered_broker_has_it(
 async def test_a_property_does_not_count_while_the_brokers_are_not_known(
     base: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadbalance.registry._AGAIN_S", 0.0)
+    monkeypatch.setattr("magnetar.loadbalance.registry._AGAIN_S", 0.0)
     a, told = Broker(base), EventLog[bool]()
     await a.registry.register(replace(load_of("a"), properties={"reads": "true"}))
     children = a.store.children

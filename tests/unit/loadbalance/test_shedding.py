@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadbalance.model import BrokerLoad, Move, ResourceUsage
+from magnetar.loadbalance.model import BrokerLoad, Move, ResourceUsage
 from tests.unit.loadbalance.clusters import MIB, balancer, bundle, moves, report, rounds
 
 OVERLOAD, THRESHOLD = "OverloadShedder", "ThresholdShedder"

@@ -9,13 +9,13 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from loadbalance.config import BalancerConfig
-from loadbalance.leader_tasks import BUNDLE_DATA_ROOT, LeaderTasks, UnloadCallbacks
-from loadbalance.model import BrokerLoad, Move, Split, Weights
-from loadbalance.policy_reader import PolicyReader
-from loadbalance.registry import BROKERS_ROOT, BrokerRegistry
-from loadbalance.unload_cooldowns import StoreClock, UnloadCooldowns
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.leader_tasks import BUNDLE_DATA_ROOT, LeaderTasks, UnloadCallbacks
+from magnetar.loadbalance.model import BrokerLoad, Move, Split, Weights
+from magnetar.loadbalance.policy_reader import PolicyReader
+from magnetar.loadbalance.registry import BROKERS_ROOT, BrokerRegistry
+from magnetar.loadbalance.unload_cooldowns import StoreClock, UnloadCooldowns
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.loadbalance.clusters import MIB, bundle, report
 from tests.unit.loadbalance.test_registry import load_of
 

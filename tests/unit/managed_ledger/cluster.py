@@ -6,17 +6,17 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.offload.interfaces import LedgerOffloader
-from managed_ledger.position import EARLIEST, Position
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.offload.interfaces import LedgerOffloader
+from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 
 NAME = "t/ns/persistent/topic"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.errors import (
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.errors import (
     BookieUnavailableError,
     LedgerError,
     LedgerFencedError,
@@ -22,13 +22,13 @@ from bookkeeper.errors import (
     NoSuchLedgerError,
     WriteFailedError,
 )
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.position import Position
-from metadata.argument_checks import check_delete, check_put
-from metadata.errors import BadVersionError, NotFoundError, OutcomeUnknownError
-from metadata.errors import MetadataWriteError as NotWritten
-from metadata.paths import check_path
-from metadata.store import Stat, Versioned
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.position import Position
+from magnetar.metadata.argument_checks import check_delete, check_put
+from magnetar.metadata.errors import BadVersionError, NotFoundError, OutcomeUnknownError
+from magnetar.metadata.errors import MetadataWriteError as NotWritten
+from magnetar.metadata.paths import check_path
+from magnetar.metadata.store import Stat, Versioned
 
 
 class Positions:

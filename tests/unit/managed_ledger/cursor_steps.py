@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from managed_ledger.cursor.cursor import (
+from magnetar.managed_ledger.cursor.cursor import (
     Cursor,
     load_or_create_cursor,
 )
-from managed_ledger.cursor.cursor_store import CursorNode, decode_node
-from managed_ledger.position import Position
+from magnetar.managed_ledger.cursor.cursor_store import CursorNode, decode_node
+from magnetar.managed_ledger.position import Position
 from tests.unit.managed_ledger.cursor_doubles import FakeLog
 
 START: Position = (1, -1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from bookkeeper.client.ledger_reader import EntryRun
-from managed_ledger.entry_batch import Buffer
-from managed_ledger.offload.block_offloader import BlockOffloader
-from managed_ledger.offload.context import LedgerCopy
-from managed_ledger.offload.interfaces import CopyJob, ObjectStore
-from managed_ledger.offload.metrics import OffloadMetrics
+from magnetar.bookkeeper.client.ledger_reader import EntryRun
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.offload.block_offloader import BlockOffloader
+from magnetar.managed_ledger.offload.context import LedgerCopy
+from magnetar.managed_ledger.offload.interfaces import CopyJob, ObjectStore
+from magnetar.managed_ledger.offload.metrics import OffloadMetrics
 
 UUID = "5f0c3a52-33c1-4c1b-8a6f-0d4c1c0c2b11"
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper import codes
-from managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES, AppendBudget
+from magnetar.bookkeeper import codes
+from magnetar.managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES, AppendBudget
 from tests.unit.managed_ledger.cluster import CONFIG, HEAD, NAME, Appends, Cluster, eventually
 
 ENTRY = len(HEAD) + 100 + ENTRY_OVERHEAD_BYTES
@@ -66,7 +66,7 @@ async def test_logs_share_it_and_give_back_what_is_confirmed(cluster: Cluster) -
 
 
 async def test_what_fails_is_given_back(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("managed_ledger.append_path.END_RETRY_S", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.append_path.END_RETRY_S", 0.001)
     factory = cluster.factory()
     appends = Appends(await factory.open(NAME, CONFIG))
     cluster.bookie.refuse_adds = codes.IO_ERROR
@@ -80,7 +80,7 @@ async def test_what_fails_is_given_back(cluster: Cluster, monkeypatch: pytest.Mo
 async def test_a_log_that_is_fenced_or_closed_gives_it_back(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("managed_ledger.closing.DRAIN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("magnetar.managed_ledger.closing.DRAIN_TIMEOUT_S", 0.01)
     factory = cluster.factory()
     fenced = Appends(await factory.open(NAME, CONFIG))
     closed = Appends(await factory.open(NAME + "2", CONFIG))

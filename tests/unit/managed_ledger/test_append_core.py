@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from managed_ledger.append_core import (
+from magnetar.managed_ledger.append_core import (
     CREATE_RETRY_MS,
     EMPTY_LEDGERS_MAX,
     AppendCore,
@@ -16,7 +16,7 @@ from managed_ledger.append_core import (
     RotationLimits,
     WriteBatch,
 )
-from managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
+from magnetar.managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
 
 LIMITS = RotationLimits(entries_max=8, bytes_max=1000, age_min_ms=0, age_max_ms=1000)
 BOOM = ValueError("boom")

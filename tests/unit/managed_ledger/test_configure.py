@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 from tests.unit.managed_ledger.cluster import CONFIG, HEAD, NAME, Appends, Cluster, eventually
 

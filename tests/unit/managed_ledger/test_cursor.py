@@ -9,12 +9,16 @@ from itertools import pairwise
 
 import pytest
 
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor.cursor_format import SectionKind, decode_record
-from managed_ledger.cursor.cursor_store import NO_LEDGER
-from managed_ledger.cursor.errors import CursorBusyError, CursorFencedError, CursorWriteError
-from managed_ledger.errors import CursorClosedError, OpenFailedError
-from managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor.cursor_format import SectionKind, decode_record
+from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER
+from magnetar.managed_ledger.cursor.errors import (
+    CursorBusyError,
+    CursorFencedError,
+    CursorWriteError,
+)
+from magnetar.managed_ledger.errors import CursorClosedError, OpenFailedError
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from tests.unit.managed_ledger.cluster import eventually
 from tests.unit.managed_ledger.cursor_doubles import FakeLog
 from tests.unit.managed_ledger.cursor_steps import START, Answers, node_of, opened, reopened, until

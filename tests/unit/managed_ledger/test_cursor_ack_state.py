@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pyroaring import BitMap
 
-from managed_ledger.cursor.ack_state import (
+from magnetar.managed_ledger.cursor.ack_state import (
     BATCH_WORDS_MAX,
     WIDE_BYTES_MAX,
     AckState,
@@ -18,15 +18,15 @@ from managed_ledger.cursor.ack_state import (
     run_end,
     words_to_mask,
 )
-from managed_ledger.cursor.cursor_format import (
+from magnetar.managed_ledger.cursor.cursor_format import (
     ImageReplay,
     decode_record,
     encode_increment,
     encode_snapshot,
 )
-from managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
-from managed_ledger.errors import InvalidPositionError
-from managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
+from magnetar.managed_ledger.errors import InvalidPositionError
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from tests.unit.managed_ledger.cursor_doubles import Positions
 
 

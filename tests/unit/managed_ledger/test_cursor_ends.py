@@ -9,18 +9,22 @@ from typing import Any
 
 import pytest
 
-from bookkeeper.errors import WriteFailedError
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursor import ack_state, cursor_writer
-from managed_ledger.cursor.cursor import (
+from magnetar.bookkeeper.errors import WriteFailedError
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor import ack_state, cursor_writer
+from magnetar.managed_ledger.cursor.cursor import (
     create_non_durable_cursor,
     delete_cursor,
 )
-from managed_ledger.cursor.cursor_format import SectionKind, decode_record
-from managed_ledger.cursor.errors import CursorFencedError, CursorFormatError, CursorWriteError
-from managed_ledger.errors import CursorClosedError, InvalidPositionError
-from managed_ledger.position import Position
-from metadata.errors import MetadataWriteError
+from magnetar.managed_ledger.cursor.cursor_format import SectionKind, decode_record
+from magnetar.managed_ledger.cursor.errors import (
+    CursorFencedError,
+    CursorFormatError,
+    CursorWriteError,
+)
+from magnetar.managed_ledger.errors import CursorClosedError, InvalidPositionError
+from magnetar.managed_ledger.position import Position
+from magnetar.metadata.errors import MetadataWriteError
 from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeWriter
 from tests.unit.managed_ledger.cursor_steps import START, Answers, node_of, opened, reopened, until
 

@@ -9,8 +9,8 @@ import struct
 import pytest
 from pyroaring import BitMap
 
-from managed_ledger.cursor import cursor_format
-from managed_ledger.cursor.cursor_format import (
+from magnetar.managed_ledger.cursor import cursor_format
+from magnetar.managed_ledger.cursor.cursor_format import (
     CHUNK_BYTES_MAX,
     ImageReplay,
     SectionKind,
@@ -21,9 +21,9 @@ from managed_ledger.cursor.cursor_format import (
     encode_snapshot,
     first_entry_to_read,
 )
-from managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
-from managed_ledger.cursor.cursor_store import CursorNode, decode_node, encode_node
-from managed_ledger.cursor.errors import CursorFormatError
+from magnetar.managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
+from magnetar.managed_ledger.cursor.cursor_store import CursorNode, decode_node, encode_node
+from magnetar.managed_ledger.cursor.errors import CursorFormatError
 
 WHERE = "cursor sub of log, ledger 7 entry 3"
 

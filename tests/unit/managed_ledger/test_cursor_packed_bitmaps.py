@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from managed_ledger.cursor import acked_sections, cursor_format
-from managed_ledger.cursor.column_codec import Expander, compressed, differences, sums
-from managed_ledger.cursor.cursor_format import (
+from magnetar.managed_ledger.cursor import acked_sections, cursor_format
+from magnetar.managed_ledger.cursor.column_codec import Expander, compressed, differences, sums
+from magnetar.managed_ledger.cursor.cursor_format import (
     CHUNK_BYTES_MAX,
     CHUNK_WORK_MAX,
     SLICE_WORK_MAX,
@@ -31,10 +31,10 @@ from managed_ledger.cursor.cursor_format import (
     encode_snapshot,
     work_of,
 )
-from managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
-from managed_ledger.cursor.errors import CursorFormatError
-from managed_ledger.cursor.packed_bitmaps import PackedBitmaps, unpack_bitmaps
-from managed_ledger.cursor.packed_sets import unpack_sets
+from magnetar.managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
+from magnetar.managed_ledger.cursor.errors import CursorFormatError
+from magnetar.managed_ledger.cursor.packed_bitmaps import PackedBitmaps, unpack_bitmaps
+from magnetar.managed_ledger.cursor.packed_sets import unpack_sets
 
 MILLION = 1_000_000
 LEDGER = 50_000

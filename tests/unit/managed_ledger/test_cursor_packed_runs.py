@@ -10,9 +10,9 @@ from array import array
 import pytest
 from pyroaring import BitMap
 
-from managed_ledger.cursor.cursor_format import ImageReplay, decode_record
-from managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
-from managed_ledger.cursor.packed_runs import unpack_runs
+from magnetar.managed_ledger.cursor.cursor_format import ImageReplay, decode_record
+from magnetar.managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
+from magnetar.managed_ledger.cursor.packed_runs import unpack_runs
 
 STORED = base64.b64decode(
     "xQIBAQAAAAD//////////wMAAAAaAAAAAAAAAAcAAAABAAAAAwABCwAAAAAAAAAFAAAAqQAAAAMAAAWcYmWsA4iBgRkgBgYG"

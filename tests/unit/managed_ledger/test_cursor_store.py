@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 
-from managed_ledger.cursor.cursor_store import CursorNode, CursorStore, decode_node, encode_node
-from managed_ledger.cursor.errors import CursorFencedError
-from metadata.errors import (
+from magnetar.managed_ledger.cursor.cursor_store import (
+    CursorNode,
+    CursorStore,
+    decode_node,
+    encode_node,
+)
+from magnetar.managed_ledger.cursor.errors import CursorFencedError
+from magnetar.metadata.errors import (
     BadVersionError,
     MetadataWriteError,
     OutcomeUnknownError,
 )
-from metadata.store import Versioned
+from magnetar.metadata.store import Versioned
 from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeNodes, FakeStore, Faults
 
 PATH = "/managed-ledgers/t/n/persistent/log/sub"

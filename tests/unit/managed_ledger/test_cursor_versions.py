@@ -10,8 +10,8 @@ import base64
 import pytest
 from pyroaring import BitMap
 
-from managed_ledger.cursor.cursor_format import ImageReplay, decode_record
-from managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.cursor.cursor_format import ImageReplay, decode_record
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 
 WIDE = CursorImage(
     (4, 99),

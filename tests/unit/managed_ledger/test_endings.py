@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.ledger_store import ledger_path
-from managed_ledger.errors import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.ledger_store import ledger_path
+from magnetar.managed_ledger.errors import (
     AppendFailedError,
     ManagedLedgerFencedError,
     ManagedLedgerTerminatedError,
 )
-from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.position import EARLIEST
-from metadata.errors import MetadataError, MetadataWriteError
-from metadata.store import Versioned
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.errors import MetadataError, MetadataWriteError
+from magnetar.metadata.store import Versioned
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
 
 
@@ -43,8 +43,8 @@ async def with_one_undecided(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[ManagedLedgerFactory, ManagedLedger, Appends]:
     """A log whose second entry is on its bookie, which didn't get to say so."""
-    monkeypatch.setattr("managed_ledger.closing.DRAIN_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("managed_ledger.ledger_info_store.RETRY_DELAY_S", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.closing.DRAIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("magnetar.managed_ledger.ledger_info_store.RETRY_DELAY_S", 0.001)
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
     appends = Appends(log)
@@ -85,7 +85,7 @@ async def test_sealed_only_with_a_definite_end(
 async def test_a_seal_that_can_t_be_stored_leaves_a_log_that_opens_and_writes(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("managed_ledger.ledger_info_store.RETRY_DELAY_S", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.ledger_info_store.RETRY_DELAY_S", 0.001)
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
     fenced: list[BaseException] = []
@@ -113,8 +113,8 @@ async def test_sealed_while_a_failed_ledger_is_being_ended(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end is found after nobody waited for it any more: that is no other owner."""
-    monkeypatch.setattr("managed_ledger.closing.DRAIN_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("managed_ledger.append_path.END_RETRY_S", 0.2)
+    monkeypatch.setattr("magnetar.managed_ledger.closing.DRAIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("magnetar.managed_ledger.append_path.END_RETRY_S", 0.2)
     log = await cluster.factory().open(NAME, CONFIG)
     appends = Appends(log)
     appends.send(b"a")
@@ -140,7 +140,7 @@ async def test_sealed_while_a_failed_ledger_is_being_ended(
 async def test_a_deletion_that_can_t_begin_leaves_a_log_that_opens_and_writes(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("managed_ledger.ledger_info_store.RETRY_DELAY_S", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.ledger_info_store.RETRY_DELAY_S", 0.001)
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
     await log.open_cursor("sub", EARLIEST)

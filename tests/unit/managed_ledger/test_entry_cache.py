@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from managed_ledger.entry_batch import Buffer, EntryBatch
-from managed_ledger.entry_cache import (
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
+from magnetar.managed_ledger.entry_cache import (
     CHUNK_ENTRIES_MAX,
     ENTRY_OVERHEAD_BYTES,
     IDLE_SWEEPS,
@@ -19,7 +19,7 @@ from managed_ledger.entry_cache import (
     cut_to_bytes,
     retained_bytes,
 )
-from managed_ledger.position import LATEST, Position
+from magnetar.managed_ledger.position import LATEST, Position
 
 HEAD = b"hh"
 BODY = b"b" * 98

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.ledger_store import ledger_path
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.errors import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.ledger_store import ledger_path
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.errors import (
     ManagedLedgerClosedError,
     ManagedLedgerFormatError,
     OpenFailedError,
 )
-from managed_ledger.factory import ROOT
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.position import EARLIEST
-from metadata.errors import MetadataWriteError
-from metadata.store import CREATE_ONLY, Versioned
+from magnetar.managed_ledger.factory import ROOT
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.errors import MetadataWriteError
+from magnetar.metadata.store import CREATE_ONLY, Versioned
 from tests.unit.managed_ledger.cluster import (
     CONFIG,
     NAME,
@@ -217,7 +217,7 @@ async def test_timer_sweeps_the_cache(cluster: Cluster, monkeypatch: pytest.Monk
 async def test_closing_while_storage_is_down_ends_and_loses_nothing_acked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("managed_ledger.closing.DRAIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("magnetar.managed_ledger.closing.DRAIN_TIMEOUT_S", 0.05)
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
     appends = Appends(log)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bookkeeper.metrics import LATENCY_LIMITS_MS, PeriodBuckets
-from managed_ledger.config import ManagedLedgerConfig
+from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, PeriodBuckets
+from magnetar.managed_ledger.config import ManagedLedgerConfig
 from tests.unit.managed_ledger.cluster import Cluster, eventually
 
 

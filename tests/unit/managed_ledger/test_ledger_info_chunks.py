@@ -11,18 +11,23 @@ import cramjam
 import orjson
 import pytest
 
-from managed_ledger import ledger_info_chunks, ledger_rows
-from managed_ledger.errors import ManagedLedgerFencedError, ManagedLedgerFormatError
-from managed_ledger.factory import ROOT
-from managed_ledger.ledger_info_chunks import CHUNKS_ROOT, LedgerInfoChunks, chunks_path, read_list
-from managed_ledger.ledger_info_store import LedgerInfoStore
-from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows, ids_gone
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
-from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
-from managed_ledger.orphan_ledgers import collect_leaked_chunks
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import MetadataError
-from metadata.store import Versioned
+from magnetar.managed_ledger import ledger_info_chunks, ledger_rows
+from magnetar.managed_ledger.errors import ManagedLedgerFencedError, ManagedLedgerFormatError
+from magnetar.managed_ledger.factory import ROOT
+from magnetar.managed_ledger.ledger_info_chunks import (
+    CHUNKS_ROOT,
+    LedgerInfoChunks,
+    chunks_path,
+    read_list,
+)
+from magnetar.managed_ledger.ledger_info_store import LedgerInfoStore
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows, ids_gone
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
+from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
+from magnetar.managed_ledger.orphan_ledgers import collect_leaked_chunks
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.store import Versioned
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Cluster
 
 PATH = f"/managed-ledgers/{NAME}"
@@ -278,7 +283,7 @@ async def test_a_lost_answer_to_a_chunk_is_no_second_chunk_of_that_name(
                 raise MetadataError("answer lost")
         return stored
 
-    monkeypatch.setattr("managed_ledger.ledger_info_store.RETRY_DELAY_S", 0)
+    monkeypatch.setattr("magnetar.managed_ledger.ledger_info_store.RETRY_DELAY_S", 0)
     monkeypatch.setattr(store, "put", losing)
     await lists.update(lambda x: x.with_copy_started(LedgerCopy(2, "u", "d")))
     assert len({*tries}) == len(tries) == 2
@@ -298,7 +303,7 @@ async def test_a_refused_node_leaves_no_second_chunk_of_the_same_rows(
             raise MetadataError("not written")
         return await put(path, value, version)
 
-    monkeypatch.setattr("managed_ledger.ledger_info_store.RETRY_DELAY_S", 0)
+    monkeypatch.setattr("magnetar.managed_ledger.ledger_info_store.RETRY_DELAY_S", 0)
     with monkeypatch.context() as patch:
         patch.setattr(store, "put", refusing)
         for _ in range(2):

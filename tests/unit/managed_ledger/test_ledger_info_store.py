@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from managed_ledger.errors import ManagedLedgerFencedError
-from managed_ledger.ledger_info_store import UPDATE_ATTEMPTS, LedgerInfoStore
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo, encode_info
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import MetadataError
-from metadata.store import MetadataStore, Versioned
+from magnetar.managed_ledger.errors import ManagedLedgerFencedError
+from magnetar.managed_ledger.ledger_info_store import UPDATE_ATTEMPTS, LedgerInfoStore
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo, encode_info
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.store import MetadataStore, Versioned
 
 PATH = "/managed-ledgers/t/n/persistent/x"
 
@@ -39,7 +39,7 @@ class Unreliable:
 
 
 async def make(monkeypatch: pytest.MonkeyPatch) -> tuple[Unreliable, LedgerInfoStore]:
-    monkeypatch.setattr("managed_ledger.ledger_info_store.RETRY_DELAY_S", 0)
+    monkeypatch.setattr("magnetar.managed_ledger.ledger_info_store.RETRY_DELAY_S", 0)
     store = EmbeddedMetadataStore.open(None)
     info = ManagedLedgerInfo(owner="me")
     await store.put(PATH, encode_info(info), -1)

@@ -9,13 +9,18 @@ from uuid import UUID
 
 import pytest
 
-from managed_ledger.ledger_info_chunks import NODE_BYTES, LedgerInfoChunks, chunks_path, read_list
-from managed_ledger.ledger_rows import CHUNK_ROWS, LedgerInfo, LedgerRows, PackedRows
-from managed_ledger.managed_ledger import PROPERTIES_BYTES_MAX
-from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
-from managed_ledger.offload.interfaces import LedgerOffloader
-from managed_ledger.position import EARLIEST
-from metadata.errors import ValueTooLargeError
+from magnetar.managed_ledger.ledger_info_chunks import (
+    NODE_BYTES,
+    LedgerInfoChunks,
+    chunks_path,
+    read_list,
+)
+from magnetar.managed_ledger.ledger_rows import CHUNK_ROWS, LedgerInfo, LedgerRows, PackedRows
+from magnetar.managed_ledger.managed_ledger import PROPERTIES_BYTES_MAX
+from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
+from magnetar.managed_ledger.offload.interfaces import LedgerOffloader
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.errors import ValueTooLargeError
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually
 from tests.unit.managed_ledger.turns import Turns
 

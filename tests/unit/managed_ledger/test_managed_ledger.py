@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.packet import encode_head
-from managed_ledger.errors import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.packet import encode_head
+from magnetar.managed_ledger.errors import (
     AppendFailedError,
     ManagedLedgerClosedError,
     ManagedLedgerFencedError,
@@ -18,13 +18,13 @@ from managed_ledger.errors import (
     ManagedLedgerTerminatedError,
     OpenFailedError,
 )
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.managed_ledger_info import encode_info
-from managed_ledger.position import EARLIEST, LATEST
-from managed_ledger.stored_info import read_stored
-from managed_ledger.trim_path import DELETED_AT_ONCE
-from metadata.errors import OutcomeUnknownError
-from metadata.store import VALUE_BYTES_MAX, Versioned
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger_info import encode_info
+from magnetar.managed_ledger.position import EARLIEST, LATEST
+from magnetar.managed_ledger.stored_info import read_stored
+from magnetar.managed_ledger.trim_path import DELETED_AT_ONCE
+from magnetar.metadata.errors import OutcomeUnknownError
+from magnetar.metadata.store import VALUE_BYTES_MAX, Versioned
 from tests.simulation.model_bookie import ModelLedger
 from tests.unit.managed_ledger.cluster import (
     CONFIG,

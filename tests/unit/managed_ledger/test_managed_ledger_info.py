@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managed_ledger.errors import ManagedLedgerFormatError
-from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
-from managed_ledger.managed_ledger_info import (
+from magnetar.managed_ledger.errors import ManagedLedgerFormatError
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
+from magnetar.managed_ledger.managed_ledger_info import (
     LedgerOffsets,
     ManagedLedgerInfo,
     decode_info,
     encode_info,
 )
-from managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 INFO = ManagedLedgerInfo(
     owner="me",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.position import Position
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.position import Position
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster
 
 

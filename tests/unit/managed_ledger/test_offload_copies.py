@@ -13,15 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookkeeper.client.ledger_reader import EntryRun
-from bookkeeper.errors import LedgerError, NoSuchEntryError
-from managed_ledger.offload.block_offloader import BlockOffloader
-from managed_ledger.offload.context import LedgerCopy
-from managed_ledger.offload.copy_format import MARK_BYTES, CopyIndex
-from managed_ledger.offload.errors import CopyDamagedError, OffloadedReadError, OffloadError
-from managed_ledger.offload.file_store import FilesystemOffloader
-from managed_ledger.offload.interfaces import CopyJob, EntryReader
-from managed_ledger.offload.locations import URI, path_of_uri
+from magnetar.bookkeeper.client.ledger_reader import EntryRun
+from magnetar.bookkeeper.errors import LedgerError, NoSuchEntryError
+from magnetar.managed_ledger.offload.block_offloader import BlockOffloader
+from magnetar.managed_ledger.offload.context import LedgerCopy
+from magnetar.managed_ledger.offload.copy_format import MARK_BYTES, CopyIndex
+from magnetar.managed_ledger.offload.errors import (
+    CopyDamagedError,
+    OffloadedReadError,
+    OffloadError,
+)
+from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
+from magnetar.managed_ledger.offload.interfaces import CopyJob, EntryReader
+from magnetar.managed_ledger.offload.locations import URI, path_of_uri
 from tests.unit.managed_ledger.offload_doubles import (
     UUID,
     ListedLedger,

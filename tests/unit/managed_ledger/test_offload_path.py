@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper.errors import LedgerError, NoSuchLedgerError
-from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
-from managed_ledger.offload import policy
-from managed_ledger.offload.config import OffloadConfig
-from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
-from managed_ledger.offload.errors import CopyDamagedError, OffloadBusyError
-from managed_ledger.offload.policy import (
+from magnetar.bookkeeper.errors import LedgerError, NoSuchLedgerError
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
+from magnetar.managed_ledger.offload import policy
+from magnetar.managed_ledger.offload.config import OffloadConfig
+from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
+from magnetar.managed_ledger.offload.errors import CopyDamagedError, OffloadBusyError
+from magnetar.managed_ledger.offload.policy import (
     is_offloaded,
     ledgers_before,
     ledgers_to_copy,
     ledgers_to_release,
 )
-from managed_ledger.position import EARLIEST
-from metadata.errors import OutcomeUnknownError
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.errors import OutcomeUnknownError
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
 from tests.unit.managed_ledger.offload_doubles import MemoryStore, memory_offloader
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper.client.config import LedgerConfig
-from managed_ledger import ledger_rows
-from managed_ledger.orphan_ledgers import custom_metadata
-from managed_ledger.position import EARLIEST
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.managed_ledger import ledger_rows
+from magnetar.managed_ledger.orphan_ledgers import custom_metadata
+from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
 
 

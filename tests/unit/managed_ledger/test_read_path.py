@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from bookkeeper.errors import LedgerError
-from managed_ledger.managed_ledger import ManagedLedger
-from managed_ledger.position import EARLIEST
-from managed_ledger.read_path import READ_AHEAD_ENTRIES_MAX, READERS_MAX
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.read_path import READ_AHEAD_ENTRIES_MAX, READERS_MAX
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows
-from managed_ledger.managed_ledger_info import LedgerOffsets
-from managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
-from managed_ledger.position import EARLIEST
-from managed_ledger.readable_range import ReadableLedger, ReadableRange, extent_of, left_of
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows
+from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
+from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.readable_range import ReadableLedger, ReadableRange, extent_of, left_of
 from tests.unit.managed_ledger.cluster import CONFIG, HEAD, NAME, Appends, Cluster, eventually
 
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper.transport import AddRequest
-from managed_ledger import append_path
-from managed_ledger.append_core import AppendCore
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.managed_ledger import append_path
+from magnetar.managed_ledger.append_core import AppendCore
 from tests.simulation.managed_ledger_bugs import HastyCore
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
 

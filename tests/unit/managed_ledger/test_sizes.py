@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managed_ledger.position import EARLIEST
-from managed_ledger.sizes import LedgerSize, bytes_after, position_before_bytes
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.sizes import LedgerSize, bytes_after, position_before_bytes
 
 
 @st.composite

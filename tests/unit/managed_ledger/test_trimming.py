@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from managed_ledger.ledger_rows import LedgerInfo, LedgerRows
-from managed_ledger.position import Position
-from managed_ledger.trimming import Retention, ledgers_to_trim
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
+from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.trimming import Retention, ledgers_to_trim
 
 LEDGERS = LedgerRows(
     [

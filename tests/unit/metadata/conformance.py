@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from metadata.coordination import LeaderElection, LeaderState, ResourceLock
-from metadata.errors import (
+from magnetar.metadata.coordination import LeaderElection, LeaderState, ResourceLock
+from magnetar.metadata.errors import (
     BadVersionError,
     EphemeralParentError,
     LockBusyError,
@@ -21,8 +21,8 @@ from metadata.errors import (
     StoreClosedError,
     ValueTooLargeError,
 )
-from metadata.recipes import CachedValues, IdGenerator, update
-from metadata.store import (
+from magnetar.metadata.recipes import CachedValues, IdGenerator, update
+from magnetar.metadata.store import (
     CREATE_ONLY,
     VALUE_BYTES_MAX,
     EventType,

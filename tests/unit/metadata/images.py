@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from metadata import log_format
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import DatabaseError
+from magnetar.metadata import log_format
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import DatabaseError
 
 NAME = "metadata.sqlite"
 SEGMENT_BYTES = 64 * 1024  # 15 commits of one page each

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from metadata import log_format
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata import log_format
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.metadata.images import (
     NAME,
     Content,

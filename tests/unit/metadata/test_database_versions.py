@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from metadata import log_format
-from metadata.commit_log import LogWriter
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import DatabaseError
-from metadata.sqlite_file import SqliteFile
+from magnetar.metadata import log_format
+from magnetar.metadata.commit_log import LogWriter
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import DatabaseError
+from magnetar.metadata.sqlite_file import SqliteFile
 from tests.unit.metadata.images import (
     NAME,
     Content,

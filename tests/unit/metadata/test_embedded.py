@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from metadata.database import Database
-from metadata.embedded import EmbeddedMetadataStore, _Shared
-from metadata.errors import (
+from magnetar.metadata.database import Database
+from magnetar.metadata.embedded import EmbeddedMetadataStore, _Shared
+from magnetar.metadata.errors import (
     BadVersionError,
     DatabaseError,
     MetadataWriteError,
@@ -21,9 +21,9 @@ from metadata.errors import (
     SessionLostError,
     StoreClosedError,
 )
-from metadata.rows import CommitRows
-from metadata.sqlite_file import FileState, SqliteFile
-from metadata.store import EventType, MetadataEvent, SessionEvent
+from magnetar.metadata.rows import CommitRows
+from magnetar.metadata.sqlite_file import FileState, SqliteFile
+from magnetar.metadata.store import EventType, MetadataEvent, SessionEvent
 from tests.unit.metadata.event_log import EventLog
 
 
@@ -167,7 +167,7 @@ async def test_a_node_without_its_parent_is_told(tmp_path: Path) -> None:
 KILLED_WRITER = """
 import asyncio, sys
 from pathlib import Path
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 async def write(store, worker):
     number = 0

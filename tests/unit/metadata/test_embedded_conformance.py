@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.metadata.conformance import NewSession, RecipesConformance, StoreConformance
 
 

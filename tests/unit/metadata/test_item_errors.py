@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from metadata.errors import MetadataError
-from metadata.item_errors import ItemErrors
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.item_errors import ItemErrors
 
 LOGGER = logging.getLogger("rounds")
 

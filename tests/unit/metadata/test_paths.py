@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.paths import check_path, decode_name, encode_name, join, name_of, parent_of
+from magnetar.metadata.paths import check_path, decode_name, encode_name, join, name_of, parent_of
 
 
 def test_parts_of_a_path() -> None:

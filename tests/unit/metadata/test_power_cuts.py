@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from metadata.commit_log import LogWriter
-from metadata.database import Database
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.commit_log import LogWriter
+from magnetar.metadata.database import Database
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.metadata.images import (
     NAME,
     Content,

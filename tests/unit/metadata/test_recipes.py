@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.coordination import LeaderElection, LeaderState, ResourceLock
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import (
+from magnetar.metadata.coordination import LeaderElection, LeaderState, ResourceLock
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import (
     BadVersionError,
     LockBusyError,
     MetadataError,
@@ -15,8 +15,8 @@ from metadata.errors import (
     OutcomeUnknownError,
     ValueTooLargeError,
 )
-from metadata.recipes import CachedValues, IdGenerator, update
-from metadata.store import VALUE_BYTES_MAX, MetadataEvent, Versioned
+from magnetar.metadata.recipes import CachedValues, IdGenerator, update
+from magnetar.metadata.store import VALUE_BYTES_MAX, MetadataEvent, Versioned
 from tests.unit.metadata.event_log import EventLog, eventually
 
 

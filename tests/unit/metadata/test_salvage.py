@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.paths import ROOT
-from metadata.salvage import Salvage, salvage, write_recovered
-from metadata.store import CommitMark
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.paths import ROOT
+from magnetar.metadata.salvage import Salvage, salvage, write_recovered
+from magnetar.metadata.store import CommitMark
 from tests.unit.metadata.images import (
     NAME,
     Content,

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import BadVersionError, EphemeralParentError, NotEmptyError, NotFoundError
-from metadata.paths import ROOT, parent_of
-from metadata.store import EventType, MetadataEvent
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import (
+    BadVersionError,
+    EphemeralParentError,
+    NotEmptyError,
+    NotFoundError,
+)
+from magnetar.metadata.paths import ROOT, parent_of
+from magnetar.metadata.store import EventType, MetadataEvent
 from tests.unit.metadata.test_embedded import CountingDatabase, open_on, sqlite_error
 
 NAMES = ("a", "b", "c")

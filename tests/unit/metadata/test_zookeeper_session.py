@@ -6,8 +6,8 @@ from struct import Struct
 
 import pytest
 
-from metadata.store import SessionEvent
-from metadata.zookeeper.session import (
+from magnetar.metadata.store import SessionEvent
+from magnetar.metadata.zookeeper.session import (
     ENDED,
     LOST,
     SENDS_MAX,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metadata.factory import connect_store
-from metadata.zookeeper.settings import ZooKeeperSettings
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
 
 
 @pytest.mark.parametrize(

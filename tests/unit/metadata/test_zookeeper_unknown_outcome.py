@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from metadata.zookeeper.unknown_outcome import (
+from magnetar.metadata.zookeeper.unknown_outcome import (
     ChangeKind,
     NodeState,
     UnansweredChange,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import compress
-from broker.protocol.entry_header import make_header
-from broker.protocol.framing import encode_body
-from pipeline.chunks import ChunkLookback
-from pipeline.decode import EntryDecoder
-from pipeline.row_columns import COLUMNS
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import compress
+from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.framing import encode_body
+from magnetar.pipeline.chunks import ChunkLookback
+from magnetar.pipeline.decode import EntryDecoder
+from magnetar.pipeline.row_columns import COLUMNS
 
 TOPIC = "persistent://public/default/t"
 PUBLISHED_MS = 1_700_000_000_000

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broker.protocol import pulsar_api_pb2 as pb
-from pipeline.decode import EntryDecoder
-from pipeline.errors import UndecodableError
-from pipeline.offsets import Offset
-from pipeline.row_columns import COLUMNS, arrow_schema
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.pipeline.decode import EntryDecoder
+from magnetar.pipeline.errors import UndecodableError
+from magnetar.pipeline.offsets import Offset
+from magnetar.pipeline.row_columns import COLUMNS, arrow_schema
 from tests.unit.pipeline.entries import (
     PUBLISHED_MS,
     TOPIC,

@@ -10,12 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import COMPRESSIONS
-from pipeline.chunks import ENDED_MAX, ChunkJoiner, ChunkLookback, MessageChunk, MissingChunk
-from pipeline.decode import EntryDecoder
-from pipeline.errors import UndecodableError
-from pipeline.offsets import Offset
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import COMPRESSIONS
+from magnetar.pipeline.chunks import (
+    ENDED_MAX,
+    ChunkJoiner,
+    ChunkLookback,
+    MessageChunk,
+    MissingChunk,
+)
+from magnetar.pipeline.decode import EntryDecoder
+from magnetar.pipeline.errors import UndecodableError
+from magnetar.pipeline.offsets import Offset
 from tests.unit.pipeline.entries import TOPIC, Entry, chunked, framed, rows_of, single
 
 COLUMNS = ("value", "entryId", "batchIndex", "key")

@@ -7,20 +7,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.http.messaging.messages import (
+from magnetar.broker.http.messaging.messages import (
     OutgoingMessage,
     UndecodableEntryError,
     decode_entry,
     encode_batch,
     encode_single,
 )
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.compression import COMPRESSIONS
-from broker.protocol.entry_header import make_header
-from pipeline.decode import EntryDecoder
-from pipeline.errors import UndecodableError
-from pipeline.offsets import Offset
-from pipeline.row_columns import COLUMNS
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import COMPRESSIONS
+from magnetar.broker.protocol.entry_header import make_header
+from magnetar.pipeline.decode import EntryDecoder
+from magnetar.pipeline.errors import UndecodableError
+from magnetar.pipeline.offsets import Offset
+from magnetar.pipeline.row_columns import COLUMNS
 from tests.unit.pipeline.entries import (
     PUBLISHED_MS,
     TOPIC,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.entry_plan import ROW_OVERHEAD_BYTES as OVERHEAD
-from pipeline.entry_plan import EntryPlan
+from magnetar.pipeline.entry_plan import ROW_OVERHEAD_BYTES as OVERHEAD
+from magnetar.pipeline.entry_plan import EntryPlan
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 400), st.booleans()), max_size=120)
 

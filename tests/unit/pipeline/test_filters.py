@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pipeline.filters import ALWAYS, RowFilters
-from pipeline.filters import wanted_by as _wanted_by
+from magnetar.pipeline.filters import ALWAYS, RowFilters
+from magnetar.pipeline.filters import wanted_by as _wanted_by
 
 _Kind: TypeAlias = Callable[[tuple[str, ...], Any], Filter]
 _KINDS: dict[_Kind, Callable[[int, int], bool]] = {

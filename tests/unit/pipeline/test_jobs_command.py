@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from broker.cli.main import build_parser, main
-from pipeline.command import where_options
-from pipeline.errors import OptionsError
+from magnetar.broker.cli.main import build_parser, main
+from magnetar.pipeline.command import where_options
+from magnetar.pipeline.errors import OptionsError
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -85,10 +85,10 @@ def test_help_needs_no_package_of_the_extra() -> None:
     script = (
         "import sys\n"
         "for name in ('pyspark', 'pyarrow', 'matplotlib', 'py4j'): sys.modules[name] = None\n"
-        "from broker.cli.main import main\n"
+        "from magnetar.broker.cli.main import main\n"
         "try: main(['pipeline', *sys.argv[1:]])\n"
         "except SystemExit: pass\n"
-        "print(sorted(name for name in sys.modules if name.startswith('pipeline')))\n"
+        "print(sorted(name for name in sys.modules if name.startswith('magnetar.pipeline')))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, "export", "--help"],
@@ -98,8 +98,8 @@ def test_help_needs_no_package_of_the_extra() -> None:
         timeout=300,
     )
     assert "--run-bytes SIZE" in done.stdout
-    assert "'pipeline.command_options'" in done.stdout
-    assert "'pipeline.command'" not in done.stdout
+    assert "'magnetar.pipeline.command_options'" in done.stdout
+    assert "'magnetar.pipeline.command'" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_without_the_extra(words: tuple[str, ...]) -> None:
         "        if name.split('.')[0] in hidden:\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Hide())\n"
-        "from broker.cli.main import main\n"
+        "from magnetar.broker.cli.main import main\n"
         "sys.exit(main(['pipeline', *sys.argv[1:]]))\n"
     )
     done = subprocess.run(

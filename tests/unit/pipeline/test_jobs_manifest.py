@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.jobs.errors import BrokenExportError
-from pipeline.jobs.manifest import (
+from magnetar.pipeline.jobs.errors import BrokenExportError
+from magnetar.pipeline.jobs.manifest import (
     DataFile,
     ExportedRange,
     Manifest,
@@ -20,7 +20,7 @@ from pipeline.jobs.manifest import (
     number_of,
     run_folder,
 )
-from pipeline.offsets import Offset
+from magnetar.pipeline.offsets import Offset
 
 TOPIC = "persistent://public/default/orders-partition-0"
 OTHER = "persistent://public/default/orders-partition-1"

@@ -9,11 +9,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pipeline.jobs.errors import JobError
-from pipeline.jobs.load import BROKER_COLUMNS, BUNDLE_COLUMNS, KEY_COLUMNS, BundleLoad, KeyLoad
-from pipeline.jobs.plots import FORMATS, check_file, draw_backlog, draw_bundles, draw_keys
-from pipeline.jobs.skew import skew_stats
-from pipeline.jobs.tables import ReportTable
+from magnetar.pipeline.jobs.errors import JobError
+from magnetar.pipeline.jobs.load import (
+    BROKER_COLUMNS,
+    BUNDLE_COLUMNS,
+    KEY_COLUMNS,
+    BundleLoad,
+    KeyLoad,
+)
+from magnetar.pipeline.jobs.plots import FORMATS, check_file, draw_backlog, draw_bundles, draw_keys
+from magnetar.pipeline.jobs.skew import skew_stats
+from magnetar.pipeline.jobs.tables import ReportTable
 
 ODD = "a$b_{c}$ 日本 <x> & y"
 HEADS = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}

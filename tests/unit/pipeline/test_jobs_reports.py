@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import OptionsError
-from pipeline.jobs.backlog import choices_of, rows_of
-from pipeline.jobs.load import broker_row, bundle_rows
-from pipeline.jobs.tables import ReportTable, age_text
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.jobs.backlog import choices_of, rows_of
+from magnetar.pipeline.jobs.load import broker_row, bundle_rows
+from magnetar.pipeline.jobs.tables import ReportTable, age_text
 
 TOPIC = "persistent://public/default/orders"
 NOW_MS = 1_800_000_000_000

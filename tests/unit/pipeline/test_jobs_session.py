@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import DataLossError, SegmentsUnavailableError
-from pipeline.jobs.errors import JobError, SetupError
-from pipeline.jobs.progress import Progress, StageProgress, line_of, size_text
-from pipeline.jobs.spark_errors import reason_of
-from pipeline.session import check_packages, check_setup, java_major
+from magnetar.pipeline.errors import DataLossError, SegmentsUnavailableError
+from magnetar.pipeline.jobs.errors import JobError, SetupError
+from magnetar.pipeline.jobs.progress import Progress, StageProgress, line_of, size_text
+from magnetar.pipeline.jobs.spark_errors import reason_of
+from magnetar.pipeline.session import check_packages, check_setup, java_major
 
 OPENJDK = 'openjdk version "{}" 2025-04-15\nOpenJDK Runtime Environment (build 17)\n'
 
@@ -69,13 +69,15 @@ def test_reasons_of_tasks() -> None:
     text = (
         "[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source instance reads data:\n"
         "Traceback (most recent call last):\n  File 'x.py', line 1, in read\n"
-        "pipeline.errors.DataLossError: t: ledger 5, entry 3 is not stored any more\n"
+        "magnetar.pipeline.errors.DataLossError: t: ledger 5, entry 3 is not stored any more\n"
         "\tat org.apache.spark.x(Y.scala:1)\n"
     )
     reason = reason_of(text)
     assert type(reason) is DataLossError
     assert str(reason) == "t: ledger 5, entry 3 is not stored any more"
-    last = reason_of(f"{text}pipeline.errors.SegmentsUnavailableError: no broker answers: x\n")
+    last = reason_of(
+        f"{text}magnetar.pipeline.errors.SegmentsUnavailableError: no broker answers: x\n"
+    )
     assert type(last) is SegmentsUnavailableError
 
 
@@ -88,7 +90,7 @@ def test_reasons_of_others() -> None:
     assert str(reason_of(python)) == "Spark failed: [FAILED] The source: bad"
     assert "no reason" in str(reason_of(""))
     # A name that happens to be there, but isn't an error of ours.
-    assert type(reason_of("pipeline.errors.annotations: x")) is JobError
+    assert type(reason_of("magnetar.pipeline.errors.annotations: x")) is JobError
 
 
 def test_lines_of_progress() -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.dispatch.key_selector import HashRing
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.entry_header import sticky_hash
-from pipeline.jobs.skew import SLOTS, gini, range_loads, skew_stats, slot_of
+from magnetar.broker.dispatch.key_selector import HashRing
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.entry_header import sticky_hash
+from magnetar.pipeline.jobs.skew import SLOTS, gini, range_loads, skew_stats, slot_of
 
 
 def gini_by_definition(weights: list[int]) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.jobs.steps import cut_step
-from pipeline.offsets import Offset, Offsets
-from pipeline.plan import EntryRange, entry_ranges_between
-from pipeline.topic_snapshot import TopicLedger, TopicSnapshot
+from magnetar.pipeline.jobs.steps import cut_step
+from magnetar.pipeline.offsets import Offset, Offsets
+from magnetar.pipeline.plan import EntryRange, entry_ranges_between
+from magnetar.pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
 ENTRY = 100
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import OptionsError
-from pipeline.offsets import (
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.offsets import (
     BEGINNING,
     END,
     Offset,

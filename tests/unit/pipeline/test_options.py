@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from pipeline.errors import OptionsError
-from pipeline.offsets import BEGINNING, END, Offset
-from pipeline.options import (
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.offsets import BEGINNING, END, Offset
+from magnetar.pipeline.options import (
     Bound,
     TopicChoice,
     TriggerLimits,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
-from pipeline.errors import DataLossError
-from pipeline.offsets import BEGINNING, END, Offset
-from pipeline.plan import (
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
+from magnetar.pipeline.errors import DataLossError
+from magnetar.pipeline.offsets import BEGINNING, END, Offset
+from magnetar.pipeline.plan import (
     EntryRange,
     InputSplit,
     cut_by_count,
@@ -20,7 +20,7 @@ from pipeline.plan import (
     narrow_by_id,
     narrow_by_time,
 )
-from pipeline.topic_snapshot import TopicLedger, TopicSnapshot
+from magnetar.pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
 
 def _ledger(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_type
 
-from pipeline.record_types import SchemaError, SchemaVersion, ValueDecoder, type_of
+from magnetar.pipeline.record_types import SchemaError, SchemaVersion, ValueDecoder, type_of
 
 _ADDRESS = {"type": "record", "name": "Address", "fields": [{"name": "city", "type": "string"}]}
 _FIELDS: list[dict[str, Any]] = [

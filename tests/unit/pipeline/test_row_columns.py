@@ -17,8 +17,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.errors import OptionsError
-from pipeline.row_columns import COLUMNS, SCHEMA_DDL, SPARK_TYPES, arrow_schema, check_schema
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.row_columns import (
+    COLUMNS,
+    SCHEMA_DDL,
+    SPARK_TYPES,
+    arrow_schema,
+    check_schema,
+)
 
 _TYPES: dict[str, DataType] = {
     "binary": BinaryType(),

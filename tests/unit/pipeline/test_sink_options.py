@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from pipeline.errors import OptionsError
-from pipeline.sink_options import COLUMNS, find_columns, parse_sink_options
+from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.sink_options import COLUMNS, find_columns, parse_sink_options
 
 URL = {"serviceUrl": "pulsar://localhost:6650"}
 

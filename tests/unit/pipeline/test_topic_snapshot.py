@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from bookkeeper.ledger_metadata import LedgerState
-from pipeline.errors import SegmentsUnavailableError
-from pipeline.offsets import BEGINNING, END, Offset
-from pipeline.topic_snapshot import parse_snapshot
+from magnetar.bookkeeper.ledger_metadata import LedgerState
+from magnetar.pipeline.errors import SegmentsUnavailableError
+from magnetar.pipeline.offsets import BEGINNING, END, Offset
+from magnetar.pipeline.topic_snapshot import parse_snapshot
 
 _ANSWER: dict[str, Any] = {
     "topic": "persistent://public/default/t-partition-0",

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookkeeper.auth.bookie_authenticator import AuthSettings, BookieAuthenticator
-from bookkeeper.auth.errors import CredentialsError, KeyFormatError, RoleNotAllowedError
-from bookkeeper.auth.token_source import TokenSource, token_setting
-from bookkeeper.auth.tokens import TokenRules
+from magnetar.bookkeeper.auth.bookie_authenticator import AuthSettings, BookieAuthenticator
+from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError, RoleNotAllowedError
+from magnetar.bookkeeper.auth.token_source import TokenSource, token_setting
+from magnetar.bookkeeper.auth.tokens import TokenRules
 from tests.certificates import Authority
 
 SECRET = b"0123456789abcdef0123456789abcdef"

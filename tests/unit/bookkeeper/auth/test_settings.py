@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from bookkeeper.auth.settings import AuthSettingsBase
-from bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
-from bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
+from magnetar.bookkeeper.auth.settings import AuthSettingsBase
+from magnetar.bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
+from magnetar.bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
 
 SECRET = "data:,0123456789abcdef0123456789abcdef"
 GOOD = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bookkeeper.bookie.config import BookieConfig, StorageConfig
+from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
 
 
 @pytest.mark.parametrize(

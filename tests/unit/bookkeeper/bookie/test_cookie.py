@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from bookkeeper.bookie import cookie as cookies
-from bookkeeper.bookie.cookie import DirectoryState
-from bookkeeper.errors import CookieMismatchError
-from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper.bookie import cookie as cookies
+from magnetar.bookkeeper.bookie.cookie import DirectoryState
+from magnetar.bookkeeper.errors import CookieMismatchError
+from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 
 async def first_start(fs: MemoryFileSystem, store: EmbeddedMetadataStore) -> None:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.drain import Drain
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
-from bookkeeper.storage.memory_file_system import MemoryFileSystem
-from bookkeeper.storage.memory_store import MemoryStore
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.drain import Drain
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
+from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.simulation.bookie_machine import CONFIG
 from tests.unit.bookkeeper.bookie.test_stalled_journal import add, until
 

@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from bookkeeper import packet
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.journal.journal_format import SegmentHeader
-from bookkeeper.bookie.storage import entry_log as entry_log
-from bookkeeper.bookie.storage import index_format as index_format
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.bookie.storage.index_format import LedgerRecord
-from bookkeeper.bookie.storage.location_runs import LocationRun
-from bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper import packet
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.journal.journal_format import SegmentHeader
+from magnetar.bookkeeper.bookie.storage import entry_log as entry_log
+from magnetar.bookkeeper.bookie.storage import index_format as index_format
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.bookie.storage.index_format import LedgerRecord
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun
+from magnetar.bookkeeper.errors import CorruptFileError
 
 
 def test_a_record_is_pinned() -> None:

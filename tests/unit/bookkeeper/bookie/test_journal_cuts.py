@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper.bookie.config import StorageConfig
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.journal.journal import Journal, JournalGroup, JournalWriter
-from bookkeeper.bookie.journal.journal_format import Mark, SegmentHeader
-from bookkeeper.bookie.journal.journal_reader import read_journal
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.errors import CorruptFileError
-from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
+from magnetar.bookkeeper.bookie.config import StorageConfig
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.journal.journal import Journal, JournalGroup, JournalWriter
+from magnetar.bookkeeper.bookie.journal.journal_format import Mark, SegmentHeader
+from magnetar.bookkeeper.bookie.journal.journal_reader import read_journal
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 
 ALIGNMENT = 512
 CONFIG = StorageConfig(

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeper.bookie.config import StorageConfig
-from bookkeeper.bookie.journal import journal_format as journal_format
-from bookkeeper.bookie.journal.journal import Journal, JournalGroup
-from bookkeeper.bookie.journal.journal_format import SegmentHeader
-from bookkeeper.bookie.journal.journal_reader import read_group
-from bookkeeper.bookie.metadata_commit_check import decode_mark, encode_mark, follow_metadata
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.bookie.storage.flush import flush_steps
-from bookkeeper.bookie.storage.storage_startup import open_storage
-from bookkeeper.errors import StaleMetadataError
-from bookkeeper.storage.memory_file_system import MemoryFileSystem
-from bookkeeper.storage.memory_store import MemoryStore
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.store import CommitMark
+from magnetar.bookkeeper.bookie.config import StorageConfig
+from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
+from magnetar.bookkeeper.bookie.journal.journal import Journal, JournalGroup
+from magnetar.bookkeeper.bookie.journal.journal_format import SegmentHeader
+from magnetar.bookkeeper.bookie.journal.journal_reader import read_group
+from magnetar.bookkeeper.bookie.metadata_commit_check import (
+    decode_mark,
+    encode_mark,
+    follow_metadata,
+)
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.bookie.storage.flush import flush_steps
+from magnetar.bookkeeper.bookie.storage.storage_startup import open_storage
+from magnetar.bookkeeper.errors import StaleMetadataError
+from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.store import CommitMark
 
 ID = b"a store's own id"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from bookkeeper import codes
-from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.bookie.re_adds import is_same_entry
-from bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
-from bookkeeper.storage.memory_file_system import MemoryFileSystem
-from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.transport import AddRequest
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.bookie.re_adds import is_same_entry
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
+from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.simulation.bookie_machine import CONFIG
 
 LAC, DIGEST = range(16, 24), range(32, PACKET_HEADER_BYTES)

@@ -7,11 +7,11 @@ from collections.abc import Awaitable
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.bookie.read_only_client import ReadOnlyBookieClient
-from bookkeeper.errors import LedgerError, UnauthorizedAccessError
-from bookkeeper.packet import encode_head
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.read_only_client import ReadOnlyBookieClient
+from magnetar.bookkeeper.errors import LedgerError, UnauthorizedAccessError
+from magnetar.bookkeeper.packet import encode_head
+from magnetar.bookkeeper.transport import AddRequest
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 
 MINE, OTHERS = 7, 8

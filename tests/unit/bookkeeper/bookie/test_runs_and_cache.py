@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper import packet
-from bookkeeper.bookie.storage import record_format as record_format
-from bookkeeper.bookie.storage.location_runs import LocationRun, group_chunks, overlay
-from bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
-from bookkeeper.bookie.storage.write_cache import (
+from magnetar.bookkeeper import packet
+from magnetar.bookkeeper.bookie.storage import record_format as record_format
+from magnetar.bookkeeper.bookie.storage.location_runs import LocationRun, group_chunks, overlay
+from magnetar.bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
+from magnetar.bookkeeper.bookie.storage.write_cache import (
     GROWN_ENTRIES_MAX,
     JOINED,
     WriteCache,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.bookie.settings import (
+from magnetar.bookkeeper.bookie.settings import (
     BookieSettings,
     BookieSettingsError,
     normal_metadata_url,

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from bookkeeper import codes, packet
-from bookkeeper.bookie.bookie import Bookie
-from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.open_bookie import open_bookie
-from bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
-from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.transport import AddRequest
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.simulation.bookie_machine import CONFIG
 
 

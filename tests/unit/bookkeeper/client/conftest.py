@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.store import MetadataStore
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 
 

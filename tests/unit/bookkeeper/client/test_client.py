@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.errors import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.errors import (
     BookieUnavailableError,
     EntryDigestError,
     LedgerClosedError,
@@ -23,7 +23,7 @@ from bookkeeper.errors import (
     UnauthorizedAccessError,
     WriteFailedError,
 )
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerState
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerState
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 
 TRIPLES = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 2, 2)]

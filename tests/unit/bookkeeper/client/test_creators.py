@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.client.ledger_store import LedgerStore, ledger_path
-from bookkeeper.errors import EntryDiffersError, LedgerRecoveryError, OtherCreatorError
-from bookkeeper.ledger_metadata import LedgerState, decode, encode
-from bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.ledger_store import LedgerStore, ledger_path
+from magnetar.bookkeeper.errors import EntryDiffersError, LedgerRecoveryError, OtherCreatorError
+from magnetar.bookkeeper.ledger_metadata import LedgerState, decode, encode
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
 from tests.simulation.model_bookie import ModelLedger
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 

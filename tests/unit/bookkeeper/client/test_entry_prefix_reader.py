@@ -11,21 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper import codes
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import ClientConfig, LedgerConfig, ReadConfig, SpeculationConfig
-from bookkeeper.client.entry_prefix_reader import EntryPrefixReader
-from bookkeeper.errors import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import (
+    ClientConfig,
+    LedgerConfig,
+    ReadConfig,
+    SpeculationConfig,
+)
+from magnetar.bookkeeper.client.entry_prefix_reader import EntryPrefixReader
+from magnetar.bookkeeper.errors import (
     BadRequestError,
     BookieIoError,
     BookieUnavailableError,
     EntryDigestError,
     NoSuchEntryError,
 )
-from bookkeeper.ledger_metadata import EnsembleSegment
-from bookkeeper.transport import ALL_ENTRIES, EntryPrefixesReply, Stripe
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment
+from magnetar.bookkeeper.transport import ALL_ENTRIES, EntryPrefixesReply, Stripe
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.simulation.model_bookie import ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 from tests.unit.bookkeeper.client.test_client import batch, write

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.config import HealthConfig
-from bookkeeper.client.health import BookieHealth
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.config import HealthConfig
+from magnetar.bookkeeper.client.health import BookieHealth
 
 CONFIG = HealthConfig(
     enabled=True,

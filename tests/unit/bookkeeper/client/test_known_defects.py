@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import ClientConfig, LedgerConfig, WriteConfig
-from bookkeeper.client.ledger_recovery import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig, WriteConfig
+from magnetar.bookkeeper.client.ledger_recovery import (
     AbortRecovery,
     CloseRecoveredLedger,
     LedgerRecovery,
@@ -25,15 +25,15 @@ from bookkeeper.client.ledger_recovery import (
     RecoveryRead,
     ReplaceBookies,
 )
-from bookkeeper.client.ledger_store import Change, LedgerStore, ledger_path
-from bookkeeper.client.pending_adds import SendAdds
-from bookkeeper.errors import (
+from magnetar.bookkeeper.client.ledger_store import Change, LedgerStore, ledger_path
+from magnetar.bookkeeper.client.pending_adds import SendAdds
+from magnetar.bookkeeper.errors import (
     BookieUnavailableError,
     LedgerFencedError,
     LedgerRecoveryError,
     UnauthorizedAccessError,
 )
-from bookkeeper.ledger_metadata import (
+from magnetar.bookkeeper.ledger_metadata import (
     EnsembleSegment,
     LedgerMetadata,
     LedgerState,
@@ -42,9 +42,9 @@ from bookkeeper.ledger_metadata import (
     master_key,
     replace_members,
 )
-from bookkeeper.packet import encode_heads
-from bookkeeper.transport import AddRequest
-from metadata.store import Versioned
+from magnetar.bookkeeper.packet import encode_heads
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.metadata.store import Versioned
 from tests.simulation.model_bookie import ModelBookie, ModelLedger
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 
@@ -538,7 +538,7 @@ def test_an_explicit_lac_counts() -> None:
 
 def test_reading_waits_for_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     """What recovery holds in memory is bounded, however long the tail is."""
-    monkeypatch.setattr("bookkeeper.client.ledger_recovery.PENDING_BYTES_MAX", 100)
+    monkeypatch.setattr("magnetar.bookkeeper.client.ledger_recovery.PENDING_BYTES_MAX", 100)
     r = Recovery(2, 2, 2)
     r.core = LedgerRecovery(r.metadata, never, read_entries_max=2)
     for entry_id in range(7):

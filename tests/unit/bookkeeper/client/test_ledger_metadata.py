@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper.errors import LedgerClosedError, LedgerFencedError, LedgerMetadataError
-from bookkeeper.ledger_metadata import (
+from magnetar.bookkeeper.errors import LedgerClosedError, LedgerFencedError, LedgerMetadataError
+from magnetar.bookkeeper.ledger_metadata import (
     EnsembleSegment,
     LedgerMetadata,
     LedgerState,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.client.ledger_reader import VIEW_BYTES_MIN, split_packets
-from bookkeeper.errors import BookieIoError, NoSuchEntryError
-from bookkeeper.ledger_metadata import replace_members
-from bookkeeper.packet import encode_heads
-from bookkeeper.transport import ReadReply
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.ledger_reader import VIEW_BYTES_MIN, split_packets
+from magnetar.bookkeeper.errors import BookieIoError, NoSuchEntryError
+from magnetar.bookkeeper.ledger_metadata import replace_members
+from magnetar.bookkeeper.packet import encode_heads
+from magnetar.bookkeeper.transport import ReadReply
 from tests.unit.bookkeeper.client.conftest import Cluster
 from tests.unit.bookkeeper.client.test_client import batch, write
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.client.ledger_store import OPEN_BYTES_MAX, LedgerStore, ledger_path
-from bookkeeper.errors import NoSuchLedgerError, WriteFailedError
-from bookkeeper.ledger_metadata import (
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.ledger_store import OPEN_BYTES_MAX, LedgerStore, ledger_path
+from magnetar.bookkeeper.errors import NoSuchLedgerError, WriteFailedError
+from magnetar.bookkeeper.ledger_metadata import (
     EnsembleSegment,
     LedgerMetadata,
     LedgerState,
@@ -18,9 +18,9 @@ from bookkeeper.ledger_metadata import (
     encode,
     replace_members,
 )
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import OutcomeUnknownError, ValueTooLargeError
-from metadata.store import VALUE_BYTES_MAX, MetadataStore, Versioned
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import OutcomeUnknownError, ValueTooLargeError
+from magnetar.metadata.store import VALUE_BYTES_MAX, MetadataStore, Versioned
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 from tests.unit.bookkeeper.client.conftest import cluster as cluster  # a fixture
 

@@ -7,14 +7,14 @@ import gc
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.config import LedgerConfig, SpeculationConfig
-from bookkeeper.client.ledger_reader import LedgerReader
-from bookkeeper.errors import BookieUnavailableError, NoSuchLedgerError
-from bookkeeper.ledger_metadata import LedgerState
-from bookkeeper.transport import LacReply
-from metadata.errors import StoreUnreachableError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.config import LedgerConfig, SpeculationConfig
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.errors import BookieUnavailableError, NoSuchLedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerState
+from magnetar.bookkeeper.transport import LacReply
+from magnetar.metadata.errors import StoreUnreachableError
 from tests.simulation.model_bookie import ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 from tests.unit.bookkeeper.client.test_client import batch, write

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.ledger_writer import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.ledger_writer import (
     AddsConfirmed,
     ChangeEnsemble,
     LedgerWriter,
     WriterEffect,
     WriterFailed,
 )
-from bookkeeper.client.pending_adds import SendAdds
-from bookkeeper.errors import (
+from magnetar.bookkeeper.client.pending_adds import SendAdds
+from magnetar.bookkeeper.errors import (
     BadRequestError,
     LedgerClosedError,
     LedgerFencedError,
     NotEnoughBookiesError,
 )
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
-from bookkeeper.packet import decode_header
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
+from magnetar.bookkeeper.packet import decode_header
+from magnetar.bookkeeper.transport import AddRequest
 
 
 def never(request: AddRequest, code: int) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.ledger_writer import AddsConfirmed, ChangeEnsemble, LedgerWriter
-from bookkeeper.client.pending_adds import SendAdds
-from bookkeeper.client.quorum import FaultDomainAckRule, write_sets
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
-from bookkeeper.transport import AddRequest
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.ledger_writer import AddsConfirmed, ChangeEnsemble, LedgerWriter
+from magnetar.bookkeeper.client.pending_adds import SendAdds
+from magnetar.bookkeeper.client.quorum import FaultDomainAckRule, write_sets
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
+from magnetar.bookkeeper.transport import AddRequest
 
 
 def never(request: AddRequest, code: int) -> None:

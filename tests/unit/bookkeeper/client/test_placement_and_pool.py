@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.config import HealthConfig
-from bookkeeper.client.health import BookieHealth
-from bookkeeper.client.placement import RandomPlacement, choose_replacements
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import BookieUnavailableError, NotEnoughBookiesError
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import StoreUnreachableError
-from metadata.paths import encode_name
-from metadata.store import SessionEvent, Versioned, Watch
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.config import HealthConfig
+from magnetar.bookkeeper.client.health import BookieHealth
+from magnetar.bookkeeper.client.placement import RandomPlacement, choose_replacements
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import BookieUnavailableError, NotEnoughBookiesError
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import StoreUnreachableError
+from magnetar.metadata.paths import encode_name
+from magnetar.metadata.store import SessionEvent, Versioned, Watch
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import eventually
 
@@ -185,7 +185,7 @@ async def test_what_changes_while_lists_are_read_is_read_too(
 async def test_what_the_store_failed_to_read_is_read_later(
     monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    monkeypatch.setattr("bookkeeper.client.pool._RETRY_S", 0.001)
+    monkeypatch.setattr("magnetar.bookkeeper.client.pool._RETRY_S", 0.001)
     made = _Registered()
     await made.start("h:1")
     children, get, failures = made.store.children, made.store.get, [failing]
@@ -246,7 +246,7 @@ async def test_what_changed_while_nobody_watched_is_read_again(
 
 async def test_an_outage_of_the_store_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bookies known so far stay, and changes are seen once the store answers again."""
-    monkeypatch.setattr("bookkeeper.client.pool._RETRY_S", 0.001)
+    monkeypatch.setattr("magnetar.bookkeeper.client.pool._RETRY_S", 0.001)
     store = EmbeddedMetadataStore.open(None)
     pool = BookiePool(store)
     await store.put(f"{AVAILABLE_PATH}/{encode_name('h:1')}", b"")

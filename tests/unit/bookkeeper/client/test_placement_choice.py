@@ -9,12 +9,12 @@ from typing import TypeVar
 
 import pytest
 
-from bookkeeper.bookie.config import BookieConfig
-from bookkeeper.bookie.settings import BookieSettings
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import HealthConfig, LedgerConfig
-from bookkeeper.client.health import BookieHealth
-from bookkeeper.client.placement import (
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.settings import BookieSettings
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import HealthConfig, LedgerConfig
+from magnetar.bookkeeper.client.health import BookieHealth
+from magnetar.bookkeeper.client.placement import (
     Adherence,
     PlacementConfig,
     RackAwarePlacement,
@@ -24,10 +24,10 @@ from bookkeeper.client.placement import (
     ZoneRules,
     make_placement,
 )
-from bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
-from bookkeeper.client.placement.wrappers import QuarantinePlacement
-from bookkeeper.errors import NotEnoughBookiesError
-from bookkeeper.service_info import DEFAULT_LOCATION
+from magnetar.bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
+from magnetar.bookkeeper.client.placement.wrappers import QuarantinePlacement
+from magnetar.bookkeeper.errors import NotEnoughBookiesError
+from magnetar.bookkeeper.service_info import DEFAULT_LOCATION
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 
 T = TypeVar("T")

@@ -9,24 +9,24 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bookkeeper.client.config import HealthConfig
-from bookkeeper.client.free_space import FreeSpace
-from bookkeeper.client.health import BookieHealth
-from bookkeeper.client.placement import Adherence, PlacementConfig
-from bookkeeper.client.pool import BookiePool, UnreachableBookie
-from bookkeeper.client.pool_placement import placement_for
-from bookkeeper.client.rack_mapping import parse_racks
-from bookkeeper.errors import BookieUnavailableError
-from bookkeeper.service_info import (
+from magnetar.bookkeeper.client.config import HealthConfig
+from magnetar.bookkeeper.client.free_space import FreeSpace
+from magnetar.bookkeeper.client.health import BookieHealth
+from magnetar.bookkeeper.client.placement import Adherence, PlacementConfig
+from magnetar.bookkeeper.client.pool import BookiePool, UnreachableBookie
+from magnetar.bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.client.rack_mapping import parse_racks
+from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.service_info import (
     AVAILABLE_PATH,
     COOKIES_PATH,
     NO_HEALTH_CHECK_PATH,
     RACKS_PATH,
     ServiceInfo,
 )
-from bookkeeper.transport import BookieStatus
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.paths import encode_name
+from magnetar.bookkeeper.transport import BookieStatus
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.paths import encode_name
 from tests.unit.bookkeeper.client.conftest import eventually
 
 

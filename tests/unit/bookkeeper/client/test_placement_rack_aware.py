@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookkeeper.client.placement import Adherence, RackAwarePlacement, RackRules
-from bookkeeper.client.placement.node_location import DEFAULT_RACK, rack_of
-from bookkeeper.client.placement.policy import choose_replacements
-from bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
-from bookkeeper.client.quorum import write_sets
-from bookkeeper.errors import NotEnoughBookiesError
+from magnetar.bookkeeper.client.placement import Adherence, RackAwarePlacement, RackRules
+from magnetar.bookkeeper.client.placement.node_location import DEFAULT_RACK, rack_of
+from magnetar.bookkeeper.client.placement.policy import choose_replacements
+from magnetar.bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
+from magnetar.bookkeeper.client.quorum import write_sets
+from magnetar.bookkeeper.errors import NotEnoughBookiesError
 
 Cluster = dict[str, str]
 ENFORCED = RackRules(enforce=True)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookkeeper.client.placement import Adherence, ZoneAwarePlacement, ZoneRules
-from bookkeeper.client.placement.node_location import place_of
-from bookkeeper.client.placement.policy import choose_replacements
-from bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
-from bookkeeper.client.quorum import write_sets
-from bookkeeper.errors import NotEnoughBookiesError, PlacementRuleError
-from bookkeeper.service_info import DEFAULT_LOCATION
+from magnetar.bookkeeper.client.placement import Adherence, ZoneAwarePlacement, ZoneRules
+from magnetar.bookkeeper.client.placement.node_location import place_of
+from magnetar.bookkeeper.client.placement.policy import choose_replacements
+from magnetar.bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
+from magnetar.bookkeeper.client.quorum import write_sets
+from magnetar.bookkeeper.errors import NotEnoughBookiesError, PlacementRuleError
+from magnetar.bookkeeper.service_info import DEFAULT_LOCATION
 
 Cluster = dict[str, str]  # bookie -> path
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper.client import quorum
+from magnetar.bookkeeper.client import quorum
 
 # E, Qw, Qa | Qf | unknown always tolerated | answers that always suffice | fewest that can suffice
 TABLE = [

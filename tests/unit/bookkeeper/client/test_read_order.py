@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper.client.config import ReadConfig, SpeculationConfig
-from bookkeeper.client.read_order import (
+from magnetar.bookkeeper.client.config import ReadConfig, SpeculationConfig
+from magnetar.bookkeeper.client.read_order import (
     DEFAULT_CLASSES,
     ReplicaClass,
     ReplicaState,
     order_replicas,
     replica_class,
 )
-from bookkeeper.client.replicas import zone_of
+from magnetar.bookkeeper.client.replicas import zone_of
 
 HERE = ReplicaState()
 THERE = ReplicaState(is_local=False)

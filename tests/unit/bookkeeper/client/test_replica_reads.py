@@ -12,13 +12,18 @@ from typing import Any
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import ClientConfig, LedgerConfig, ReadConfig, SpeculationConfig
-from bookkeeper.errors import EntryDigestError, NoSuchEntryError
-from bookkeeper.service_info import ServiceInfo
-from bookkeeper.transport import ReadReply
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import (
+    ClientConfig,
+    LedgerConfig,
+    ReadConfig,
+    SpeculationConfig,
+)
+from magnetar.bookkeeper.errors import EntryDigestError, NoSuchEntryError
+from magnetar.bookkeeper.service_info import ServiceInfo
+from magnetar.bookkeeper.transport import ReadReply
 from tests.simulation.model_bookie import ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 from tests.unit.bookkeeper.client.test_client import batch, write

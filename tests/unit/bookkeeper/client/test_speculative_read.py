@@ -7,8 +7,8 @@ from itertools import islice
 
 import pytest
 
-from bookkeeper.client.config import SpeculationConfig
-from bookkeeper.client.speculative_read import SpeculativeRead, first_good
+from magnetar.bookkeeper.client.config import SpeculationConfig
+from magnetar.bookkeeper.client.speculative_read import SpeculativeRead, first_good
 from tests.unit.bookkeeper.client.conftest import eventually
 
 FAST = SpeculationConfig(5, 20, 2.0)

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bookkeeper import codes
-from bookkeeper.client import quorum
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.client.striped_runs import plan_runs
-from bookkeeper.errors import NoSuchEntryError
-from bookkeeper.transport import ReadReply, Stripe
-from metadata.embedded import EmbeddedMetadataStore
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client import quorum
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.striped_runs import plan_runs
+from magnetar.bookkeeper.errors import NoSuchEntryError
+from magnetar.bookkeeper.transport import ReadReply, Stripe
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 from tests.unit.bookkeeper.client.test_client import batch, write
 

@@ -10,14 +10,14 @@ import asyncio
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.errors import LedgerError, LedgerFencedError
-from bookkeeper.ledger_metadata import LedgerState
-from bookkeeper.transport import AddRequest
-from metadata.errors import OutcomeUnknownError
-from metadata.store import Versioned
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.errors import LedgerError, LedgerFencedError
+from magnetar.bookkeeper.ledger_metadata import LedgerState
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.metadata.errors import OutcomeUnknownError
+from magnetar.metadata.store import Versioned
 from tests.simulation.model_bookie import ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 from tests.unit.bookkeeper.client.test_client import batch, payload_bytes, read_all, write

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper import codes
-from bookkeeper.client.add_deadline import MARKS, AddDeadline
-from bookkeeper.client.config import WriteConfig
-from bookkeeper.client.force_rounds import ForceLedger
-from bookkeeper.client.ledger_writer import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.add_deadline import MARKS, AddDeadline
+from magnetar.bookkeeper.client.config import WriteConfig
+from magnetar.bookkeeper.client.force_rounds import ForceLedger
+from magnetar.bookkeeper.client.ledger_writer import (
     AddsConfirmed,
     ChangeEnsemble,
     DeferredAddsWritten,
     LedgerWriter,
     WriterFailed,
 )
-from bookkeeper.errors import LedgerFencedError, WriteFailedError
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
-from bookkeeper.packet import decode_header
+from magnetar.bookkeeper.errors import LedgerFencedError, WriteFailedError
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
+from magnetar.bookkeeper.packet import decode_header
 from tests.unit.bookkeeper.client.test_ledger_writer import Writer, never
 
 DELAY = WriteConfig(delay_ensemble_change=True)

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import ClientConfig, LedgerConfig, WriteConfig
-from bookkeeper.errors import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig, WriteConfig
+from magnetar.bookkeeper.errors import (
     AddQuorumTimeoutError,
     LedgerError,
     LedgerFencedError,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from bookkeeper.bookie.cookie import Cookie
-from bookkeeper.client.ledger_store import LedgerStore
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
-from bookkeeper.replication.auditor import Auditor, AuditorDependencies
-from bookkeeper.replication.auditor_core import AuditorConfig
-from bookkeeper.replication.auditor_metrics import AuditorMetrics
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.replication.zones import ZoneConfig
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.paths import encode_name
+from magnetar.bookkeeper.bookie.cookie import Cookie
+from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
+from magnetar.bookkeeper.replication.auditor import Auditor, AuditorDependencies
+from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
+from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.replication.zones import ZoneConfig
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.paths import encode_name
 
 SETTLE_MS = 50
 

@@ -14,23 +14,23 @@ from typing import Any, Self, TypeVar
 
 import orjson
 
-from bookkeeper import codes
-from bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
-from bookkeeper.client.client import BookKeeperClient
-from bookkeeper.client.config import ClientConfig, LedgerConfig
-from bookkeeper.client.ledger_store import LedgerStore, ledger_path
-from bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
-from bookkeeper.client.pool import BookiePool
-from bookkeeper.errors import BookieUnavailableError, error_for_code
-from bookkeeper.ledger_metadata import LedgerMetadata, decode, transition_error
-from bookkeeper.packet import is_intact
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.fragments import fragments_of, join_runs
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from bookkeeper.replication.worker import ReplicationWorker
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
-from bookkeeper.transport import ReadReply
-from metadata.node_tree import Node
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
+from magnetar.bookkeeper.client.ledger_store import LedgerStore, ledger_path
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import BookieUnavailableError, error_for_code
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, decode, transition_error
+from magnetar.bookkeeper.packet import is_intact
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.fragments import fragments_of, join_runs
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.replication.worker import ReplicationWorker
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from magnetar.bookkeeper.transport import ReadReply
+from magnetar.metadata.node_tree import Node
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 from tests.simulation.simulator import VirtualLoop
 from tests.unit.bookkeeper.replication.memory_store import MemoryMetadataStore, Server

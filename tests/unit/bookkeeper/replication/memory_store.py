@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from metadata.argument_checks import check_delete, check_put
-from metadata.errors import OutcomeUnknownError, SessionLostError
-from metadata.node_tree import CommitBatch, Node, NodeTree
-from metadata.store import MetadataEvent, MetadataStore, SessionEvent, Stat, Versioned, Watch
-from metadata.watches import CallbackWatch, PathWatches
+from magnetar.metadata.argument_checks import check_delete, check_put
+from magnetar.metadata.errors import OutcomeUnknownError, SessionLostError
+from magnetar.metadata.node_tree import CommitBatch, Node, NodeTree
+from magnetar.metadata.store import (
+    MetadataEvent,
+    MetadataStore,
+    SessionEvent,
+    Stat,
+    Versioned,
+    Watch,
+)
+from magnetar.metadata.watches import CallbackWatch, PathWatches
 
 Hook = Callable[[str, str, Node | None, Node | None], None]
 """(session, path, before, after): called at each change."""

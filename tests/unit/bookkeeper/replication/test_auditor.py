@@ -12,17 +12,17 @@ from unittest import mock
 
 import pytest
 
-from bookkeeper.replication.audit_pass import AuditPass
-from bookkeeper.replication.auditor import Auditor
-from bookkeeper.replication.auditor_core import AuditorConfig
-from bookkeeper.replication.auditor_elector import AuditorElector
-from bookkeeper.replication.auditor_metrics import AuditorMetrics
-from bookkeeper.replication.cluster_watch import ClusterWatch
-from bookkeeper.replication.zone_store import ZoneStore
-from bookkeeper.replication.zones import ZoneConfig, ZonePhase
-from bookkeeper.service_info import AVAILABLE_PATH, RACKS_PATH, READ_ONLY_PATH, ServiceInfo
-from metadata.errors import OutcomeUnknownError
-from metadata.item_errors import ItemPass
+from magnetar.bookkeeper.replication.audit_pass import AuditPass
+from magnetar.bookkeeper.replication.auditor import Auditor
+from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
+from magnetar.bookkeeper.replication.auditor_elector import AuditorElector
+from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
+from magnetar.bookkeeper.replication.cluster_watch import ClusterWatch
+from magnetar.bookkeeper.replication.zone_store import ZoneStore
+from magnetar.bookkeeper.replication.zones import ZoneConfig, ZonePhase
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, RACKS_PATH, READ_ONLY_PATH, ServiceInfo
+from magnetar.metadata.errors import OutcomeUnknownError
+from magnetar.metadata.item_errors import ItemPass
 from tests.unit.bookkeeper.replication.audited_cluster import SETTLE_MS, Cluster, eventually
 
 
@@ -290,7 +290,7 @@ class Failing:
 async def test_lost_answers_are_repeated(
     cluster: Cluster, failures: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookkeeper.replication.auditor._RETRY_S", 0.01)
+    monkeypatch.setattr("magnetar.bookkeeper.replication.auditor._RETRY_S", 0.01)
     ledger = await cluster.ledger(("a0", "b0"))
     broken = Failing(cluster)
     config = AuditorConfig(0, ZoneConfig(settle_ms=SETTLE_MS))
@@ -313,7 +313,7 @@ async def test_a_release_is_of_one_outage(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The zone was back and is lost again, and the store could be read, but not written to."""
-    monkeypatch.setattr("bookkeeper.replication.auditor._RETRY_S", 0.01)
+    monkeypatch.setattr("magnetar.bookkeeper.replication.auditor._RETRY_S", 0.01)
     ports, refused = cluster.ports(), False
     put = ports.store.put
 
@@ -504,7 +504,7 @@ async def test_an_auditor_that_fails_is_replaced_by_the_same_candidate(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error of ours in one task: whoever has the seat must audit."""
-    monkeypatch.setattr("bookkeeper.replication.auditor_elector._AGAIN_S", 0.05)
+    monkeypatch.setattr("magnetar.bookkeeper.replication.auditor_elector._AGAIN_S", 0.05)
     ledger = await cluster.ledger(("a0", "b0"))
     candidate, metrics, _ = _candidate(cluster, "first")
     await candidate.start()

@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bookkeeper import packet
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.client.placement.policy import Adherence
-from bookkeeper.client.pool import BookiePool, UnreachableBookie
-from bookkeeper.codes import NO_ENTRY, OK, UNAVAILABLE
-from bookkeeper.replication.auditor import Auditor
-from bookkeeper.replication.auditor_checks import ChecksConfig, PeriodicChecks
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.ledger_checker import LedgerChecker
-from bookkeeper.replication.under_replication import CHECK_ALL_LEDGERS, REPLICAS_CHECK
-from bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe
+from magnetar.bookkeeper import packet
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.placement.policy import Adherence
+from magnetar.bookkeeper.client.pool import BookiePool, UnreachableBookie
+from magnetar.bookkeeper.codes import NO_ENTRY, OK, UNAVAILABLE
+from magnetar.bookkeeper.replication.auditor import Auditor
+from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig, PeriodicChecks
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
+from magnetar.bookkeeper.replication.under_replication import CHECK_ALL_LEDGERS, REPLICAS_CHECK
+from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe
 from tests.unit.bookkeeper.replication.audited_cluster import Cluster, eventually
 
 

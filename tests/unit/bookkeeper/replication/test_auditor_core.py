@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bookkeeper.replication.auditor_core import (
+from magnetar.bookkeeper.replication.auditor_core import (
     AlertZone,
     AuditLedgers,
     AuditorConfig,
@@ -21,7 +21,7 @@ from bookkeeper.replication.auditor_core import (
     EnableReplication,
     SaveZones,
 )
-from bookkeeper.replication.zones import ZONE_REASON, ZoneConfig, ZonePhase
+from magnetar.bookkeeper.replication.zones import ZONE_REASON, ZoneConfig, ZonePhase
 
 SETTLE, DELAY = 1_000, 60_000
 ZONES = ZoneConfig(settle_ms=SETTLE)

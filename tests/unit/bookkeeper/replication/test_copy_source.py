@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bookkeeper.packet import encode_head
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.copy_source import CopySource
-from bookkeeper.replication.errors import UnreadableEntryError
-from bookkeeper.replication.fragments import Fragment, Run, fragments_of, join_runs
-from bookkeeper.replication.replica_reader import ReplicaStatus, examine_replica
-from bookkeeper.transport import ReadReply
+from magnetar.bookkeeper.packet import encode_head
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.copy_source import CopySource
+from magnetar.bookkeeper.replication.errors import UnreadableEntryError
+from magnetar.bookkeeper.replication.fragments import Fragment, Run, fragments_of, join_runs
+from magnetar.bookkeeper.replication.replica_reader import ReplicaStatus, examine_replica
+from magnetar.bookkeeper.transport import ReadReply
 from tests.simulation.simulator import seeds
 from tests.unit.bookkeeper.replication.cluster import Cluster, virtual
 

@@ -10,11 +10,11 @@ from functools import partial
 
 import pytest
 
-from bookkeeper.client.config import ClientConfig
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.decommission import (
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.decommission import (
     DecommissionState,
     RecoverState,
     decommission,
@@ -22,13 +22,13 @@ from bookkeeper.replication.decommission import (
     recover_bookies,
     without,
 )
-from bookkeeper.replication.errors import BookieRegisteredError
-from bookkeeper.replication.ledger_checker import LedgerChecker
-from bookkeeper.replication.ledger_repair import LedgerRepair
-from bookkeeper.replication.registrations import read_registered, read_start
-from bookkeeper.replication.replication_throttle import ReplicationThrottle
-from bookkeeper.replication.replicator import Replicator
-from bookkeeper.replication.worker_metrics import ReplicationMetrics
+from magnetar.bookkeeper.replication.errors import BookieRegisteredError
+from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
+from magnetar.bookkeeper.replication.ledger_repair import LedgerRepair
+from magnetar.bookkeeper.replication.registrations import read_registered, read_start
+from magnetar.bookkeeper.replication.replication_throttle import ReplicationThrottle
+from magnetar.bookkeeper.replication.replicator import Replicator
+from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
 from tests.unit.bookkeeper.replication.cluster import Cluster, until, virtual
 
 COOKIE = "/ledgers/cookies/b0"

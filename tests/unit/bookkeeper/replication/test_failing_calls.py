@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from bookkeeper.replication import auditor as auditor_module
-from bookkeeper.replication.audit_pass import AuditPass
-from bookkeeper.replication.auditor import Auditor
-from bookkeeper.replication.auditor_checks import ChecksConfig
-from bookkeeper.replication.cluster_watch import ClusterWatch, read_zones
-from bookkeeper.replication.suspended_bookies import read_suspended_bookies
-from bookkeeper.replication.zone_store import ZoneStore
-from bookkeeper.replication.zones import ZonePhase
-from bookkeeper.service_info import RACKS_PATH
-from metadata.errors import MetadataError
-from metadata.item_errors import ItemPass
-from metadata.store import MetadataStore
+from magnetar.bookkeeper.replication import auditor as auditor_module
+from magnetar.bookkeeper.replication.audit_pass import AuditPass
+from magnetar.bookkeeper.replication.auditor import Auditor
+from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig
+from magnetar.bookkeeper.replication.cluster_watch import ClusterWatch, read_zones
+from magnetar.bookkeeper.replication.suspended_bookies import read_suspended_bookies
+from magnetar.bookkeeper.replication.zone_store import ZoneStore
+from magnetar.bookkeeper.replication.zones import ZonePhase
+from magnetar.bookkeeper.service_info import RACKS_PATH
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.item_errors import ItemPass
+from magnetar.metadata.store import MetadataStore
 from tests.unit.bookkeeper.replication.audited_cluster import eventually
 from tests.unit.bookkeeper.replication.cluster import Cluster as RepairedCluster
 from tests.unit.bookkeeper.replication.cluster import until, virtual

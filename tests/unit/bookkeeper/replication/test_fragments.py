@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper.client.quorum import entries_of, has_entry, write_set
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
-from bookkeeper.replication.fragments import (
+from magnetar.bookkeeper.client.quorum import entries_of, has_entry, write_set
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
+from magnetar.bookkeeper.replication.fragments import (
     Fragment,
     Run,
     count_entries,

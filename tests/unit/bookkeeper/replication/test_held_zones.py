@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bookkeeper.bookie.cookie import Cookie
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.replication.auditor_checks import ChecksConfig
-from bookkeeper.replication.auditor_core import AuditorConfig
-from bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
-from bookkeeper.replication.suspended_bookies import read_suspended_bookies
-from bookkeeper.replication.zone_store import ZoneStore
-from bookkeeper.replication.zones import ZoneConfig, ZonePhase
-from bookkeeper.service_info import AVAILABLE_PATH, COOKIES_PATH, ServiceInfo
+from magnetar.bookkeeper.bookie.cookie import Cookie
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig
+from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
+from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
+from magnetar.bookkeeper.replication.suspended_bookies import read_suspended_bookies
+from magnetar.bookkeeper.replication.zone_store import ZoneStore
+from magnetar.bookkeeper.replication.zones import ZoneConfig, ZonePhase
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, COOKIES_PATH, ServiceInfo
 from tests.unit.bookkeeper.replication.cluster import Cluster, until_async, virtual
 
 ZONE = {f"b{n}": "a" if n < 3 else "b" for n in range(7)}  # b0 b1 b2; b3 b4 b5 b6

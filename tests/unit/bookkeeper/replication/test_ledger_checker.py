@@ -6,10 +6,14 @@ import asyncio
 import random
 from typing import Any
 
-from bookkeeper import codes
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.ledger_checker import CheckResult, LedgerChecker, ReplicaProblem
-from bookkeeper.transport import ReadReply
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.ledger_checker import (
+    CheckResult,
+    LedgerChecker,
+    ReplicaProblem,
+)
+from magnetar.bookkeeper.transport import ReadReply
 from tests.unit.bookkeeper.replication.cluster import Cluster, virtual
 
 Facts = list[tuple[int, str, ReplicaProblem, tuple[tuple[int, int], ...]]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
-from bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
-from broker.config import BrokerConfig
-from broker.placement_settings import placement_config
+from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
+from magnetar.bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.placement_settings import placement_config
 
 
 def load(keys: dict[str, str]) -> PlacementConfig:

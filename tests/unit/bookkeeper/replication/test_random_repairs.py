@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from bookkeeper.client.config import LedgerConfig
-from bookkeeper.errors import BookkeeperError
-from bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.fragments import fragments_of
-from bookkeeper.replication.worker import ReplicationWorker
-from metadata.node_tree import Node
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.fragments import fragments_of
+from magnetar.bookkeeper.replication.worker import ReplicationWorker
+from magnetar.metadata.node_tree import Node
 from tests.simulation.simulator import seeds
 from tests.unit.bookkeeper.replication.cluster import Cluster, until_async, virtual
 

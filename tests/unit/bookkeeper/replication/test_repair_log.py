@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from bookkeeper.replication.repair_report import RepairReport
+from magnetar.bookkeeper.replication.repair_report import RepairReport
 from tests.unit.bookkeeper.replication.cluster import Cluster, is_replaced, until_async, virtual
 
-_LOGGER = "bookkeeper.replication.worker"
+_LOGGER = "magnetar.bookkeeper.replication.worker"
 
 
 def lines(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper.replication.fragments import Fragment
-from bookkeeper.replication.replica_counts import ReplicaCounts, count_replicas, missing_runs
+from magnetar.bookkeeper.replication.fragments import Fragment
+from magnetar.bookkeeper.replication.replica_counts import (
+    ReplicaCounts,
+    count_replicas,
+    missing_runs,
+)
 
 
 def fragment(first: int, end: int, size: int, quorum: int) -> Fragment:

@@ -8,12 +8,12 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from bookkeeper.client.placement import RandomPlacement
-from bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
-from bookkeeper.replication.copy_source import _distance
-from bookkeeper.replication.errors import FragmentChangedError, RepairStoppedError
-from bookkeeper.replication.fragments import fragments_of
-from bookkeeper.replication.replicator import _with_target
+from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
+from magnetar.bookkeeper.replication.copy_source import _distance
+from magnetar.bookkeeper.replication.errors import FragmentChangedError, RepairStoppedError
+from magnetar.bookkeeper.replication.fragments import fragments_of
+from magnetar.bookkeeper.replication.replicator import _with_target
 from tests.unit.bookkeeper.replication.cluster import Cluster, until, virtual
 
 COPIED = LedgerMetadata(

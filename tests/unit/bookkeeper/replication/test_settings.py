@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from bookkeeper.bookie.settings import BookieSettings
-from bookkeeper.replication.settings import (
+from magnetar.bookkeeper.bookie.settings import BookieSettings
+from magnetar.bookkeeper.replication.settings import (
     ENVIRONMENT_PREFIXES,
     KEYS,
     AutoRecoverySettings,

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bookkeeper.errors import LedgerMetadataError
-from bookkeeper.replication.under_replication import (
+from magnetar.bookkeeper.errors import LedgerMetadataError
+from magnetar.bookkeeper.replication.under_replication import (
     CHECK_ALL_LEDGERS,
     ReplicationDisabled,
     UnderreplicationMarker,
     UnderReplicationStore,
 )
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import OutcomeUnknownError, SessionLostError
-from metadata.store import Versioned
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import OutcomeUnknownError, SessionLostError
+from magnetar.metadata.store import Versioned
 
 ROOT = "/ledgers/underreplication"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.ledger_metadata import begin_recovery
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.fragments import fragments_of
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.ledger_metadata import begin_recovery
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.fragments import fragments_of
 from tests.unit.bookkeeper.replication.cluster import (
     Cluster,
     is_replaced,

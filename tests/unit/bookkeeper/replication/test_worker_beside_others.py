@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bookkeeper.ledger_metadata import LedgerState
-from bookkeeper.replication.config import ReplicationConfig
-from bookkeeper.replication.under_replication import UnderReplicationStore
-from metadata.store import CREATE_ONLY
+from magnetar.bookkeeper.ledger_metadata import LedgerState
+from magnetar.bookkeeper.replication.config import ReplicationConfig
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.metadata.store import CREATE_ONLY
 from tests.unit.bookkeeper.replication.cluster import (
     MARKERS,
     Cluster,

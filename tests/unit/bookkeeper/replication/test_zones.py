@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeper.replication.zones import ZoneConfig, ZonePhase, Zones, zone_of
+from magnetar.bookkeeper.replication.zones import ZoneConfig, ZonePhase, Zones, zone_of
 
 CONFIG = ZoneConfig(low_watermark=0.5, high_watermark=0.8, settle_ms=1000)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.storage.file_system import FileSystem
-from bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
-from bookkeeper.storage.os_file_system import OsFileSystem, coalesce
+from magnetar.bookkeeper.storage.file_system import FileSystem
+from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
+from magnetar.bookkeeper.storage.os_file_system import OsFileSystem, coalesce
 
 
 @pytest.fixture(params=["os", "memory"])

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bookkeeper.storage.lmdb_store import LmdbStore
-from bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
-from bookkeeper.storage.memory_store import MemoryStore
-from bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction, iterate
+from magnetar.bookkeeper.storage.lmdb_store import LmdbStore
+from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
+from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction, iterate
 
 
 @pytest.fixture(params=["lmdb", "memory"])

@@ -13,20 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper import codes
-from bookkeeper.transport import AddRequest, BookieClient
-from bookkeeper.transport_grpc.add_connection import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.transport import AddRequest, BookieClient
+from magnetar.bookkeeper.transport_grpc.add_connection import (
     FIRST_FRAME,
     TOKEN_BYTES,
     AddConnectionOffer,
     FrameSplitter,
 )
-from bookkeeper.transport_grpc.add_connection_client import (
+from magnetar.bookkeeper.transport_grpc.add_connection_client import (
     AddConnectionListener,
     ClientAddConnection,
 )
-from bookkeeper.transport_grpc.add_connection_server import AddConnectionServer, ServerAddConnection
-from bookkeeper.transport_grpc.add_frames import (
+from magnetar.bookkeeper.transport_grpc.add_connection_server import (
+    AddConnectionServer,
+    ServerAddConnection,
+)
+from magnetar.bookkeeper.transport_grpc.add_frames import (
     ANSWER_RUN,
     FRAME_HEADER,
     MANY_BYTES_MAX,
@@ -35,9 +38,9 @@ from bookkeeper.transport_grpc.add_frames import (
     encode_answers,
     encode_message,
 )
-from bookkeeper.transport_grpc.add_service import AddService
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper.transport_grpc.add_service import AddService
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from tests.unit.bookkeeper.client import conftest
 from tests.unit.bookkeeper.transport_grpc.test_add_frames import make_request
 from tests.unit.bookkeeper.transport_grpc.test_add_sender import Bench, FakeCall
@@ -366,7 +369,9 @@ async def test_an_add_connection_that_waits_for_answers_of_another_goes_on() -> 
 async def test_an_unauthenticated_client_at_the_add_port_gets_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookkeeper.transport_grpc.add_connection_server._UNAUTHENTICATED_MAX", 3)
+    monkeypatch.setattr(
+        "magnetar.bookkeeper.transport_grpc.add_connection_server._UNAUTHENTICATED_MAX", 3
+    )
     served = Served()
     offer = await served.take_offer()
 
@@ -399,7 +404,9 @@ async def test_an_unauthenticated_client_at_the_add_port_gets_nothing(
 async def test_an_unauthenticated_client_that_sends_nothing_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bookkeeper.transport_grpc.add_connection_server._TOKEN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(
+        "magnetar.bookkeeper.transport_grpc.add_connection_server._TOKEN_TIMEOUT_S", 0.01
+    )
     add_server, wire = AddConnectionServer(_FRAME_MAX), Wire()
     ServerAddConnection(add_server).connection_made(wire)
     await eventually(lambda: wire.gone)
@@ -505,7 +512,7 @@ async def test_a_lost_add_connection_fails_what_waits(
     stream_says_why: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason_s = 60.0 if stream_says_why else 0.01
-    monkeypatch.setattr("bookkeeper.transport_grpc.add_sender._REASON_S", reason_s)
+    monkeypatch.setattr("magnetar.bookkeeper.transport_grpc.add_sender._REASON_S", reason_s)
     bench = AddConnectionBench()
     call = await bench.begin()
     bench.add(1)
@@ -526,7 +533,7 @@ async def test_a_lost_add_connection_fails_what_waits(
 async def test_answers_to_what_was_never_sent_end_the_add_connection(
     answers: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookkeeper.transport_grpc.add_sender._REASON_S", 0.01)
+    monkeypatch.setattr("magnetar.bookkeeper.transport_grpc.add_sender._REASON_S", 0.01)
     bench = AddConnectionBench()
     await bench.begin()
     bench.add(1)

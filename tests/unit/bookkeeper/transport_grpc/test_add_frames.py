@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper import codes, packet
-from bookkeeper.transport import AddRequest
-from bookkeeper.transport_grpc.add_frames import (
+from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport_grpc.add_frames import (
     ANSWER_RUN,
     COPY_BYTES_MAX,
     FLAG_CREATOR,
@@ -26,7 +26,7 @@ from bookkeeper.transport_grpc.add_frames import (
     merge_requests,
     split_request,
 )
-from bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 
 def _ignore(_request: AddRequest, _code: int) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
-from bookkeeper import codes
-from bookkeeper.transport import AddRequest
-from bookkeeper.transport_grpc.add_frames import decode_message, encode_answers
-from bookkeeper.transport_grpc.add_sender import AddSender, MessageCache
-from bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport_grpc.add_frames import decode_message, encode_answers
+from magnetar.bookkeeper.transport_grpc.add_sender import AddSender, MessageCache
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from tests.unit.bookkeeper.client.conftest import eventually
 from tests.unit.bookkeeper.transport_grpc.test_add_frames import make_request
 
@@ -224,7 +224,7 @@ async def test_numbers_begin_anew_with_each_stream() -> None:
 
 
 async def test_a_bookie_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookkeeper.transport_grpc.add_sender._CHECK_S", 0.01)
+    monkeypatch.setattr("magnetar.bookkeeper.transport_grpc.add_sender._CHECK_S", 0.01)
     bench = Bench(add_timeout_s=0.05)
     bench.add(0)
     await eventually(lambda: 0 in bench.codes)
@@ -277,7 +277,7 @@ async def test_a_bookie_that_answers_is_slow_and_a_silent_one_is_failing(
     await eventually(lambda: bool(bench.codes))
     bench.add(2, body=bytes(5000))
     assert is_slow()
-    monkeypatch.setattr("bookkeeper.transport_grpc.add_sender._SILENT_S", 0.0)
+    monkeypatch.setattr("magnetar.bookkeeper.transport_grpc.add_sender._SILENT_S", 0.0)
     assert not is_slow()
     await bench.sender.close()
     assert not is_slow()

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper.errors import BookieUnavailableError
-from bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
-from bookkeeper.transport_grpc.config import TransportConfig
-from bookkeeper.transport_grpc.connector import BookieConnector
-from bookkeeper.transport_grpc.remote_bookie import BookieAddress
-from metadata.embedded import EmbeddedMetadataStore
-from metadata.errors import StoreUnreachableError
-from metadata.paths import encode_name
-from metadata.store import MetadataStore, Versioned
+from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import StoreUnreachableError
+from magnetar.metadata.paths import encode_name
+from magnetar.metadata.store import MetadataStore, Versioned
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_a_bookie_without_registration_is_looked_for_where_it_was(
 async def test_a_store_that_is_silent_is_not_waited_for_long(
     store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookkeeper.transport_grpc.connector._STORE_S_MAX", 0.01)
+    monkeypatch.setattr("magnetar.bookkeeper.transport_grpc.connector._STORE_S_MAX", 0.01)
     connector = BookieConnector(store, TransportConfig())
     await register(store, "b:1", 1, AVAILABLE_PATH)
     known = await connector.resolve("b:1")

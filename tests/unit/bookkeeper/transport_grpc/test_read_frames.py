@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookkeeper import codes
-from bookkeeper.transport import ALL_ENTRIES, Stripe, TruncatedReply
-from bookkeeper.transport_grpc.errors import FrameError
-from bookkeeper.transport_grpc.read_frames import (
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.transport import ALL_ENTRIES, Stripe, TruncatedReply
+from magnetar.bookkeeper.transport_grpc.errors import FrameError
+from magnetar.bookkeeper.transport_grpc.read_frames import (
     CUT,
     FLAG_FENCE,
     FLAG_HEADS,

@@ -5,8 +5,8 @@ import zlib
 import cramjam
 import pytest
 
-from broker.protocol import entry_header as eh
-from broker.protocol.pulsar_api_pb2 import LZ4, ZSTD, EncryptionKeys, MessageMetadata
+from magnetar.broker.protocol import entry_header as eh
+from magnetar.broker.protocol.pulsar_api_pb2 import LZ4, ZSTD, EncryptionKeys, MessageMetadata
 
 
 def _metadata(**fields: object) -> MessageMetadata:

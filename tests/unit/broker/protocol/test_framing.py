@@ -7,8 +7,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocol import pulsar_api_pb2 as pb
-from broker.protocol.framing import (
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import (
     FrameReader,
     FrameTooLargeError,
     MalformedFrameError,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 
 
 @pytest.mark.parametrize(
