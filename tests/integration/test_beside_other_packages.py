@@ -102,7 +102,9 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(prefix)}))
     # Only the path: this environment's own .pth files, so its editable packages, aren't read.
     (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    _pip("--python", str(prefix / "bin" / "python"), "install", "--no-compile", str(wheel))
+    # Though pip sees the editable one, by that path.
+    install = ("install", "--no-compile", "--ignore-installed", str(wheel))
+    _pip("--python", str(prefix / "bin" / "python"), *install)
     return prefix / "bin" / "python"
 
 

@@ -141,7 +141,7 @@ def test_every_sync_of_several_directories_is_needed(sync_point: str) -> None:
 
 def test_the_table_names_every_sync_point_of_the_code() -> None:
     root = Path(bookkeeper.__file__).parent / "bookie"
-    text = "".join(path.read_text() for path in sorted(root.glob("*.py")))
+    text = "".join(path.read_text() for path in sorted(root.rglob("*.py")))
     named = set(re.findall(r'"((?:journal|entry-log|index|cookie)\.[a-z-]+)"', text))
     named.discard("cookie.json")  # a file
     assert named == {*NEEDED, *NEEDED_BY_SEVERAL, *COOKIE, *LIMBO}
