@@ -2,12 +2,14 @@
 
 Prints the changed ones, those that import a changed module, by themselves or through helpers of
 tests, and those in the folder of its package: ``tests/unit/broker_service`` is that of
-``broker/service``. What else uses it isn't followed: ``make test`` runs everything.
+``broker/service`` and of the packages of its parts. What else uses it isn't followed: ``make test``
+runs everything.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
@@ -15,6 +17,10 @@ from pathlib import Path
 from typing import Final
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
+# Packages of the broker service's parts.
+_PARTS: Final = re.compile(
+    r"^broker/(cluster|connection|listener|producer|rate_limits|subscription|topic)/"
+)
 _ALWAYS: Final = ("tests/unit/test_import_rules.py", "tests/unit/test_tidy.py")
 
 
@@ -28,7 +34,8 @@ def affected(changed: Collection[str], root: Path = _ROOT) -> list[str]:
         found |= reached
         modules = {name for path in found for name in _modules_of(path)}
         reached = {path for path, names in imports.items() if not modules.isdisjoint(names)}
-    found |= {*_ALWAYS, *(path for path in paths if _is_of_package(path, changed))}
+    places = {_PARTS.sub("broker/service/", path) for path in changed}
+    found |= {*_ALWAYS, *(path for path in paths if _is_of_package(path, places))}
     return sorted(x for x in paths if x in found and _is_unit_test(x))
 
 

@@ -316,7 +316,10 @@ class OffloadPath:
         except BaseException as error:  # cancelled by the end of the log, too
             if isinstance(error, _ERRORS):
                 self.last_failure_ms = log.now_ms()
-            await asyncio.shield(self._start(self._take_back(copy), is_last=True))
+            try:
+                await asyncio.shield(self._start(self._take_back(copy), is_last=True))
+            except _ERRORS as failure:  # what ended the copy is told, not this
+                logger.warning("%s: copy %s may be left: %s", log.name, copy.name, failure)
             raise
         finally:
             self._copying = ""

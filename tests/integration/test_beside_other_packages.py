@@ -17,17 +17,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (
-    "broker",
-    "bookkeeper",
-    "bundles",
-    "loadbalance",
-    "managed_ledger",
-    "metadata",
-    "pipeline",
-)
-WAIT_S = 600.0  # it takes some seconds; a machine may have much else to do
+from tests.checkout_copy import FOLDERS, ROOT, WAIT_S, copy_sources, pip
 
 # "error" but for what pytest-asyncio says about a project that doesn't set it up.
 INI = """
@@ -86,10 +76,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source)
-    for name in (*FOLDERS, "magnetar"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
-    _pip("wheel", "--no-build-isolation", "--wheel-dir", str(built), str(source))
+    copy_sources(source)
+    pip("wheel", "--no-build-isolation", "--wheel-dir", str(built), str(source))
     (path,) = built.glob("magnetar-*.whl")
     return path
 
@@ -104,7 +92,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     # Though pip sees the editable one, by that path.
     install = ("install", "--no-compile", "--ignore-installed", str(wheel))
-    _pip("--python", str(prefix / "bin" / "python"), *install)
+    pip("--python", str(prefix / "bin" / "python"), *install)
     return prefix / "bin" / "python"
 
 
@@ -191,16 +179,3 @@ def _run(python: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[st
         timeout=WAIT_S,
         check=False,
     )
-
-
-def _pip(*words: str) -> None:
-    """Nothing is fetched."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *words, "--no-deps", "--quiet", "--no-index"],
-        env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

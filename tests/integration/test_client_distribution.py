@@ -16,20 +16,10 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.checkout_copy import ROOT, WAIT_S, copy_sources, pip
 from tests.standalone_process import StandaloneProcess
 from tests.wheels_of_environment import requirements_of
 
-ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 600.0
-FOLDERS = (
-    "broker",
-    "bookkeeper",
-    "bundles",
-    "loadbalance",
-    "managed_ledger",
-    "metadata",
-    "pipeline",
-)
 PROGRAM = """
 import sys
 from importlib.metadata import packages_distributions
@@ -58,21 +48,10 @@ def _requirements(path: Path) -> dict[str, Requirement]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the light wheel is installed."""
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    for name in (*FOLDERS, "magnetar"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+    copy_sources(source)
     (source / "client").mkdir()
     shutil.copy(ROOT / "client" / "pyproject.toml", source / "client")
-    command = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps"]
-    done = subprocess.run(
-        [*command, "--no-index", "--quiet", "--target", str(site), str(source / "client")],
-        env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    pip("install", "--no-build-isolation", "--target", str(site), str(source / "client"))
     return site
 
 

@@ -21,7 +21,7 @@ from magnetar.broker.schema.definition import version_bytes
 from tests.integration.failure_tools import new_topic, open_producer, open_reader, read_numbers
 from tests.integration.failure_tools import publish as publish_numbers
 from tests.standalone_process import StandaloneProcess
-from tests.unit.broker_schemas.test_bounded_values import doubling, wide
+from tests.unit.broker_schema.test_bounded_values import doubling, wide
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from changed_tests import affected
 
+NEIGHBOUR = "broker_service/test_neighbour.py"
 TESTS = {
     "test_topic.py": "from magnetar.broker.service.resources import Resources\n",
     "test_package.py": "from magnetar.broker.service import (\n    resources,\n)\n",
     "deeper/test_plain.py": "def test():\n    import magnetar.broker.service.resources\n",
     "test_other.py": "from magnetar.broker.topic.x import X\nfrom magnetar.broker import service\n",
     "helper.py": "from magnetar.broker.service.resources import Resources\n",
-    "broker_service/test_neighbour.py": "import magnetar.broker.config\n",
+    NEIGHBOUR: "import magnetar.broker.config\n",
     "test_helped.py": "from tests.unit import helper\n",
 }
 
@@ -26,15 +27,15 @@ def test_tests_that_import_a_changed_module_or_have_changed(tmp_path: Path) -> N
     assert affected({"broker/service/resources.py", "docs/topic.md"}, tmp_path) == [
         f"{prefix}{name}"
         for name in (
-            *("broker_service/test_neighbour.py", "deeper/test_plain.py"),
+            *(NEIGHBOUR, "deeper/test_plain.py"),
             *("test_helped.py", "test_package.py", "test_topic.py"),
         )
     ]
     assert affected({f"{prefix}test_other.py"}, tmp_path) == [f"{prefix}test_other.py"]
     assert affected({"broker/service/__init__.py"}, tmp_path) == [
-        f"{prefix}{name}"
-        for name in ("broker_service/test_neighbour.py", "test_other.py", "test_package.py")
+        f"{prefix}{name}" for name in (NEIGHBOUR, "test_other.py", "test_package.py")
     ]
+    assert affected({"broker/topic/topic.py"}, tmp_path) == [f"{prefix}{NEIGHBOUR}"]
     assert affected(set(), tmp_path) == []
 
 

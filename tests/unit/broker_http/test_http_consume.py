@@ -51,7 +51,7 @@ from magnetar.broker.schema.registry import SchemaRules
 from magnetar.broker.subscription.consumer import SHARED
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from tests.manual_clock import ManualLoop
-from tests.unit.broker_schemas.builders import avro, key_value, optional, plain, record
+from tests.unit.broker_schema.builders import avro, key_value, optional, plain, record
 from tests.unit.broker_service.doubles import Broker
 from tests.unit.managed_ledger.cluster import eventually
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from magnetar.broker.http.app import create_app
-from tests.unit.broker_schemas.builders import field, optional, protobuf_native, record
+from tests.unit.broker_schema.builders import field, optional, protobuf_native, record
 from tests.unit.broker_service.doubles import Broker
 
 BASE = "/admin/v2/schemas/public/default/orders"

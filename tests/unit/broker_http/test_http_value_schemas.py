@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from magnetar.broker.http.app import create_app
 from magnetar.broker.schema.definition import SCHEMA_TYPES
-from tests.unit.broker_schemas.builders import avro, key_value, optional, plain, record
-from tests.unit.broker_schemas.builders import protobuf_native as native
+from tests.unit.broker_schema.builders import avro, key_value, optional, plain, record
+from tests.unit.broker_schema.builders import protobuf_native as native
 from tests.unit.broker_service.doubles import Broker
 
 PATH = "/topics/persistent/public/default/orders"

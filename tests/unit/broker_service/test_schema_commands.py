@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
-from tests.unit.broker_schemas.builders import optional, record
+from tests.unit.broker_schema.builders import optional, record
 from tests.unit.broker_service.doubles import Broker, Client, message, receipts
 
 TOPIC = "persistent://public/default/t"

@@ -22,7 +22,8 @@ from magnetar.managed_ledger.offload.policy import (
     ledgers_to_release,
 )
 from magnetar.managed_ledger.position import EARLIEST
-from magnetar.metadata.errors import OutcomeUnknownError
+from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
+from magnetar.metadata.store import Versioned
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
 from tests.unit.managed_ledger.offload_doubles import MemoryStore, memory_offloader
 
@@ -303,6 +304,30 @@ async def test_trimmed_while_it_is_copied(cluster: Cluster) -> None:
     store.gate.set()
     await eventually(lambda: log.lists.info.doomed_copies == () and store.objects == {})
     assert store.uploads == {}
+
+
+async def test_what_ended_a_copy_is_told_though_the_list_can_t_be_read_then(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = with_store(cluster)
+    log, _ = await filled(cluster, BY_HAND)
+    store.gate.clear()
+    log.offloads.offload_before((log.lists.info.ledgers[1].ledger_id, 0))
+    await eventually(lambda: states(log)[0] is CopyState.STARTED)
+    get = cluster.sessions[0].get
+
+    async def fail(path: str) -> Versioned | None:
+        if path == log.path:
+            raise MetadataError(f"{path}: not now")
+        return await get(path)
+
+    monkeypatch.setattr(cluster.sessions[0], "get", fail)
+    store.error = OSError("the disk is full")
+    store.gate.set()
+    await eventually(lambda: log.offloads.status.state == "ERROR")
+    assert "the disk is full" in log.offloads.status.error
+    assert "may be left" in caplog.text
+    assert "not now" in caplog.text
 
 
 async def test_closing_ends_a_copy_under_way(cluster: Cluster) -> None:

@@ -20,7 +20,7 @@ from magnetar.broker.schema.definition import SchemaDefinition, StoredSchema
 from magnetar.broker.schema.history import HISTORY_BYTES_MAX, VERSIONS_MAX, SchemaHistory
 from magnetar.broker.schema.registry import SchemaRegistry, SchemaRules
 from magnetar.metadata.embedded import EmbeddedMetadataStore
-from tests.unit.broker_schemas.builders import avro, optional, plain, protobuf_native, record
+from tests.unit.broker_schema.builders import avro, optional, plain, protobuf_native, record
 
 TOPIC = TopicName.parse("persistent://public/default/a%2Fb")
 PATH = "/schemas/public/default/a%252Fb"

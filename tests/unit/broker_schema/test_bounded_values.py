@@ -17,7 +17,7 @@ from magnetar.broker.schema.avro_values import AvroCodec
 from magnetar.broker.schema.compatibility import validate
 from magnetar.broker.schema.value_errors import ValueCodecError
 from magnetar.broker.schema.values import KeyValueCodec, ValueCodec, codec_of
-from tests.unit.broker_schemas.builders import avro, field, record
+from tests.unit.broker_schema.builders import avro, field, record
 
 
 def codec(schema: Any, kind: str = "AVRO") -> ValueCodec:

@@ -18,7 +18,7 @@ from magnetar.broker.schema.definition import SchemaDefinition
 from magnetar.broker.schema.key_value import join_parts
 from magnetar.broker.schema.value_errors import ValueCodecError
 from magnetar.broker.schema.values import KeyValueCodec, ValueCodec, codec_of
-from tests.unit.broker_schemas.builders import (
+from tests.unit.broker_schema.builders import (
     avro,
     field,
     key_value,

@@ -18,7 +18,7 @@ from magnetar.broker.schema.compatibility import (
     validate,
 )
 from magnetar.broker.schema.definition import SchemaDefinition
-from tests.unit.broker_schemas.builders import (
+from tests.unit.broker_schema.builders import (
     avro,
     field,
     key_value,
