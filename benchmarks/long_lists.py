@@ -51,7 +51,7 @@ from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
-from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
 from magnetar.managed_ledger.offload.config import OffloadConfig
@@ -203,8 +203,9 @@ async def list_closed(log: ManagedLedger, count: int, *, is_offloaded: bool) -> 
         def listed(info: ManagedLedgerInfo, rows: list[LedgerInfo] = rows) -> ManagedLedgerInfo:
             if info.find(rows[-1].ledger_id) is not None:
                 return info
-            tail = (*info.ledgers.tail, *rows)
-            return log.trimmer.tidy(info.with_rows(LedgerRows(tail, info.ledgers.segments)))
+            older = PackedRows.of(info.ledgers.tail)  # as ten segments that were joined
+            longer = LedgerRows(rows, (*info.ledgers.segments, older))
+            return log.trimmer.tidy(info.with_rows(longer))
 
         await log.lists.update(listed)
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from magnetar.bookkeeper.client.replicas import ReadMetrics
 
 ROOT = "/managed-ledgers"
+_ROWS_A_TURN = 64_000  # whose positions are computed at once
 
 
 class OwnerTokenSource(Protocol):
@@ -292,9 +293,11 @@ class ManagedLedgerFactory:
 
 async def _ledger_list(rows: LedgerRows) -> LedgerOffsets:
     """The positions of a list; gives way, as there may be a million ledgers."""
-    ledgers = LedgerOffsets()
-    for number, block in enumerate(rows.blocks()):
+    ledgers, rows_added = LedgerOffsets(), 0
+    for block in rows.blocks():
         ledgers.extend(block.ids, block.entry_counts)
-        if number % 64 == 63:
+        rows_added += len(block)
+        if rows_added >= _ROWS_A_TURN:
+            rows_added = 0
             await asyncio.sleep(0)
     return ledgers

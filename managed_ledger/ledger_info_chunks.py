@@ -142,7 +142,7 @@ class LedgerInfoChunks:
                     raise ManagedLedgerFormatError(
                         f"{self._path}: chunk {stored.path} is damaged: {error}"
                     ) from error
-                await asyncio.sleep(0)  # each takes a millisecond
+                await asyncio.sleep(0)  # each takes some milliseconds
         return None
 
     def whole(self, node: LedgerInfoNode) -> ManagedLedgerInfo:
@@ -169,19 +169,21 @@ class LedgerInfoChunks:
             MetadataError: the list hasn't changed; chunks that were stored are used next time, or
                 deleted by `settle`.
         """
-        info = await self._with_chunks(info, version)
-        cut, bytes_max = info.ledgers, VALUE_BYTES_MAX
+        rows, bytes_max = info.ledgers, VALUE_BYTES_MAX
         if self._are_read():
-            cut = cut.cut(ledger_rows.TAIL_ROWS_MAX)  # one for each write: it isn't held up
-            bytes_max = NODE_BYTES
+            rows_max = ledger_rows.TAIL_ROWS_MAX
+            if rows.segments:
+                rows_max = min(rows_max, 2 * ledger_rows.CHUNK_ROWS)
+            rows, bytes_max = rows.cut(rows_max), NODE_BYTES  # one for each write: none waits long
+        rows = rows.joined()
         while True:
-            if cut is not info.ledgers:
-                info = await self._with_chunks(info.with_rows(cut), version)
+            info = info if rows is info.ledgers else info.with_rows(rows)
+            info = await self._with_chunks(info, version)
             value = encode_info(info, is_chunked=bool(self._unnamed(info)))
             if len(value) <= bytes_max:
                 return info, value
             rows_max = max(len(info.ledgers.tail) // 2, ledger_rows.CHUNK_ROWS // 10)
-            if (cut := info.ledgers.cut(rows_max)) is info.ledgers:
+            if (rows := info.ledgers.cut(rows_max)) is info.ledgers:
                 return info, value
 
     async def _with_chunks(self, info: ManagedLedgerInfo, version: int) -> ManagedLedgerInfo:
@@ -194,7 +196,7 @@ class LedgerInfoChunks:
         return info.with_rows(info.ledgers.with_segments(stored)) if stored else info
 
     async def _put(self, segment: PackedRows, version: int) -> PackedRows:
-        segment = PackedRows.of(list(segment)) if segment.trimmed else segment
+        segment = PackedRows.joined([segment]) if segment.trimmed else segment
         for name in self._uncertain:
             earlier = self._known.get(name)
             if earlier is not None and _version_of(name) == version + 1 and earlier == segment:

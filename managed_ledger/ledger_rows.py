@@ -4,6 +4,10 @@ A change of the list makes new `LedgerRows`; it shares every segment that it doe
 cost doesn't grow with the number of rows. Most questions about all rows (sums, "is there a copy to
 finish") are answered by a segment's figures. A segment is stored as one chunk; its form is that of
 docs/formats/managed-ledger.md.
+
+Segments have up to 100, 1,000 or 10,000 rows: ten of a size that lie side by side are joined, and
+one of which a row changes is split into ten. So a million rows are about a hundred segments, and a
+change of a row writes a hundred rows.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final, NamedTuple, TypeAlias, overload
 from zlib import crc32
 
@@ -28,9 +32,22 @@ from magnetar.managed_ledger.offload.context import (
 )
 
 TAIL_ROWS_MAX = 2000
-"""Rows outside chunks, once every broker reads chunks; until then as many as the node holds."""
-CHUNK_ROWS = 1000
+"""Rows of a list without chunks, once every broker reads chunks; until then as many as the node
+holds."""
+CHUNK_ROWS = 100
+"""Of the smallest chunks; twice as many are outside chunks, if there are any."""
+JOINED = 10
+"""So many segments become one."""
+ROWS_A_TURN: Final = 1000
+"""As many rows as a turn of the loop can bear as objects."""
 _ZSTD_LEVEL: Final = 3
+_NOT_ROWS: Final = (
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    cramjam.DecompressionError,
+)
 _NO_COPY: Final = -1
 
 _Numbers: TypeAlias = "array[int]"
@@ -68,7 +85,7 @@ class ChunkRef(NamedTuple):
 class _CopyColumns:
     """The copies of a segment's rows, by column; a row without one has the state -1."""
 
-    __slots__ = ("completed_ms", "place", "places", "sizes", "states", "uuids")
+    __slots__ = ("_uuid_width", "completed_ms", "place", "places", "sizes", "states", "uuids")
 
     def __init__(self, fields: Mapping[str, Any], rows: int) -> None:
         """Raises ValueError, KeyError, TypeError, OverflowError: these aren't such columns."""
@@ -77,14 +94,45 @@ class _CopyColumns:
         self.sizes = array("q", fields["sizes"])
         self.place = array("H", fields["place"])
         self.places = [parse_copy({"ledger": 0, "uuid": "", **x}) for x in fields["places"]]
-        uuids = fields["uuids"]
-        self.uuids = "\n".join(uuids)  # a million strings of their own would take twice as much
-        columns = (self.states, self.completed_ms, self.sizes, self.place, uuids)
-        if any(len(x) != rows for x in columns) or self.uuids.count("\n") != max(0, rows - 1):
+        self._set_uuids(fields["uuids"])
+        columns = (self.states, self.completed_ms, self.sizes, self.place, fields["uuids"])
+        if any(len(x) != rows for x in columns):
             raise ValueError("columns of copies differ in length")
         has_places = not rows or max(self.place) < len(self.places)
         if not has_places or any(x not in range(_NO_COPY, len(CopyState)) for x in self.states):
             raise ValueError("no columns of copies")
+
+    def _set_uuids(self, uuids: Sequence[str]) -> None:
+        """As one string, each as wide as the widest: a million of their own took twice as much."""
+        self._uuid_width = width = max(map(len, uuids), default=0)
+        self.uuids = "".join(x.ljust(width) for x in uuids)
+
+    def _uuid(self, slot: int) -> str:
+        width = self._uuid_width
+        return self.uuids[slot * width : (slot + 1) * width].rstrip()
+
+    def part(self, start: int, stop: int) -> _CopyColumns:
+        """Of the rows between two slots."""
+        part: _CopyColumns = object.__new__(_CopyColumns)
+        part.states, part.completed_ms = self.states[start:stop], self.completed_ms[start:stop]
+        part.sizes, part.place = self.sizes[start:stop], self.place[start:stop]
+        part.places, part._uuid_width = self.places, self._uuid_width
+        part.uuids = self.uuids[start * self._uuid_width : stop * self._uuid_width]
+        return part
+
+    def append(self, other: _CopyColumns) -> None:
+        """REQUIRES: nobody else has this object; the places of both are equal."""
+        if self._uuid_width == other._uuid_width:
+            self.uuids += other.uuids
+        else:
+            self._set_uuids([*self._all_uuids(), *other._all_uuids()])
+        self.states += other.states
+        self.completed_ms += other.completed_ms
+        self.sizes += other.sizes
+        self.place += other.place
+
+    def _all_uuids(self) -> list[str]:
+        return [self._uuid(slot) for slot in range(len(self.states))]
 
     def fields(self) -> dict[str, Any]:
         places = [copy_fields(x) for x in self.places]
@@ -94,25 +142,14 @@ class _CopyColumns:
             "sizes": self.sizes.tolist(),
             "place": self.place.tolist(),
             "places": [{"driver": x["driver"], "location": x["location"]} for x in places],
-            "uuids": self.uuids.split("\n"),
+            "uuids": self._all_uuids(),
         }
-
-    def contexts(self, ids: _Numbers) -> list[OffloadContext | None]:
-        return [
-            None if state == _NO_COPY else self._context(ledger_id, slot, uuid)
-            for slot, (state, ledger_id, uuid) in enumerate(
-                zip(self.states, ids, self.uuids.split("\n"), strict=True)
-            )
-        ]
 
     def context(self, ledger_id: int, slot: int) -> OffloadContext | None:
         if self.states[slot] == _NO_COPY:
             return None
-        return self._context(ledger_id, slot, self.uuids.split("\n")[slot])
-
-    def _context(self, ledger_id: int, slot: int, uuid: str) -> OffloadContext:
         place = self.places[self.place[slot]]
-        copy = LedgerCopy(ledger_id, uuid, place.driver, place.location)
+        copy = LedgerCopy(ledger_id, self._uuid(slot), place.driver, place.location)
         state = CopyState(self.states[slot])
         return OffloadContext(copy, state, self.completed_ms[slot], self.sizes[slot])
 
@@ -144,6 +181,33 @@ def _copy_columns(rows: Sequence[LedgerInfo]) -> dict[str, Any] | None:
     }
 
 
+class _Sums(NamedTuple):
+    """Over rows; see `PackedRows`."""
+
+    entries: int
+    size: int
+    copied_size: int
+    uncopied: int
+    started: int
+    only: int
+
+
+def _sums(entries: _Numbers, sizes: _Numbers, states: _Numbers | None) -> _Sums:
+    total, size, uncopied = sum(entries), sum(sizes), len(entries) - entries.count(0)
+    if not states:
+        return _Sums(total, size, 0, uncopied, 0, 0)
+    complete = int(CopyState.COMPLETE)
+    counts = (states.count(CopyState.STARTED), states.count(CopyState.ONLY))
+    if max(states) < complete:
+        return _Sums(total, size, 0, uncopied, *counts)
+    if min(states) >= complete:
+        return _Sums(total, size, size, 0, *counts)
+    rows = list(zip(entries, sizes, states, strict=True))
+    copied = sum(x for _, x, state in rows if state >= complete)
+    uncopied = sum(1 for n, _, state in rows if n and state < complete)
+    return _Sums(total, size, copied, uncopied, *counts)
+
+
 class PackedRows:
     """Rows in ascending order of their ids, packed; never changed.
 
@@ -154,9 +218,7 @@ class PackedRows:
         size, entries: sums over the rows.
         copied_size: the part of ``size`` that has a complete copy.
         uncopied: rows with entries and without a complete copy.
-        oldest_closed_ms: the lowest.
         started, only: rows whose copy is in that state.
-        oldest_complete_ms: the lowest of copies in the state COMPLETE; None without any.
     """
 
     __slots__ = (
@@ -164,14 +226,13 @@ class PackedRows:
         "_copies",
         "_entries",
         "_ids",
+        "_oldest",
         "_ref",
         "_sizes",
         "copied_size",
         "crc",
         "entries",
         "name",
-        "oldest_closed_ms",
-        "oldest_complete_ms",
         "only",
         "size",
         "started",
@@ -186,33 +247,92 @@ class PackedRows:
         trimmed: int = 0,
         name: str = "",
         crc: int = 0,
+        sums: _Sums | None = None,
     ) -> None:
+        """Args:
+        sums: over the rows that aren't trimmed, if they are known.
+        """
         self._ids, self._entries, self._sizes, self._closed_ms = columns
-        self._ref: ChunkRef | None = None
         self._copies, self.trimmed, self.name, self.crc = copies, trimmed, name, crc
-        entries, sizes = self._entries[trimmed:], self._sizes[trimmed:]
-        self.size, self.entries = sum(sizes), sum(entries)
-        self.oldest_closed_ms = min(self._closed_ms[trimmed:], default=0)
-        self.copied_size = self.started = self.only = 0
-        self.oldest_complete_ms: int | None = None
-        self.uncopied = len(entries) - entries.count(0)
-        if copies is not None:
-            self._count_copies(copies, entries, sizes)
+        self._ref: ChunkRef | None = None
+        self._oldest: tuple[int, int | None] | None = None
+        if sums is None:
+            states = None if copies is None else copies.states[trimmed:]
+            sums = _sums(self._entries[trimmed:], self._sizes[trimmed:], states)
+        self.entries, self.size, self.copied_size, self.uncopied, self.started, self.only = sums
 
-    def _count_copies(self, copies: _CopyColumns, entries: _Numbers, sizes: _Numbers) -> None:
-        states = copies.states[self.trimmed :]
-        self.started, self.only = states.count(CopyState.STARTED), states.count(CopyState.ONLY)
-        complete = int(CopyState.COMPLETE)
-        self.uncopied = sum(
-            1 for n, state in zip(entries, states, strict=True) if n and state < complete
-        )
-        self.copied_size = sum(
-            x for x, state in zip(sizes, states, strict=True) if state >= complete
-        )
-        times = copies.completed_ms[self.trimmed :]
-        self.oldest_complete_ms = min(
-            (x for x, state in zip(times, states, strict=True) if state == complete), default=None
-        )
+    @property
+    def _all_sums(self) -> _Sums:
+        copied = (self.copied_size, self.uncopied, self.started, self.only)
+        return _Sums(self.entries, self.size, *copied)
+
+    @property
+    def oldest_closed_ms(self) -> int:
+        """The lowest."""
+        return self._oldest_times()[0]
+
+    @property
+    def oldest_complete_ms(self) -> int | None:
+        """The lowest of copies in the state COMPLETE; None without any."""
+        return self._oldest_times()[1]
+
+    def _oldest_times(self) -> tuple[int, int | None]:
+        if self._oldest is None:
+            complete = None
+            if self._copies is not None:
+                times = self._copies.completed_ms[self.trimmed :]
+                states = zip(times, self._copies.states[self.trimmed :], strict=True)
+                complete = min((x for x, n in states if n == CopyState.COMPLETE), default=None)
+            self._oldest = (min(self._closed_ms[self.trimmed :], default=0), complete)
+        return self._oldest
+
+    def is_like(self, other: PackedRows) -> bool:
+        """Whether both may be parts of one segment: of one size, their copies in one state."""
+        if self._level == _LEVELS - 1 or self._level != other._level:
+            return False
+        if self._copies is None or other._copies is None:
+            return self._copies is other._copies
+        states = {*self._copies.states[self.trimmed :], *other._copies.states[other.trimmed :]}
+        return len(states) == 1 and self._copies.places == other._copies.places
+
+    @property
+    def _level(self) -> int:
+        if len(self) <= CHUNK_ROWS:
+            return 0
+        return 1 if len(self) <= CHUNK_ROWS * JOINED else 2
+
+    @classmethod
+    def joined(cls, segments: Sequence[PackedRows]) -> PackedRows:
+        """One of several. REQUIRES: they follow one another, and each is like the next."""
+        first = segments[0]._part(0, len(segments[0]))
+        columns, copies = first._columns(), first._copies
+        for segment in segments[1:]:
+            for column, other in zip(columns, segment._columns(), strict=True):
+                column += other[segment.trimmed :]
+            if copies is not None and segment._copies is not None:
+                copies.append(segment._copies.part(segment.trimmed, len(segment._ids)))
+        return cls(columns, copies)
+
+    def _part(self, start: int, stop: int) -> PackedRows:
+        start, stop = start + self.trimmed, stop + self.trimmed
+        ids, entries, sizes, closed_ms = (x[start:stop] for x in self._columns())
+        copies = None if self._copies is None else self._copies.part(start, stop)
+        return PackedRows((ids, entries, sizes, closed_ms), copies)
+
+    def replaced(self, rows: Mapping[int, LedgerInfo | None]) -> list[PackedRows]:
+        """Segments of its rows, with others, or none, in the places of some: what is changed will
+        be changed again, so these are in a small one.
+        """
+        if len(self) <= CHUNK_ROWS:
+            kept = [x for x in (rows.get(x.ledger_id, x) for x in self) if x is not None]
+            return [PackedRows.of(kept)] if kept else []
+        step = max(CHUNK_ROWS, -(-len(self) // JOINED))
+        segments: list[PackedRows] = []
+        for start in range(0, len(self), step):
+            part = self._part(start, start + step)
+            some = {x: row for x, row in rows.items() if part.first_id <= x <= part.last_id}
+            segments += part.replaced(some) if some else [part]
+        return segments
 
     @classmethod
     def of(cls, rows: Sequence[LedgerInfo]) -> PackedRows:
@@ -258,7 +378,7 @@ class PackedRows:
                 *(ref.trimmed, ref.name, ref.crc),
             )
             same = len({*map(len, (ids, entries, sizes, closed_ms))}) == 1
-        except (KeyError, TypeError, OverflowError, cramjam.DecompressionError) as error:
+        except _NOT_ROWS as error:
             raise ValueError(repr(error)) from error
         if not same or any(a >= b for a, b in pairwise(ids)):
             raise ValueError("no ascending rows")
@@ -277,12 +397,17 @@ class PackedRows:
 
     def stored_as(self, name: str, crc: int) -> PackedRows:
         """The same rows, in a chunk."""
-        return PackedRows(self._columns(), self._copies, self.trimmed, name, crc)
+        return PackedRows(
+            *(self._columns(), self._copies, self.trimmed, name, crc), sums=self._all_sums
+        )
 
     def without_first(self, count: int) -> PackedRows:
         """Without some rows, in the same chunk."""
-        trimmed = self.trimmed + count
-        return PackedRows(self._columns(), self._copies, trimmed, self.name, self.crc)
+        start, trimmed = self.trimmed, self.trimmed + count
+        states = None if self._copies is None else self._copies.states[start:trimmed]
+        gone = _sums(self._entries[start:trimmed], self._sizes[start:trimmed], states)
+        left = _Sums(*(x - y for x, y in zip(self._all_sums, gone, strict=True)))
+        return PackedRows(self._columns(), self._copies, trimmed, self.name, self.crc, left)
 
     def _columns(self) -> tuple[_Numbers, _Numbers, _Numbers, _Numbers]:
         return (self._ids, self._entries, self._sizes, self._closed_ms)
@@ -316,9 +441,10 @@ class PackedRows:
         found = slot < len(self._ids) and self._ids[slot] == ledger_id
         return slot - self.trimmed if found else None
 
-    def has_rows_of(self, other: PackedRows) -> bool:
-        """Whether the ids are the same for certain, without looking at each."""
-        return self._ids is other._ids and self.trimmed == other.trimmed
+    def find(self, ledger_id: int) -> LedgerInfo | None:
+        """A row."""
+        at = self.slot_of(ledger_id)
+        return None if at is None else self[at]
 
     def __len__(self) -> int:
         return len(self._ids) - self.trimmed
@@ -332,12 +458,20 @@ class PackedRows:
         )
 
     def __iter__(self) -> Iterator[LedgerInfo]:
-        if self._copies is None:
-            contexts: list[OffloadContext | None] = [None] * len(self._ids)
-        else:
-            contexts = self._copies.contexts(self._ids)
-        columns = zip(*self._columns(), contexts, strict=True)
-        return (LedgerInfo(*x) for n, x in enumerate(columns) if n >= self.trimmed)
+        return map(self.__getitem__, range(len(self)))
+
+    def pieces(self, start: int = 0) -> Iterator[Sequence[LedgerInfo]]:
+        """See `LedgerRows.pieces`.
+
+        Args:
+            start: index of the first row.
+        """
+        for first in range(start, len(self), ROWS_A_TURN):
+            yield [self[at] for at in range(first, min(first + ROWS_A_TURN, len(self)))]
+
+    def slot_from(self, ledger_id: int) -> int:
+        """Index of the first row with this id or a higher one."""
+        return bisect_left(self._ids, ledger_id, self.trimmed) - self.trimmed
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -351,6 +485,7 @@ class PackedRows:
     __hash__ = None  # type: ignore[assignment]  # equal ones may have other names
 
 
+_LEVELS: Final = 3
 _LONG_TAIL: Final = 16
 
 
@@ -384,9 +519,10 @@ class LedgerRows(Sequence[LedgerInfo]):
 
     def pieces(self) -> Iterator[Sequence[LedgerInfo]]:
         """All rows, in order, so many at a time as a turn of the loop can bear."""
-        yield from map(list, self.segments)
-        for start in range(0, len(self.tail), CHUNK_ROWS):
-            yield self.tail[start : start + CHUNK_ROWS]
+        for segment in self.segments:
+            yield from segment.pieces()
+        for start in range(0, len(self.tail), ROWS_A_TURN):
+            yield self.tail[start : start + ROWS_A_TURN]
 
     @property
     def size(self) -> int:
@@ -399,20 +535,18 @@ class LedgerRows(Sequence[LedgerInfo]):
             slot = bisect_left(self.tail, ledger_id, key=_id_of)
             found = self.tail[slot] if slot < len(self.tail) else None
             return found if found is not None and found.ledger_id == ledger_id else None
-        segment = self.segments[self._segment_of(ledger_id)]
-        at = segment.slot_of(ledger_id)
-        return None if at is None else segment[at]
+        return self.segments[self._segment_of(ledger_id)].find(ledger_id)
 
     def select(self, ledger_ids: Collection[int]) -> list[LedgerInfo]:
         """The rows of those of the ledgers that are listed."""
         by_segment, rest = self._by_segment(ledger_ids)
-        rows = [
-            x
+        rows = (
+            self.segments[number].find(ledger_id)
             for number in sorted(by_segment)
-            for x in self.segments[number]
-            if x.ledger_id in by_segment[number]
-        ]
-        return rows + [x for x in self.tail if x.ledger_id in rest]
+            for ledger_id in sorted(by_segment[number])
+        )
+        packed = [x for x in rows if x is not None]
+        return packed + [x for x in self.tail if x.ledger_id in rest]
 
     def has(self, ledger_id: int) -> bool:
         """Whether a ledger is listed."""
@@ -433,7 +567,7 @@ class LedgerRows(Sequence[LedgerInfo]):
     def from_id(self, ledger_id: int) -> Iterator[LedgerInfo]:
         """The rows from an id on."""
         for segment in self.segments_from(ledger_id):
-            yield from (x for x in segment if x.ledger_id >= ledger_id)
+            yield from map(segment.__getitem__, range(segment.slot_from(ledger_id), len(segment)))
         yield from self.tail[bisect_left(self.tail, ledger_id, key=_id_of) :]
 
     def with_row(self, row: LedgerInfo) -> LedgerRows:
@@ -446,12 +580,12 @@ class LedgerRows(Sequence[LedgerInfo]):
         """With other rows for these ledgers, if they are listed; itself if none is different."""
         by_segment, rest = self._by_segment(ledger_ids)
         tail = tuple(change(x) if x.ledger_id in rest else x for x in self.tail)
-        changed: dict[int, PackedRows | None] = {}
+        changed: dict[int, Sequence[PackedRows]] = {}
         for number, ids in by_segment.items():
-            old = list(self.segments[number])
-            rows = [change(x) if x.ledger_id in ids else x for x in old]
-            if rows != old:
-                changed[number] = PackedRows.of(rows)
+            old = filter(None, map(self.segments[number].find, ids))
+            rows = {x.ledger_id: new for x in old if (new := change(x)) != x}
+            if rows:
+                changed[number] = self.segments[number].replaced(rows)
         if tail == self.tail and not changed:
             return self
         return self._with(tail, changed)
@@ -471,22 +605,35 @@ class LedgerRows(Sequence[LedgerInfo]):
         """
         if len(self.tail) <= tail_rows_max:
             return self
-        count = min(CHUNK_ROWS, len(self.tail) - 1)
+        kept = max(1, min(tail_rows_max - CHUNK_ROWS, CHUNK_ROWS))
+        count = min(len(self.tail) - kept, CHUNK_ROWS)
         rows = self.tail[:count]
         if not all(x.closed_ms and x.entries for x in rows):
             return self
         return LedgerRows(self.tail[count:], (*self.segments, PackedRows.of(rows)))
 
+    def joined(self) -> LedgerRows:
+        """With the first ten small segments that lie side by side in one; itself without any."""
+        start = 0
+        for end, segment in enumerate(self.segments):
+            if end and not segment.is_like(self.segments[end - 1]):
+                start = end
+            if end - start + 1 == JOINED:
+                one = PackedRows.joined(self.segments[start : end + 1])
+                segments = (*self.segments[:start], one, *self.segments[end + 1 :])
+                return LedgerRows(self.tail, segments)
+        return self
+
     def with_segments(self, others: Mapping[int, PackedRows]) -> LedgerRows:
         """With other segments at these indexes, of the same rows."""
-        return self._with(self.tail, others)
+        return self._with(self.tail, {number: (each,) for number, each in others.items()})
 
     def _with(
-        self, tail: tuple[LedgerInfo, ...], others: Mapping[int, PackedRows | None]
+        self, tail: tuple[LedgerInfo, ...], others: Mapping[int, Sequence[PackedRows]]
     ) -> LedgerRows:
         if others:
-            by_index = (others.get(n, x) for n, x in enumerate(self.segments))
-            return LedgerRows(tail, tuple(x for x in by_index if x is not None))
+            by_index = (others.get(n, (x,)) for n, x in enumerate(self.segments))
+            return LedgerRows(tail, tuple(chain.from_iterable(by_index)))
         rows = object.__new__(LedgerRows)
         rows.tail, rows.segments, rows._tail_block = tail, self.segments, None
         rows._packed, rows._starts = self._packed, self._starts
@@ -542,9 +689,16 @@ class LedgerRows(Sequence[LedgerInfo]):
             return True
         if not isinstance(other, LedgerRows) or len(self) != len(other):
             return False
-        if len(self.segments) == len(other.segments):
-            return self.tail == other.tail and self.segments == other.segments
-        return all(map(LedgerInfo.__eq__, self, other))
+        if self.segments is other.segments:
+            return self.tail == other.tail
+        ours, theirs = list(self.segments), list(other.segments)
+        for at in (0, -1):  # segments that both have, at both ends, so as to look at few rows
+            while ours and theirs and ours[at] == theirs[at]:
+                del ours[at], theirs[at]
+        if not ours and not theirs:
+            return self.tail == other.tail
+        rows, others = chain(*ours, self.tail), chain(*theirs, other.tail)
+        return all(map(LedgerInfo.__eq__, rows, others))
 
     __hash__ = None  # type: ignore[assignment]  # never a key
 
@@ -555,25 +709,26 @@ class LedgerRows(Sequence[LedgerInfo]):
 def ids_gone(before: LedgerRows, after: LedgerRows) -> list[int]:
     """Ids that one list has and a later one hasn't; segments that both have cost nothing."""
     gone: list[int] = []
+    old, new = {x.ledger_id for x in before.tail}, {x.ledger_id for x in after.tail}
     if before.segments is not after.segments:
-        kept = {x.last_id: x for x in after.segments}
+        kept = {id(x._ids): x for x in after.segments}
         for segment in before.segments:
-            there = kept.get(segment.last_id)
-            if there is None or not there.has_rows_of(segment):
-                gone += [x for x in segment.ids if not after.has(x)]
-    if before.tail != after.tail:
-        left = {x.ledger_id for x in after.tail}
-        ids = (x.ledger_id for x in before.tail)
-        gone += [x for x in ids if x not in left and not after.has(x)]
-    return gone
+            there = kept.pop(id(segment._ids), None)
+            if there is None:
+                old.update(segment.ids)
+            elif there.trimmed > segment.trimmed:
+                gone += segment._ids[segment.trimmed : there.trimmed]
+        for segment in kept.values():
+            new.update(segment.ids)
+    return gone + sorted(old - new)
 
 
-def _without(segment: PackedRows, ids: set[int]) -> PackedRows | None:
+def _without(segment: PackedRows, ids: set[int]) -> list[PackedRows]:
     if len(ids) == len(segment):
-        return None
-    if max(ids) == segment.ids[len(ids) - 1]:  # its first ones
-        return segment.without_first(len(ids))
-    return PackedRows.of([x for x in segment if x.ledger_id not in ids])
+        return []
+    if max(ids) == segment[len(ids) - 1].ledger_id:  # its first ones
+        return [segment.without_first(len(ids))]
+    return segment.replaced(dict.fromkeys(ids))
 
 
 def _id_of(row: LedgerInfo) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from magnetar.managed_ledger.ledger_rows import CHUNK_ROWS
+from magnetar.managed_ledger.ledger_rows import ROWS_A_TURN
 from magnetar.managed_ledger.position import EARLIEST, Position
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ class ReadableRange:
     def pieces(self) -> Iterator[Sequence[ReadableLedger]]:
         """All ledgers, in order, so many at a time as a turn of the loop can bear."""
         for segment in self.packed:
-            yield [
-                ReadableLedger(x.ledger_id, x.entries, x.size, x.closed_ms, x.offload)
-                for x in segment
-                if x.ledger_id >= self.from_ledger
-            ]
-        for start in range(0, len(self.newest), CHUNK_ROWS):
-            yield self.newest[start : start + CHUNK_ROWS]
+            for rows in segment.pieces(segment.slot_from(self.from_ledger)):
+                yield [
+                    ReadableLedger(x.ledger_id, x.entries, x.size, x.closed_ms, x.offload)
+                    for x in rows
+                ]
+        for start in range(0, len(self.newest), ROWS_A_TURN):
+            yield self.newest[start : start + ROWS_A_TURN]
 
     def first_left(self, log: ManagedLedger) -> Position:
         """The first of its entries that is there now; there is none: the one behind the last."""

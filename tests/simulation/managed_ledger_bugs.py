@@ -37,6 +37,7 @@ from magnetar.managed_ledger.cursor_set import CursorSet
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
 from magnetar.managed_ledger.ledger_info_chunks import LedgerInfoChunks, read_list
 from magnetar.managed_ledger.ledger_info_store import LedgerInfoStore
+from magnetar.managed_ledger.ledger_rows import PackedRows
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
 from magnetar.managed_ledger.offload.context import LedgerCopy
 from magnetar.managed_ledger.offload.offload_path import OffloadPath
@@ -499,6 +500,15 @@ def the_node_is_written_before_its_chunk_is_stored(plant: Plant) -> None:
         return self._known[name]
 
     plant.set(LedgerInfoChunks, "_put", put_later)
+
+
+@bug("chunks takeover")
+def rows_that_left_come_back_when_segments_are_joined(plant: Plant) -> None:
+    def joined(cls: type[PackedRows], segments: list[PackedRows]) -> PackedRows:
+        rows: PackedRows = old(cls, [PackedRows(x._columns(), x._copies) for x in segments])
+        return rows
+
+    old = plant.set(PackedRows, "joined", classmethod(joined))
 
 
 @bug("chunks takeover")

@@ -28,6 +28,7 @@ def tiny_chunks(change: Any) -> None:
     """
     change(ledger_rows, "TAIL_ROWS_MAX", 2)
     change(ledger_rows, "CHUNK_ROWS", 2)
+    change(ledger_rows, "JOINED", 2)
     change(trim_path, "DOOMED_MAX", 3)
     change(closing, "DOOMED_MAX", 3)
 

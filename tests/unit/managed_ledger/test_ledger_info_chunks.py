@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import accumulate
 from zlib import crc32
 
 import cramjam
@@ -103,6 +105,114 @@ def test_what_is_cut_from_the_tail_is_not_gone() -> None:
     assert ids_gone(rows, cut) == []
     is_open = LedgerRows([LedgerInfo(1), *map(row, range(2, 9))])
     assert is_open.cut(4) is is_open, "its end isn't known"
+
+
+# Joined and split segments
+
+
+def in_state(number: int, state: int) -> LedgerInfo:
+    """Args:
+    state: of its copy; -1: it has none.
+    """
+    copy = LedgerCopy(number, f"uuid-{number}", "d", {"place": "p"})
+    context = None if state < 0 else OffloadContext(copy, CopyState(state), number, 50)
+    return LedgerInfo(number, 10, 100, 1000 + number, context)
+
+
+def segments_of(*sizes: int, state: int = -1) -> tuple[PackedRows, ...]:
+    ends = list(accumulate(sizes))
+    spans = (range(end - size, end) for end, size in zip(ends, sizes, strict=True))
+    return tuple(PackedRows.of([in_state(n, state) for n in span]) for span in spans)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "joined"),
+    [
+        ((4, 4), (4, 4)),
+        ((4, 4, 4), (12,)),
+        ((3, 4, 1, 4), (8, 4)),
+        ((5, 4, 4, 5), (5, 4, 4, 5)),
+        ((12, 12, 12), (36,)),
+        ((12, 4, 4, 12, 12, 5), (12, 4, 4, 29)),
+        ((36, 36, 36, 4), (36, 36, 36, 4)),
+    ],
+)
+@pytest.mark.parametrize("state", [-1, CopyState.COMPLETE])
+def test_small_segments_that_lie_side_by_side_are_joined(
+    sizes: tuple[int, ...], joined: tuple[int, ...], state: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_rows, "JOINED", 3)
+    rows = LedgerRows([row(1000)], segments_of(*sizes, state=state))
+    found = rows.joined()
+    assert tuple(map(len, found.segments)) == joined
+    assert list(found) == list(rows)
+    assert found == rows
+    assert ids_gone(rows, found) == []
+    assert (found is rows) == (sizes == joined)
+
+
+def test_segments_that_will_change_one_by_one_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_rows, "JOINED", 3)
+    rows = LedgerRows((), segments_of(4, 4, 4, state=CopyState.COMPLETE))
+    assert len(rows.changed([5], lambda x: in_state(5, CopyState.SETTLED)).joined().segments) == 3
+    elsewhere = LedgerCopy(5, "u", "d", {"place": "q"})
+    moved = OffloadContext(elsewhere, CopyState.COMPLETE, 5, 50)
+    changed = rows.changed([4, 5, 6, 7], lambda x: replace(x, offload=moved))
+    assert len(changed.joined().segments) == 3, "they are at another place"
+
+
+def figures(block: PackedRows) -> tuple[object, ...]:
+    sums = (block.size, block.entries, block.copied_size, block.uncopied, block.started, block.only)
+    times = (block.oldest_closed_ms, block.oldest_complete_ms)
+    return (*sums, *times, block.entry_counts, block.sizes, block.ids, list(block))
+
+
+def with_rows(rows: LedgerRows, other: dict[int, LedgerInfo]) -> LedgerRows:
+    return rows.changed(other, lambda x: other[x.ledger_id])
+
+
+async def store_rows(lists: LedgerInfoStore, rows: LedgerRows) -> None:
+    await lists.update(lambda info: info.with_rows(rows))
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_list_that_grows_changes_and_is_trimmed_is_a_plain_list(
+    seed: int, store: EmbeddedMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments are joined and split all the time; what is stored is that list, too."""
+    monkeypatch.setattr(ledger_rows, "JOINED", 3)
+    await store.put(PATH, encode_info(ManagedLedgerInfo(owner="me")))
+    lists, rng = await owner(store), random.Random(seed)
+    plain: list[LedgerInfo] = []
+    is_offloaded, most = seed % 2 == 1, 0
+    for number in range(200):
+        before = lists.info.ledgers
+        plain.append(in_state(number, -1))
+        await store_rows(lists, LedgerRows((*before.tail, plain[-1]), before.segments))
+        if rng.random() < 0.2:  # the first ones go; now and then others
+            first = rng.randrange(3) if len(plain) > 40 else 0
+            gone = {x.ledger_id for x in plain[:first]}
+            gone |= {rng.choice(plain).ledger_id} if rng.random() < 0.1 else set()
+            plain = [x for x in plain if x.ledger_id not in gone]
+            await store_rows(lists, lists.info.ledgers.without(gone))
+        if is_offloaded and rng.random() < 0.5:
+            start, state = rng.randrange(len(plain)), rng.randrange(-1, 4)
+            some = [x.ledger_id for x in plain[start : start + rng.choice((1, 1, 20))]]
+            other = {n: in_state(n, state) for n in some}
+            plain = [other.get(x.ledger_id, x) for x in plain]
+            await store_rows(lists, with_rows(lists.info.ledgers, other))
+        rows = lists.info.ledgers
+        assert list(rows) == plain
+        assert rows == LedgerRows(plain)
+        assert {*before.ids()} - {*rows.ids()} == {*ids_gone(before, rows)}
+        for block in rows.blocks():
+            assert figures(block) == figures(PackedRows.of(list(block)))
+        most = max(most, len(rows.segments))
+        if number % 20 == 0:
+            assert (await owner(store)).info == lists.info
+    assert len(await names(store)) == len(lists.info.ledgers.segments)
+    if not is_offloaded:  # two of each size that is joined, and those of which a row was removed
+        assert most <= 2 + 2 + 200 // 36 + 4
 
 
 # Chunks
