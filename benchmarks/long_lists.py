@@ -203,8 +203,8 @@ async def list_closed(log: ManagedLedger, count: int, *, is_offloaded: bool) -> 
         def listed(info: ManagedLedgerInfo, rows: list[LedgerInfo] = rows) -> ManagedLedgerInfo:
             if info.find(rows[-1].ledger_id) is not None:
                 return info
-            older = PackedRows.of(info.ledgers.tail)  # as ten segments that were joined
-            longer = LedgerRows(rows, (*info.ledgers.segments, older))
+            older = PackedRows.of([*info.ledgers.tail, *rows[:-1]])  # as ten that were joined
+            longer = LedgerRows(rows[-1:], (*info.ledgers.segments, older))
             return log.trimmer.tidy(info.with_rows(longer))
 
         await log.lists.update(listed)

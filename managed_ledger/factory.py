@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from magnetar.bookkeeper.client.replicas import ReadMetrics
 
 ROOT = "/managed-ledgers"
-_ROWS_A_TURN = 64_000  # whose positions are computed at once
+_ROWS_A_TURN = 20_000  # whose positions are computed at once
 
 
 class OwnerTokenSource(Protocol):
