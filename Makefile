@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+DOCS_STAMP := $(VENV)/.set-up-docs
+MERMAID := 11.12.0
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 
-.PHONY: help setup standalone test test-quick check audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
+.PHONY: help setup standalone test test-quick check docs audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -35,6 +37,22 @@ check: $(STAMP)  ## format, lint, types, generated code
 	$(BIN)/ruff check .
 	$(BIN)/mypy .
 	PYTHON=$(BIN)/python scripts/generate_protobuf --check
+
+docs: $(STAMP) $(DOCS_STAMP) build/docs/scripts/mermaid.min.js  ## the site, in build/docs/html; warnings are errors
+	$(BIN)/python scripts/reference_pages.py
+	MAGNETAR_DOCS_SCRIPTS=$(CURDIR)/build/docs/scripts $(BIN)/python -m sphinx -q -W --keep-going -j auto \
+		-d build/docs/doctrees docs build/docs/html
+
+$(DOCS_STAMP): pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $(DOCS_STAMP)
+
+# Draws the pictures in the reader's browser. Its package is for npm; pip has no such one.
+build/docs/scripts/mermaid.min.js:
+	@command -v npm >/dev/null || { echo "make docs needs npm, for mermaid $(MERMAID)"; exit 1; }
+	mkdir -p build/docs/scripts && cd build/docs && npm pack --silent mermaid@$(MERMAID) >/dev/null && \
+		tar -xzf mermaid-$(MERMAID).tgz package/dist/mermaid.min.js && rm mermaid-$(MERMAID).tgz && \
+		mv package/dist/mermaid.min.js scripts/ && rm -r package
 
 audit:  ## make audit [SERVICE=osv | DATABASE=DIR]: dependencies with known advisories (network, or a copy; not in CI)
 ifdef DATABASE
@@ -72,7 +90,7 @@ simulate: $(STAMP)  ## make simulate SEEDS=N [SEED=first]: seeds of the cluster 
 		--ignore tests/simulation/test_planted_bugs.py
 
 simulate-balancer: $(STAMP)  ## make simulate-balancer [SEED=N]: 1,000 brokers, each strategy; half an hour or more. Curves in docs/
-	$(BIN)/python -m tests.simulation.balancer.run docs/load-balancing --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.simulation.balancer.run docs/operate/load-balancing --seed $(or $(SEED),0)
 
 test-failures: $(STAMP)  ## make test-failures [ONLY=text]: every operation on storage that fails at its k-th call, for every k
 	MAGNETAR_FAILURES=all MAGNETAR_FAILURES_ONLY="$(ONLY)" \
@@ -117,7 +135,7 @@ interop-cluster: $(STAMP)  ## Go, Java and Node clients (ONLY=go ...) in a clust
 chart-renderings: $(STAMP)  ## tests/charts/renderings anew, after a change of charts/magnetar; needs helm 3 [HELM=path]
 	$(BIN)/python -m tests.charts.renderings $(or $(HELM),helm)
 
-test-chart: $(STAMP)  ## the chart and a real control plane: KUBE=kube.sh (docs/kubernetes.md), helm 3 [HELM=path]
+test-chart: $(STAMP)  ## the chart and a real control plane: KUBE=kube.sh (docs/guides/kubernetes.md), helm 3 [HELM=path]
 	MAGNETAR_KUBE=$(KUBE) MAGNETAR_HELM=$(or $(HELM),helm) $(BIN)/python -m pytest tests/charts -v
 
 # Network, mounts and processes of its own: whatever the run leaves, the kernel clears away.

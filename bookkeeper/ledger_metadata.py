@@ -6,7 +6,7 @@ holds the entries from its key up to the next key. Every change below is a pure 
 version to the next and is written by compare-and-set (``client/ledger_store.py``). A change that
 answers None has nothing to do; one that raises must not be tried again.
 
-Bytes: docs/formats/ledger-metadata.md. Rules: storage.md 1.2.
+Bytes: docs/formats/ledger-metadata.md. Rules: docs/spec/storage.md, "Ledger states".
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def with_segment(
 
 
 def transition_error(old: LedgerMetadata, new: LedgerMetadata) -> str | None:
-    """Why ``old`` may not become ``new`` (storage.md 1.2), or None: the simulators' judge."""
+    """Why ``old`` may not become ``new`` or None. Simulations use it."""
     fixed = ("ledger_id", "ensemble_size", "write_quorum", "ack_quorum", "password", "digest_type")
     for name in (*fixed, "created_ms", "creator_token"):
         if getattr(old, name) != getattr(new, name):

@@ -8,7 +8,7 @@
             print(entry_id, entry)
 
 A thin layer on ``bookkeeper.client`` for programs that think in single entries; the broker uses
-that package directly, by batches and without a future per append. Guide: docs/ledgers.md.
+that package directly, by batches and without a future per append. Guide: docs/guides/ledgers.md.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ async def connect_ledgers(
 
     Args:
         tls: certificates, when its bookies want TLS.
-        metadata_config: properties with TLS and login of the metadata store (docs/metadata.md).
+        metadata_config: TLS and login of the metadata store (docs/operate/metadata.md).
         placement: which bookies new ledgers get; any, by default.
         pending_bytes_max: appends of one ledger wait while so much of it is unconfirmed.
 

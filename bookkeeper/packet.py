@@ -10,8 +10,8 @@ length      u64   cumulative payload bytes of the ledger, this entry included
 digest      u32   CRC32C over the 32 bytes above and the payload
 ==========  ====  =======================================================================
 
-The payload is the appending layer's head followed by the body (docs/internals.md, section 1). On
-the write path an entry is two buffers, ``packet header + head`` and ``body``, never joined.
+The payload is the appending layer's head followed by the body (docs/internals/contracts.md).
+On the write path an entry is two buffers, ``packet header + head`` and ``body``, never joined.
 """
 
 from __future__ import annotations

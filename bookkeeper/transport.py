@@ -294,7 +294,7 @@ class BookieClient(Protocol):
         ...
 
     async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
-        """What the bookie knows of the state of its data, as JSON (docs/bookies.md).
+        """What the bookie knows of the state of its data, as JSON (docs/operate/bookies.md).
 
         Args:
             scrub: begin to read and check everything it holds, now.

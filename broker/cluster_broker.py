@@ -145,6 +145,6 @@ def tls_files(config: BrokerConfig) -> TlsFiles | None:
 
 
 def run(config: BrokerConfig) -> int:
-    """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md)."""
+    """Run until SIGTERM, SIGINT or a fatal error. Exit codes: docs/internals/failures.md."""
     keep_freed_memory()
     return run_node(config, lambda: ClusterBroker(config))

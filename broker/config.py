@@ -139,7 +139,7 @@ class BrokerConfig(BalancerConfig):
     web_service_port: int = 8080
     metadata_store_url: str = ""  # "": the embedded store in data_dir; zk:host:port/chroot
     configuration_metadata_store_url: str = ""  # must be the same: there is one store for both
-    metadata_store_config_path: str = ""  # properties: TLS and login (docs/metadata.md)
+    metadata_store_config_path: str = ""  # properties: TLS and login (docs/operate/metadata.md)
     metadata_store_session_timeout_millis: int = 30_000
     metadata_store_operation_timeout_seconds: int = 30
     metadata_store_start_timeout_seconds: int = 300  # own key: for one that isn't there yet
@@ -273,7 +273,7 @@ class BrokerConfig(BalancerConfig):
     managed_ledger_cursor_max_entries_per_ledger: int = 50_000
     managed_ledger_cursor_rollover_time_in_seconds: int = 14_400
 
-    # --- copies of closed ledgers elsewhere (docs/offload.md)
+    # --- copies of closed ledgers elsewhere (docs/guides/offload.md)
     managed_ledger_offload_driver: str = ""  # "": none by default; filesystem
     file_system_uri: str = ""  # file:///DIRECTORY of the copies; standalone: dataDir/offloaded
     managed_ledger_offload_max_threads: int = 2  # ledgers that are copied at the same time
@@ -284,7 +284,7 @@ class BrokerConfig(BalancerConfig):
     managed_ledger_offload_max_block_size_in_bytes: int = 64 * 1024 * 1024
     managed_ledger_data_read_priority: str = "tiered-storage-first"
 
-    # --- bookies of a cluster: magnetar broker (docs/bookies.md)
+    # --- bookies of a cluster: magnetar broker (docs/operate/bookies.md)
     bookkeeper_client_timeout_in_seconds: int = 30  # until a silent bookie counts as failed
     # PEM files; TLS is used when one of them is set. Pulsar's keys are bookkeeperTLS...
     bookkeeper_tls_trust_certs_file_path: str = ""  # who signs the bookies' certificates
@@ -315,10 +315,10 @@ class BrokerConfig(BalancerConfig):
     bookkeeper_client_health_check_error_threshold_per_interval: int = 5
     bookkeeper_client_health_check_quarantine_time_in_seconds: int = 1_800
     bookkeeper_client_quarantine_ratio: float = 1.0
-    # reading and writing ledgers (docs/bookies.md)
+    # reading and writing ledgers (docs/operate/bookies.md)
     bookkeeper_client_reorder_read_sequence_enabled: bool = False  # by zone, load and failures
     bookkeeper_network_location: str = ""  # own key: /zone/... of this broker
-    zone: str = ""  # own keys: instead of its parts, as a bookie's (docs/image.md)
+    zone: str = ""  # own keys: instead of its parts, as a bookie's (docs/guides/containers.md)
     upgrade_domain: str = ""
     node_name: str = ""
     zone_label: str = ZONE_LABEL
@@ -362,7 +362,7 @@ class BrokerConfig(BalancerConfig):
     http_requests_limit_enabled: bool = False
     http_requests_max_per_second: float = 100.0  # of each client address
     http_server_gzip_compression_excluded_paths: str = ""  # prefixes, ^patterns; ^.*: never
-    web_service_allowed_hosts: str = ""  # own key: names, *.suffix, *; docs/http.md, "Browsers"
+    web_service_allowed_hosts: str = ""  # own key: names, *.suffix, *
     cors_allowed_origins: str = ""  # own key: comma list or *; "": browsers of other sites may not
     cors_allowed_methods: str = "GET,HEAD,POST,PUT,DELETE,OPTIONS"
     cors_allowed_headers: str = "*"
@@ -379,7 +379,7 @@ class BrokerConfig(BalancerConfig):
     rest_consumer_session_timeout_millis: int = 60_000  # own key: unused this long -> closed
     rest_consumer_buffer_bytes: int = 4 * 1024 * 1024  # own key: undelivered bytes per session
 
-    # --- TLS (docs/security.md): PEM files
+    # --- TLS (docs/guides/security.md): PEM files
     tls_enabled: bool = False  # what old broker.conf files say beside the ports, which count
     broker_service_port_tls: int = -1  # -1: no TLS; 0: any free port
     web_service_port_tls: int = -1
@@ -392,7 +392,7 @@ class BrokerConfig(BalancerConfig):
     tls_ciphers: str = ""  # of TLS 1.2, OpenSSL's or IANA's names; "": good ones
     tls_cert_refresh_check_duration_sec: int = 300  # how often changed files are noticed; 0: never
 
-    # --- who a client is (docs/security.md)
+    # --- who a client is (docs/guides/security.md)
     authentication_enabled: bool = False
     authentication_providers: str = ""  # comma list of token, tls, basic, openid, or Pulsar's names
     anonymous_user_role: str = ""  # of clients that show no credentials; "": they are refused
@@ -423,13 +423,13 @@ class BrokerConfig(BalancerConfig):
     open_id_cache_refresh_after_write_seconds: int = 64_800
     open_id_key_id_cache_miss_refresh_seconds: int = 300
 
-    # --- who this broker is to the others of its cluster (docs/security.md)
+    # --- who this broker is to the others of its cluster (docs/guides/security.md)
     broker_client_tls_enabled: bool = False  # they are asked over HTTPS
     broker_client_trust_certs_file_path: str = ""  # who signs theirs; "": whom the system trusts
     broker_client_authentication_plugin: str = ""  # token, basic, tls, oauth2, or Pulsar's names
     broker_client_authentication_parameters: str = field(default="", repr=False)
 
-    # --- what a client may do (docs/security.md)
+    # --- what a client may do (docs/guides/security.md)
     authorization_enabled: bool = False
     authorization_provider: str = ""
     super_user_roles: str = ""  # comma list; they may do everything

@@ -22,8 +22,8 @@
     ├── AuthenticationError, AuthorizationError
     └── TransactionNotSupportedError
 
-Source of the mapping: wire-protocol 4.21. Free-form messages never hold another error's name: a
-client recognises errors by searching the rendered text for them (wire-protocol 4.22).
+Source of the mapping: docs/spec/wire-protocol.md, "Error codes". A free text never contains
+another error's name, because some clients search it for these names.
 """
 
 from __future__ import annotations

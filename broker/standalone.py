@@ -72,7 +72,7 @@ OpenFiles: TypeAlias = "Callable[[Path], FileSystem]"
 _MIB = 1024 * 1024
 _BOOKIE_ID = "embedded"
 _SWITCH_INTERVAL_S = 0.0005
-"""How long a thread back from a sync waits for a busy loop (architecture 4.1, 1)."""
+"""How long a thread back from a sync waits for a busy loop."""
 _CLOSE_S = 15.0
 """Of the time for a stop, kept for closing whatever a drain takes; half, if that is less."""
 _LATE_S = 2.0
@@ -330,7 +330,7 @@ def run(config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> int:
 
 
 def run_node(config: BrokerConfig, new_node: Callable[[], Standalone]) -> int:
-    """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md)."""
+    """Run until SIGTERM, SIGINT or a fatal error. Exit codes: docs/internals/failures.md."""
     set_up_logging(config)
     faulthandler.enable()  # says where, should a damaged index make LMDB leave its map (SIGBUS)
     raise_file_limit()

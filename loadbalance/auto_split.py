@@ -1,4 +1,6 @@
-"""When a bundle is too large for one broker, and how it is cut (bundles-and-load 7.5). Pure.
+"""When a bundle is too large for one broker, and how it is cut. Pure.
+
+Rules: docs/spec/bundles.md, "Automatic splits".
 
 A bundle splits after it was over a limit for more than three rounds in a row. One with a single
 topic can't be helped that way (partition the topic). How it is cut follows from what is too much:

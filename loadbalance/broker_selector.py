@@ -1,4 +1,6 @@
-"""Which broker takes a bundle that nobody serves (bundles-and-load 6). Pure.
+"""Which broker takes a bundle that nobody serves. Pure.
+
+Rules: docs/spec/bundles.md, "Placement".
 
 Filters narrow the live brokers down, then a strategy chooses. Isolation binds whatever is left;
 every other filter is dropped when nothing would be left.

@@ -1,4 +1,4 @@
-"""When a broker writes a new load report (bundles-and-load 5.3). Pure."""
+"""When a broker writes a new load report: docs/spec/bundles.md, "Load reports". Pure."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def embedded(
     start_timeout_s: float = 30.0,
     **settings: object,
 ) -> EmbeddedBroker:
-    """A broker for the time of a ``with`` (or ``async with``) block; docs/embedding.md.
+    """A broker for the time of a ``with`` (or ``async with``) block; docs/guides/embedding.md.
 
         with magnetar.embedded() as broker:
             client = pulsar.Client(broker.service_url)

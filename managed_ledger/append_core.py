@@ -16,7 +16,8 @@ States, with Pulsar's names for the same in brackets::
                                  append asks again
     STOPPED                      closed, terminated or fenced; see `AppendCore.refusal`
 
-Three rules keep a log in order without gaps or repeats (storage.md 8.4, 8.5):
+Three rules keep a log in order without gaps or repeats (docs/spec/storage.md,
+"Owners of a log" and "Appends to a log"):
 
 - Only the current ledger is written, and it becomes current when it is listed and everything of
   its predecessor is confirmed. So no acknowledged entry can lie behind a lost one.
@@ -138,7 +139,7 @@ Effect: TypeAlias = WriteBatch | CreateLedger | CloseLedger | EndLedger
 
 @dataclass(frozen=True, slots=True)
 class RotationLimits:
-    """When a ledger is full: storage.md 8.6."""
+    """When a ledger is full: docs/spec/storage.md, "Rotation"."""
 
     entries_max: int
     bytes_max: int

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 PROPERTIES_BYTES_MAX = 128 << 10
 """As JSON: they are in the list's node, whose other growth needs the room. Requests of users may
-bring half of it (`docs/stored-values.md`).
+bring half of it (`docs/internals/stored-values.md`).
 """
 _STATE_NAMES = {
     AppendState.NO_LEDGER: "ClosedLedger",

@@ -118,7 +118,7 @@ class ManagedLedgerInfo:
         empty = {x.ledger_id for x in tail if x.closed_ms and not x.entries}
         return self.without(empty) if empty else self
 
-    # Copies (storage.md 8.10): each step changes nothing unless the copy it means is still there.
+    # Copies: each step changes nothing unless the copy it means is still there.
 
     def find(self, ledger_id: int) -> LedgerInfo | None:
         """A listed ledger."""

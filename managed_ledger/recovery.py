@@ -1,8 +1,8 @@
 """Opening a managed ledger: end what an earlier owner left open, then take the list over.
 
-Source: storage.md 8.3, 8.4. Every ledger that isn't known to be closed is recovered, which fences
-it, oldest first; then one compare-and-set of the whole list makes this process the owner. Only
-after that may anything be appended.
+Rules: docs/spec/storage.md, "Owners of a log". Every ledger that isn't known to be closed is
+recovered, which fences it, oldest first; then one compare-and-set of the whole list makes this
+process the owner. Only after that may anything be appended.
 
 A compare-and-set that is refused is settled by reading the list again:
 

@@ -1,4 +1,4 @@
-"""What a managed ledger tells about itself; names and units follow http-api.md 3.5."""
+"""What a managed ledger tells about itself; names and units are Pulsar's."""
 
 from __future__ import annotations
 

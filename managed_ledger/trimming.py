@@ -1,6 +1,7 @@
 """Which ledgers may go: a pure decision over the list, the slowest cursor and the retention.
 
-Source: storage.md 8.8. The answer is always a prefix of the list and never holds its last ledger.
+Rules: docs/spec/storage.md, "Trimming". The answer is always a prefix of the list and never holds
+its last ledger.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ async def connect_store(
     """A session on the store that ``url`` names: "zk:host:port,host:port/chroot".
 
     Args:
-        config_path: properties for TLS and login, see docs/metadata.md.
+        config_path: properties for TLS and login, see docs/operate/metadata.md.
         start_timeout_s: how long to try again while nobody answers, be it that the server's name
             can't be resolved yet; None: as long as for an answer to an operation.
     Raises:

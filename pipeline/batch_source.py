@@ -63,7 +63,7 @@ class SplitPartition(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """``spark.read.format("magnetar")``; see docs/pipeline.md."""
+    """``spark.read.format("magnetar")``; see docs/guides/spark.md."""
 
     def __init__(
         self, cluster: ClusterAccess, columns: tuple[str, ...], options: ReadOptions

@@ -1,7 +1,7 @@
 """What users ask of the source, checked before anything is contacted. Pure.
 
 Names and meanings follow Spark's Kafka source where they are the same; names are case-insensitive,
-as everywhere in Spark. docs/pipeline.md has the table.
+as everywhere in Spark. docs/guides/spark.md has the table.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def records(table: DataFrame, topic: str, **options: object) -> DataFrame:
     """The table with one more column, ``record``: the value as the topic's newest schema has it.
 
     The type is that of the newest version when this is called; each row is decoded by the version
-    it was written with. docs/pipeline.md has the types.
+    it was written with. docs/guides/spark.md has the types.
 
     Args:
         table: or stream, of the format ``magnetar``; needs the columns value and schemaVersion.

@@ -1,7 +1,7 @@
 """What users ask of the sink, checked before anything is contacted. Pure.
 
 Names follow Spark's Kafka sink and Pulsar's clients where they have the same; options and columns
-are case-insensitive, as everywhere in Spark. docs/pipeline.md has the tables.
+are case-insensitive, as everywhere in Spark. docs/guides/spark.md has the tables.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _LOST: Final = (
 
 
 class MagnetarDataSource(DataSource):
-    """Topics as tables and streams; docs/pipeline.md has columns and options."""
+    """Topics as tables and streams; docs/guides/spark.md has columns and options."""
 
     @classmethod
     def name(cls) -> str:
@@ -116,7 +116,7 @@ def read_topics(spark: SparkSession, schema: str | None = None, **options: objec
 
     Args:
         schema: columns that are wanted, as DDL; None: all.
-        options: of the format; docs/pipeline.md.
+        options: of the format; docs/guides/spark.md.
     """
     register(spark)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

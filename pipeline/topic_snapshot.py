@@ -1,7 +1,7 @@
 """Where the messages of one partition are: the answer of ``.../segments``, decoded. Pure.
 
-Layout of the answer: docs/http.md. Ledgers are listed in ascending order and hold nothing above
-``last_confirmed``; the highest one may still be written.
+Layout of the answer: docs/guides/http.md. Ledgers are listed in ascending order and hold nothing
+above ``last_confirmed``; the highest one may still be written.
 """
 
 from __future__ import annotations

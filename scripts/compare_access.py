@@ -38,7 +38,7 @@ NAMES = {
     "cluster": "standalone",
     "bundle": "0x00000000_0x40000000",
 }
-# docs/http-differences.md has the reasons.
+# docs/reference/http-differences.md has the reasons.
 KNOWN = {"createMissedPartitions", "subscriptionAuthMode"}
 
 

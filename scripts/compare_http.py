@@ -6,8 +6,8 @@
 The first is Pulsar, the second Magnetar; an area is a module of ``http_cases``, without one all are
 run. Compared: status, content type, names of X-Pulsar headers, JSON keys and types, the reason.
 Requests run in order on both, in a tenant made for this run. Prints one line each; deliberate
-differences are in docs/http-differences.md and are marked "known" here. Exit code 1 when another
-difference is left. Standard library only, but for the area ``statistics``.
+differences are in docs/reference/http-differences.md and are marked "known" here. Exit code 1
+when another difference is left. Standard library only, but for the area ``statistics``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Each frame is sent on a socket of its own, to a producer, a consumer (pushed to,
 reader (KIND: one of these, or ``parameters``: whether odd ones open the socket). A row tells the
 server's answer, or how it closed, and what the frame had for an effect: the message as a reader
 sees it, or what is left unacknowledged. URLs are those of HTTP. Rows that differ are marked; those
-on purpose are explained in docs/http-differences.md.
+on purpose are explained in docs/reference/http-differences.md.
 """
 
 from __future__ import annotations

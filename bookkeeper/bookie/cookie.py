@@ -1,7 +1,7 @@
 """The cookie: proof that a data directory belongs to this bookie of this cluster.
 
 Kept in the directory (``cookie.json``) and in the metadata store. They must agree, because a bookie
-with the wrong or an empty disk would deny entries it acknowledged (storage.md 5.9). The network
+with the wrong or an empty disk would deny entries it acknowledged. The network
 location is left out of the comparison: it may change when a bookie is rescheduled.
 
 Each start counts up a generation in both, here first and then in the store. So a store that is

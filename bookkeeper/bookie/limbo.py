@@ -1,4 +1,6 @@
-"""Limbo: what a bookie does that knows that it lost data (storage.md 5.10).
+"""Limbo: what a bookie does that knows that it lost data.
+
+Rules: docs/spec/storage.md, "Limbo".
 
 Its "no" would be taken for the truth: together with others it ends a ledger below entries that were
 acknowledged, or lets a fenced writer go on. So a ledger in limbo gets positive answers only; every

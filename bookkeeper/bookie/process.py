@@ -235,7 +235,7 @@ def run(
     auto_recovery: AutoRecoveryPart | None = None,
     placement: PlacementConfig | None = None,
 ) -> int:
-    """Run until SIGTERM, SIGINT or a fatal error; the process's exit code (docs/failures.md).
+    """Run until SIGTERM, SIGINT or a fatal error. Exit codes: docs/internals/failures.md.
 
     Args:
         metrics: makes the page for Prometheus.

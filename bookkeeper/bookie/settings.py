@@ -57,7 +57,7 @@ class BookieSettings(AuthSettingsBase):
     bookie_add_port: int = 0  # own key: adds go on here, without gRPC; 0: any free port; -1: no
     advertised_address: str = ""  # "": the bind address, or the host's name for 0.0.0.0
     metadata_service_uri: str = ""  # zk:host:port,.../chroot, or BookKeeper's zk+...://.../ledgers
-    metadata_store_config_path: str = ""  # Pulsar's key: TLS and login (docs/metadata.md)
+    metadata_store_config_path: str = ""  # Pulsar's key: TLS and login (docs/operate/metadata.md)
     network_location: str = DEFAULT_LOCATION  # own key: /zone/upgrade-domain
     zone: str = ""  # own key: instead of the first part of networkLocation
     upgrade_domain: str = ""  # own key: instead of the second
@@ -134,7 +134,7 @@ class BookieSettings(AuthSettingsBase):
     loop_stall_threshold_millis: int = 0  # own key: longer turns of the loop are told; 0: none
     http_server_enabled: bool = False
     http_server_host: str = ""  # "": bindAddress
-    http_server_allowed_hosts: str = ""  # own key: names, *.suffix, *; docs/http.md, "Browsers"
+    http_server_allowed_hosts: str = ""  # own key: names, *.suffix, *
     http_server_port: int = 8080  # 0: any free port
     cluster_name: str = ""  # own key: label of all series
 

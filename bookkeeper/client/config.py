@@ -36,7 +36,7 @@ class LedgerConfig:
 
 @dataclass(frozen=True, slots=True)
 class HealthConfig:
-    """When a bookie that keeps failing gets no new ledgers for a while (storage.md 6.6).
+    """When a bookie that keeps failing gets no new ledgers for a while.
 
     Attributes:
         enabled: False: failures are remembered, but nobody is put in quarantine.
@@ -88,7 +88,7 @@ class SpeculationConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """How entries are read (storage.md 4.2 to 4.5).
+    """How entries are read.
 
     Attributes:
         reorder: replicas are asked in the order of ``read_order.py``; else in the write set's.
@@ -122,7 +122,7 @@ class ReadConfig:
 
 @dataclass(frozen=True, slots=True)
 class WriteConfig:
-    """How entries are written (storage.md 2.5 to 2.9).
+    """How entries are written.
 
     Attributes:
         explicit_lac_interval_ms: an idle writer tells the bookies its last confirmed entry after

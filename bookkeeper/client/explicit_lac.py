@@ -1,4 +1,4 @@
-"""Tells the bookies how far an idle writer has confirmed (storage.md 2.9).
+"""Tells the bookies how far an idle writer has confirmed.
 
 An entry carries the last confirmed one before it, so the last entry before a pause stays invisible
 to tailing readers until somebody tells the bookies. While adds flow there is one timer per interval

@@ -15,7 +15,7 @@ class FreeSpace:
     """Free bytes of the bookies that accept writes, for placement by weight.
 
     It sleeps until a bookie comes, an answer is due or a failed one is to be asked again: an idle
-    cluster costs one request per bookie and interval (storage.md 6.5).
+    cluster costs one request per bookie and interval.
 
     Args:
         interval_s: how old an answer may get.

@@ -2,7 +2,7 @@
 
 A run of entries is one request, one reply and two lists; per entry there is only a head, a body and
 their digest. Of a striped ledger (E > Qw) several bookies are asked at a time, each for a stripe of
-the run. Rules: storage.md 4.1 to 4.4; where the ledger ends is in ``ledger_tail.py``.
+the run. Rules: docs/spec/storage.md, "Reads"; where the ledger ends: ``ledger_tail.py``.
 """
 
 from __future__ import annotations

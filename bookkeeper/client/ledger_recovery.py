@@ -1,7 +1,7 @@
 """Recovery of a ledger whose writer is gone: where does it end? Calls in, effects out; pure.
 
 The ledger is IN_RECOVERY when this begins, so its writer can change nothing in the metadata. Then
-(storage.md 3.2):
+(docs/spec/storage.md, "Recovery"):
 
 1. Fence. Every bookie of the last segment is asked for its last-add-confirmed, and fences the
    ledger before it answers. Once every write set is covered, the writer can't confirm any more.

@@ -1,7 +1,7 @@
 """Ledger metadata in the metadata store: create, read, compare-and-set loop, delete, list.
 
 The only access to the ``/ledgers`` tree. An operation whose answer was lost is settled by reading
-back: if the store holds just what was written, it succeeded (storage.md 1.3).
+back: if the store holds just what was written, it succeeded.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LedgerRange:
 
 
 def ledger_path(ledger_id: int, root: str = LEDGERS_ROOT) -> str:
-    """Node of a ledger: ten digits cut 2-4-4, or nineteen cut 3-4-4-4-4 (storage.md 1.5)."""
+    """Node of a ledger: ten digits cut 2-4-4, or nineteen cut 3-4-4-4-4."""
     if not 0 <= ledger_id < 2**63:
         raise ValueError(f"not a ledger id: {ledger_id}")
     if ledger_id < _SHORT_IDS_END:

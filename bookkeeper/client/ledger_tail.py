@@ -1,4 +1,6 @@
-"""Where an open ledger ends, as far as a client that isn't its writer can know (storage.md 4.5).
+"""Where an open ledger ends, as far as a client that isn't its writer can know.
+
+Rules: docs/spec/storage.md, "Where an open ledger ends".
 
 Everything learnt is a lower bound: a last-add-confirmed in an intact packet, an explicit one, the
 key of the last segment, and in the end the metadata of the closed ledger. "Nothing new" is a

@@ -1,8 +1,8 @@
 """Quorum writer of one open ledger: calls in, effects out; no clock, socket, task or chance.
 
 ``append`` packs a batch and sends it; answers of bookies move a watermark. A bookie that fails is
-replaced by an ensemble change, which the shell publishes by compare-and-set. Rules: storage.md 2.4
-to 2.8; the queue and its race rules are in ``pending_adds.py``.
+replaced by an ensemble change, which the shell publishes by compare-and-set. Rules:
+docs/spec/storage.md, "Adds"; the queue and its race rules are in ``pending_adds.py``.
 
 When a bookie's failure is acted upon (2.6): before the batch has its quorum, at once; after, the
 failure is only remembered and handled by the next append, before that append is sent.

@@ -7,7 +7,8 @@ The unit is the batch that one append brought: one request per bookie, one bit p
 answer. Nothing here is per entry, except when the ledger is striped (E > Qw) and a bookie's share
 of a batch has to be picked out.
 
-The rules that make ensemble changes safe (storage.md 2.7), and where they are kept:
+The rules that make ensemble changes safe (docs/spec/storage.md, "Ensemble changes"), and where
+they are kept:
 
 * While a slot's failure is being handled nothing completes (``frozen``), so that last confirmed + 1
   stays the right key for the new segment until readers can see it.

@@ -1,7 +1,7 @@
 """Which replica a read asks first: four classes by place, load and failures. Pure.
 
-Storage.md 4.3, from the zone-aware seed: lower latency, and fewer bytes that are paid for between
-zones, also in a system that has run for long and seen failures.
+Rules: docs/spec/storage.md, "Order of reads". Purpose: lower latency, and fewer bytes that are paid
+for between zones, also in a system that has run for long and seen failures.
 
 1. in the client's zone, eligible, few pending requests
 2. in other zones, eligible, few pending requests

@@ -1,6 +1,6 @@
 """Asking one replica after the other, the next one early when the first is slow.
 
-Storage.md 4.2. The first good answer wins. Losers are cancelled, which a transport may use to stop
+The first good answer wins. Losers are cancelled, which a transport may use to stop
 the request, and never heard again.
 """
 

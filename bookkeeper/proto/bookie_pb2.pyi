@@ -402,7 +402,7 @@ class CheckDataReply(_message.Message):
     STATUS_JSON_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     status_json: _builtins.str
-    """docs/bookies.md"""
+    """docs/operate/bookies.md"""
     def __init__(
         self,
         *,

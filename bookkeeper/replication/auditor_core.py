@@ -8,7 +8,7 @@ is *due*: the next audit marks its ledgers. One that returns before that was nev
 always looked at first (``zones.py``): what belongs to a zone that is down, or about to be, keeps
 waiting, whatever its delay says, and it doesn't count as a loss among others. When a zone is back,
 those of its bookies that aren't are given the whole delay from then on, each for itself: they come
-one after the other. Rules: storage.md 7.2, 7.7.
+one after the other. Rules: docs/spec/storage.md, "Repair" and "Lost zones".
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ entries whose remainder lies in ``s - Qw + 1 .. s``. So its share of a fragment 
 runs of Qw entries, one every E; without striping (E = Qw) it is everything, one run. Nothing here
 costs more than the number of runs asked for.
 
-A fragment is *closed* when nobody will ever append to it (storage.md 7.4.3): the ledger is closed,
-or another segment follows and the last-add-confirmed has reached this one's end. The key of the
-last segment tells so: its writer put it at last confirmed + 1. Going by what bookies say instead
-would leave such a fragment open for ever when their LAC lags.
+A fragment is *closed* when nobody will ever append to it (docs/spec/storage.md, "Repair"): the
+ledger is closed, or another segment follows and the last-add-confirmed has reached this one's end.
+The key of the last segment tells so: its writer put it at last confirmed + 1. Going by what bookies
+say instead would leave such a fragment open for ever when their LAC lags.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Repairs one marked ledger: look, copy, look again, clear the marker.
 
-Rounds, each on fresh facts (storage.md 7.4): read marker, metadata and registrations; check the
-ledger; nothing found: clear the marker at the version read first. Otherwise mend what is closed and
-begin again. A bookie that is there, but misses entries or has damaged copies, gets them back from
-the others; one that is gone, or that couldn't take them, is replaced.
+Rounds, each on fresh facts (docs/spec/storage.md, "Repair"): read marker, metadata and
+registrations; check the ledger; nothing found: clear the marker at the version read first.
+Otherwise mend what is closed and begin again. A bookie that is there, but misses entries or has
+damaged copies, gets them back from the others; one that is gone, or that couldn't take them, is
+replaced.
 
 An open last segment that names a bookie which is gone is left to its writer for a grace period.
 After that the ledger is closed by recovery and repaired as a closed one.

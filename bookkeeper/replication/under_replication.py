@@ -9,7 +9,7 @@ as the first one did. So only the holder of the ledger's *lock* clears its marke
 node of the holder's session: while that session lives nobody else can take it, and once it ended
 the store refuses everything that was sent in it.
 
-Paths: storage.md 1.5. Values: docs/formats/auto-recovery.md.
+Paths and values: docs/formats/auto-recovery.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A zone whose bookies vanish together has most likely an outage that ends by itself. Copying all it
 holds into the other zones would move terabytes over paid links, at the worst moment (the seed calls
-it a thundering herd). So that decision is an operator's (storage.md 7.7).
+it a thundering herd). So that decision is an operator's.
 
     UP -- ratio < low watermark, for the settle time --> DOWN      alert rises, switch off
     DOWN -- the switch is off ------------------------> HELD

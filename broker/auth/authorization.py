@@ -40,7 +40,7 @@ class Permission(Enum):
     SUPERUSER = "superuser"
 
 
-# Members of an enum cost 0.1 µs each time they are read (style, section 5).
+# Members of an enum cost 0.1 µs each time they are read.
 _NOTHING, _SUPERUSER = Permission.NOTHING, Permission.SUPERUSER
 _PRODUCE, _CONSUME = Permission.PRODUCE, Permission.CONSUME
 _TENANT_ADMIN = Permission.TENANT_ADMIN

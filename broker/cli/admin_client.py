@@ -3,8 +3,8 @@
 Brokers send calls on to each other (307), so credentials have to go along to other hosts. Nobody
 here can tell a broker of the cluster from another server: the list of brokers is for superusers,
 and would come from whoever sends us on, who has seen the credentials by then. So what is sent on
-must be what brokers send on, the call as it was, and TLS is never left. docs/security.md, "Where
-credentials go".
+must be what brokers send on, the call as it was, and TLS is never left: docs/guides/security.md,
+"Where credentials go".
 """
 
 from __future__ import annotations

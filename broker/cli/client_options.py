@@ -1,4 +1,4 @@
-"""The arguments of ``produce``, ``consume`` and ``read``: pulsar-client's words (http-api 8)."""
+"""The arguments of ``produce``, ``consume`` and ``read``: pulsar-client's words."""
 
 from __future__ import annotations
 

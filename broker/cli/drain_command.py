@@ -1,4 +1,4 @@
-"""``magnetar bookie-drain``: what runs before a bookie is stopped (docs/image.md).
+"""``magnetar bookie-drain``: what runs before a bookie is stopped (docs/guides/containers.md).
 
 Kubernetes runs it as a ``preStop`` hook, beside the bookie, over the bookie's HTTP port.
 """

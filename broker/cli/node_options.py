@@ -87,7 +87,7 @@ def add_broker(parser: argparse.ArgumentParser) -> None:
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Ctrl-C stops all of it in order, a second one kills. The next start on the same --data"
-        " finds everything again. Logs are in DIR/logs. More: docs/cluster.md."
+        " finds everything again. Logs are in DIR/logs. More: docs/guides/cluster.md."
     )
     add = parser.add_argument
     add("--brokers", type=int, metavar="N", default=3, help="how many (default: 3)")

@@ -1,4 +1,4 @@
-"""The reference part of docs/cli.md: ``python -m magnetar.broker.cli.reference FILE``."""
+"""The reference part of docs/reference/cli.md: ``python -m magnetar.broker.cli.reference FILE``."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Arguments:
         if text is None:
             return ""
         segment = _segment(name, str(text))
-        # Decoded twice below topics (http-api trap 11), once below namespaces.
+        # Decoded twice below topics, once below namespaces.
         twice = name == "subscription" and "topic" in self.positionals
         return quote(segment, safe="") if twice else segment
 

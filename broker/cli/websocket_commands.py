@@ -1,4 +1,4 @@
-"""``produce``, ``consume`` and ``read`` over WebSocket: URLs that begin with ws (http-api 6)."""
+"""``produce``, ``consume`` and ``read`` over WebSocket: URLs that begin with ws."""
 
 from __future__ import annotations
 

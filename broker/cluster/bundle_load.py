@@ -92,7 +92,7 @@ async def split_points(
 
 
 async def loads_by_bundle(service: BrokerService) -> dict[str, dict[str, Any]]:
-    """NamespaceBundleStats of every owned bundle with loaded topics (http-api 3.3)."""
+    """NamespaceBundleStats of every owned bundle with loaded topics."""
     answer: dict[str, dict[str, Any]] = {}
     for number, topic in enumerate(list(service.topics.values()), 1):
         bundle = await service.bundles.bundle_of(str(topic.name))

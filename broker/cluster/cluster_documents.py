@@ -1,7 +1,7 @@
 """Documents about the cluster's machines, kept for operators and for placement.
 
 Failure domains and isolation policies of a cluster, racks of bookies, quotas of bundles: JSON at
-Pulsar's paths (bundles-and-load 1), every change a compare-and-set.
+Pulsar's paths, every change a compare-and-set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this broker says of its load: Pulsar's LocalBrokerData (bundles-and-load 5.3).
+"""What this broker says of its load: Pulsar's LocalBrokerData.
 
 CPU and network are differences between two looks, so they are those since the last report.
 """

@@ -1,6 +1,7 @@
 """Authentication of one connection of the binary protocol: CONNECT, and renewal while it lives.
 
-Rules: wire-protocol 3.1 and 3.4; ServerCnx.handleConnect and refreshAuthenticationCredentials.
+Rules: docs/spec/wire-protocol.md, "Handshake"; ServerCnx.handleConnect and
+refreshAuthenticationCredentials.
 """
 
 from __future__ import annotations

@@ -472,7 +472,7 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._paused)
 
     async def check_liveness(self) -> bool:
-        """PING; whether any byte came back in time (wire-protocol 4.19). Closes the dead one."""
+        """PING; whether any byte came back in time. Closes the dead one."""
         if self.closed:
             return False
         future: asyncio.Future[bool] = self._loop.create_future()

@@ -1,4 +1,4 @@
-"""Handlers of the commands that consumers send (wire-protocol 4.6 to 4.14)."""
+"""Handlers of the commands that consumers send."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Pending:
 
 
 def _signed(number: int) -> int:
-    """-1 and 2**63 - 1 mean earliest and latest in unsigned fields (trap 17)."""
+    """-1 and 2**63 - 1 mean earliest and latest in unsigned fields."""
     return number - _U64 if number >= _TOP_BIT else number
 
 
@@ -125,7 +125,7 @@ def on_subscribe(connection: Connection, command: pb.CommandSubscribe) -> None:
 
 
 def _checked_request(topic: TopicName, command: pb.CommandSubscribe) -> SubscribeRequest:
-    """The checks that need no topic, in the order of wire-protocol 4.6."""
+    """The checks that need no topic: docs/spec/wire-protocol.md, "SUBSCRIBE"."""
     if not command.subscription.strip():
         raise NamingError("Empty subscription name")
     for text in (command.subscription, command.consumer_name):
@@ -204,7 +204,7 @@ def on_flow(connection: Connection, command: pb.CommandFlow) -> None:
 def on_ack(connection: Connection, command: pb.CommandAck) -> None:
     consumer = _consumer(connection, command.consumer_id)
     if consumer is None:
-        return  # wire-protocol 4.9: dropped without an answer
+        return  # an unknown consumer gets no answer
     done: AckDone | None = None
     if command.HasField("request_id"):
         request_id = command.request_id
@@ -343,7 +343,7 @@ def _ack_response(
     reply = command.ackResponse
     reply.consumer_id = consumer_id
     reply.request_id = request_id
-    if error is not None:  # both fields: Go looks at the message, C++ at the error (trap 7)
+    if error is not None:  # both fields: Go looks at the message, C++ at the error
         reply.error = error.wire_code if isinstance(error, BrokerError) else pb.PersistenceError
         reply.message = str(error) or type(error).__name__
     connection.send(command)
@@ -485,7 +485,7 @@ async def _last_message_id(connection: Connection, consumer: Consumer, request_i
 
 
 async def _fill_last(subscription: PersistentSubscription, last: pb.MessageIdData) -> None:
-    """The last entry a consumer will ever see: markers are stepped over (trap 25)."""
+    """The last entry a consumer will ever see: markers are stepped over."""
     ledger = subscription.ledger
     position = ledger.last_confirmed
     while position[1] >= 0:

@@ -1,8 +1,8 @@
 """PARTITIONED_METADATA, LOOKUP, GET_TOPICS_OF_NAMESPACE and the topic list watchers.
 
-Failures of the first two use their own response types: some clients ignore ERROR for them
-(wire-protocol 9, trap 6). Trouble with a single topic is MetadataError there, since ServiceNotReady
-makes every client drop the whole connection (trap 13).
+Failures of the first two use their own response types: some clients ignore ERROR for them.
+Trouble with a single topic is MetadataError there, since ServiceNotReady makes every client drop
+the whole connection.
 """
 
 from __future__ import annotations
@@ -189,10 +189,10 @@ async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: 
         if answer is None:
             raise BrokerMetadataError(f"Nobody serves {name} now")
         broker: BrokerLookup | None = answer.broker
-        if listener := command.advertised_listener_name:  # "" means unset (trap 32)
+        if listener := command.advertised_listener_name:  # "" means unset
             broker = answer.broker.by_listener(listener)
         if broker is None:
-            # One of the texts that C++ clients forgive (trap 13)
+            # One of the texts that C++ clients forgive
             raise ServiceNotReadyError(f"the broker do not have {listener} listener")
     except BrokerError as error:
         reply_lookup_error(connection, command.request_id, error)

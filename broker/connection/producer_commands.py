@@ -1,4 +1,4 @@
-"""PRODUCER and CLOSE_PRODUCER (wire-protocol 4.4, 4.11). SEND is in send_path.py."""
+"""PRODUCER and CLOSE_PRODUCER. SEND is in send_path.py."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _request(
     request_id = command.request_id
 
     def on_ready(producer: Producer, error: BrokerError | None) -> None:
-        """The second answer to the same request, when the wait is over (trap 23)."""
+        """The second answer to the same request, when the wait is over."""
         if connection.producers.get(producer.producer_id) is not producer:
             return
         if error is None:
@@ -123,7 +123,7 @@ def _request(
         epoch=command.epoch,
         user_provided_name=command.user_provided_producer_name,
         access_mode=command.producer_access_mode,
-        # Some clients send an epoch with Shared as well: it means nothing there (trap 33)
+        # Some clients send an epoch with Shared as well: it means nothing there
         topic_epoch=command.topic_epoch
         if command.HasField("topic_epoch") and command.producer_access_mode != pb.Shared
         else None,

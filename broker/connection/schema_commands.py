@@ -1,7 +1,7 @@
-"""GET_SCHEMA and GET_OR_CREATE_SCHEMA (wire-protocol 4.17).
+"""GET_SCHEMA and GET_OR_CREATE_SCHEMA.
 
 Failures use the commands' own response types, code and text together: the official clients look
-for nothing else there (wire-protocol 9, traps 5 and 6).
+for nothing else there.
 """
 
 from __future__ import annotations

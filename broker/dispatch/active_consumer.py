@@ -1,4 +1,4 @@
-"""Which consumer of a Failover subscription is active (wire-protocol 6.2).
+"""Which consumer of a Failover subscription is active.
 
 Only consumers of the best priority level are eligible, sorted by name. A partition picks by its
 index, so that partitions spread; any other topic by a consistent hash ring, with 100 points for

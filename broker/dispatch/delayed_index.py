@@ -47,7 +47,7 @@ class DelayedIndex:
     """Positions by due time, never early. Not strict: up to an eighth of a tick late, in turn for
     fewer times to wake at.
 
-    wire-protocol 7.2 would allow a whole tick early, but applications take the time they asked for
+    Pulsar allows a whole tick too early, but applications take the time they asked for
     as a lower bound (the Go client's own tests do), and waking at the due time costs no more.
 
     Invariants: the times of ``_runs``, one run after the other, ascend; no run is empty;

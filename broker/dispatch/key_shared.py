@@ -1,7 +1,7 @@
-"""Key_Shared: all entries of a key go to one consumer at a time, in order (wire-protocol 6.4).
+"""Key_Shared: all entries of a key go to one consumer at a time, in order.
 
-Calls in, effects out. Pending entries, acknowledgments and redelivery are those of Shared; what is
-added is the slot. Invariants:
+Rules: docs/spec/wire-protocol.md, "Key_Shared". Calls in, effects out. Pending entries,
+acknowledgments and redelivery are those of Shared; what is added is the slot. Invariants:
 
 - at most one consumer has pending entries of a slot (unless out-of-order delivery is allowed);
 - an entry that can't be sent now is stuck, and with it every later entry of its slot; other slots

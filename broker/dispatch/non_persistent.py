@@ -1,5 +1,6 @@
-"""Dispatch without storage: what nobody can take now is dropped and counted (wire-protocol 6.5).
+"""Dispatch without storage: what nobody can take now is dropped and counted.
 
+Rules: docs/spec/wire-protocol.md, "Non-persistent topics".
 Calls in, effects out; no clock, socket or task.
 """
 

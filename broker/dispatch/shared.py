@@ -5,7 +5,7 @@ is in exactly one place: pending at a consumer, waiting for one (chunks), in the
 bitmaps per ledger), or in the delayed index. Only batches (a message count other than 1) and
 redelivered entries cost a dict item.
 
-Rules: wire-protocol 6.3.
+Rules: docs/spec/wire-protocol.md, "Shared".
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Exclusive and Failover: one consumer at a time gets every entry, in order (wire-protocol 6.2).
+"""Exclusive and Failover: one consumer at a time gets every entry, in order.
 
+Rules: docs/spec/wire-protocol.md, "Single active consumer".
 Calls in, effects out; no clock, socket or task. There are no pending entries to keep: the cursor
 knows what is acknowledged, and a rewind sends the rest again.
 """

@@ -84,8 +84,8 @@ async def _topic(request: Request) -> TopicName:
 
 async def _subscription(request: Request) -> str:
     name = form_decode(request.path_params["subscription"])
-    # Pulsar decodes twice below topics (http-api 1.2), where the Go client encodes twice, and once
-    # below namespaces: tried with `a%252Fb` in each place.
+    # Pulsar decodes twice below topics, where the Go client encodes twice, and once below
+    # namespaces: tried with `a%252Fb` in each place.
     return form_decode(name) if "topic" in request.path_params else name
 
 

@@ -84,7 +84,7 @@ class Member:
 
 
 def how_it_ended(code: int) -> str:
-    """An exit code in words: those of our own processes are in docs/failures.md."""
+    """An exit code in words: those of our own processes are in docs/internals/failures.md."""
     if code >= 0:
         return f"exit {code}"
     try:

@@ -1,6 +1,6 @@
 """What holds for a topic: its own policies, over its namespace's, over the broker's settings.
 
-Documents hold policies under the names of Pulsar's Policies object (http-api 3.2). A namespace's
+Documents hold policies under the names of Pulsar's Policies object. A namespace's
 document has rates by cluster; a topic's document is ``{"local": {...}, "global": {...}}``, where
 ``local`` wins, with the same names and rates as they are.
 

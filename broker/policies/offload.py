@@ -1,4 +1,4 @@
-"""The policies of copies of ledgers elsewhere: Pulsar's OffloadPolicies (http-api 3.2).
+"""The policies of copies of ledgers elsewhere: Pulsar's OffloadPolicies.
 
 One object of the namespace or the topic holds them; the thresholds and the lag of a namespace also
 have paths of their own, which write into it. What holds is decided field by field: topic,

@@ -1,4 +1,4 @@
-"""Backlog quotas: their value, and that they agree with retention (http-api 3.2, trap 28)."""
+"""Backlog quotas: their value, and that they agree with retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects that policies are, field by field, with what Pulsar checks of them (http-api 3.2)."""
+"""The objects that policies are, field by field, with what Pulsar checks of them."""
 
 from __future__ import annotations
 

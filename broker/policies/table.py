@@ -1,4 +1,4 @@
-"""Every policy of a namespace or a topic: one row each (http-api 2.3, 2.6).
+"""Every policy of a namespace or a topic: one row each.
 
 A row says under which name a document holds the policy, what its values are, what holds while
 nobody sets it, under which paths it is read and written, and, where the feature behind it does not

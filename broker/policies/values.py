@@ -1,8 +1,8 @@
 """The kinds of values that policies have: how each is read, what it is refused for, how it looks.
 
 ``parse`` turns JSON that a client sent into what is stored, with every field that Pulsar answers
-with (http-api 3.2), or raises PolicyError. Unknown fields are ignored, absent and null ones
-get their default: clients may be newer or older than this broker.
+with, or raises PolicyError. Unknown fields are ignored, absent and null ones get their default:
+clients may be newer or older than this broker.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Number(ValueKind):
 @dataclass(frozen=True, slots=True)
 class Flag(ValueKind):
     def parse(self, value: Any, where: str) -> bool:
-        # Clients send the text "true" as well (http-api, trap 42).
+        # Clients send the text "true" as well.
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
         if not isinstance(value, bool):

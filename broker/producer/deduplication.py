@@ -1,4 +1,6 @@
-"""A stored topic that drops what its producers send again (wire-protocol 7.1).
+"""A stored topic that drops what its producers send again.
+
+Rules: docs/spec/wire-protocol.md, "Deduplication".
 
 What is known of the producers survives the broker: every thousand entries it is stored with the
 cursor ``pulsar.dedup``, as the properties that go with its mark-delete position, and the entries

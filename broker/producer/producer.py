@@ -53,7 +53,7 @@ class ProducerSink(Protocol):
         """The client may go on as far as this limit goes; an unknown one is ignored."""
 
     async def check_liveness(self) -> bool:
-        """Whether the client behind this sink still answers (wire-protocol 4.19)."""
+        """Whether the client behind this sink still answers."""
 
 
 @dataclass(slots=True)
@@ -188,7 +188,7 @@ class Producer:
         self.checked = encryption or delay_max_ms > 0 or message_bytes_max > 0
 
     def stats(self) -> dict[str, Any]:
-        """PublisherStats in Pulsar's shape (http-api 3.4)."""
+        """PublisherStats in Pulsar's shape."""
         _, messages, size, chunks = self.rates.rates
         # What a producer sends is taken whole; drops are the subscriptions'.
         drops = {} if self.topic.persistent else {"msgDropRate": 0.0}

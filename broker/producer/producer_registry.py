@@ -1,7 +1,7 @@
 """Who may produce to a topic: names, access modes, the exclusive owner and its queue.
 
 Pure: the topic asks what to do, does it (liveness probes, persisting the epoch, closing clients),
-and tells the outcome. Source: wire-protocol 4.4.
+and tells the outcome. Rules: docs/spec/wire-protocol.md, "PRODUCER".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The SENDs of one read are collected per producer and handed to its topic as one batch when the read
 is done. Receipts and errors of a producer leave in the order of its SENDs, since clients match them
-with the front of a queue (wire-protocol 9, traps 8 and 11): an error waits for the receipts of the
+with the front of a queue: an error waits for the receipts of the
 messages in front of it.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RECENTLY_CLOSED_MS: Final = 30_000
-"""SENDs that crossed our CLOSE_PRODUCER are ignored this long (wire-protocol 4.5, trap 28)."""
+"""SENDs that crossed our CLOSE_PRODUCER are ignored this long."""
 
 _CHECKED: Final = 0x0E01
 _checked_head = Struct(">HII").unpack_from  # magic, checksum, size of the metadata
@@ -157,7 +157,7 @@ class SendPath:
                 return None
             raise MalformedFrameError(f"SEND to unknown producer {producer_id}")
         if producer.topic.fenced or producer.waiting or producer.leaving:
-            # The client is about to be told to reconnect, and resends (trap 12).
+            # The client is about to be told to reconnect, and resends.
             return None
         batch = self._batches[producer_id] = PublishBatch(producer, [], [], [], [])
         return batch
@@ -299,7 +299,7 @@ class SendPath:
     # --- producers that end
 
     def close_producer(self, producer: Producer) -> None:
-        """The broker ends a producer: the id is free again before the client is told (trap 27)."""
+        """The broker ends a producer: the id is free again before the client is told."""
         connection = self._connection
         if connection.producers.get(producer.producer_id) is not producer or connection.closed:
             return
@@ -335,7 +335,7 @@ class SendPath:
 def _with_checksum(body: memoryview) -> tuple[bytes, int]:
     """A body that came without a checksum, with one; and the size of its metadata.
 
-    Consumers of some clients refuse entries without one (trap 4).
+    Consumers of some clients refuse entries without one.
     Raises:
         MalformedFrameError: too short for what it begins with.
     """

@@ -3,7 +3,7 @@
 A producer's ids ascend. Of each name two are remembered: the highest that was given to the log, and
 the highest that is known to be in it. What comes is *stored* when its id isn't above the second,
 *undecided* when it is between the two (its first copy is on its way, and may yet fail), and *new*
-above both (wire-protocol 7.1).
+above both.
 """
 
 from __future__ import annotations

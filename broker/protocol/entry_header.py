@@ -116,7 +116,7 @@ def make_header(metadata: MessageMetadata, payload_bytes: int = _U32_MAX) -> byt
 def sticky_hash(metadata: MessageMetadata) -> int:
     """31-bit Murmur3 of the sticky key: ordering key, else partition key, else ``producer-seq``.
 
-    Source: wire-protocol 6.4 (Pulsar 4.x).
+    Source: docs/spec/wire-protocol.md, "Key_Shared".
     """
     if metadata.HasField("ordering_key"):
         key: bytes | str = metadata.ordering_key

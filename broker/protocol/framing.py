@@ -8,7 +8,7 @@ Layouts (all integers big-endian):
 
 ``total`` counts the bytes after itself. The CRC covers metadata size, metadata and payload.
 Everything from 0x0e01 on is what the broker stores and delivers unchanged.
-Source: wire-protocol 1.1.
+Source: docs/spec/wire-protocol.md, "Frames".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Topic names: parsing, canonical form, partitions, the managed ledger's name.
 
-Source: wire-protocol 8.1.
+Source: docs/spec/wire-protocol.md, "Topic names".
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class TopicName:
 
     @property
     def is_system(self) -> bool:
-        """Topics that lists and watchers leave out (wire-protocol 8.3)."""
+        """Topics that lists and watchers leave out."""
         local = self.base.local
         return (
             local in _SYSTEM_LOCALS_EXACT

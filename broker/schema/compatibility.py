@@ -23,7 +23,7 @@ from magnetar.broker.schema.protobuf_native import root_message
 
 
 class Strategy(Enum):
-    """How a new version must relate to older ones (namespace policy, http-api 3.2)."""
+    """How a new version must relate to older ones (a policy of the namespace)."""
 
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
     ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"

@@ -110,7 +110,7 @@ def fill_wire(target: pb.Schema, name: str, definition: SchemaDefinition) -> Non
 
 
 def version_bytes(version: int | None) -> bytes:
-    """The version as clients carry it: 8 bytes big-endian; empty: there is none (trap 43)."""
+    """The version as clients carry it: 8 bytes big-endian; empty: there is none."""
     return b"" if version is None else _VERSION.pack(version)
 
 

@@ -1,4 +1,4 @@
-"""KEY_VALUE definitions: two schemas in one (wire-protocol 4.17). Pure."""
+"""KEY_VALUE definitions: two schemas in one. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The schema registry: histories of schema versions in the metadata store.
 
 A schema belongs to a topic's base name (``tenant/namespace/topic``): all partitions share it, and
-so do a persistent and a non-persistent topic of one name (wire-protocol 4.17).
+so do a persistent and a non-persistent topic of one name.
 """
 
 from __future__ import annotations

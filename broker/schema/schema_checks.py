@@ -1,4 +1,4 @@
-"""Producers and consumers with schemas, as a topic lets them in (wire-protocol 4.4, 4.6, 4.17)."""
+"""Producers and consumers with schemas, as a topic lets them in."""
 
 from __future__ import annotations
 

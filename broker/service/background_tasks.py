@@ -195,7 +195,7 @@ class BackgroundTasks:
                         logger.info("%s %s: deleted, unused for %d min", topic.name, name, minutes)
 
     async def delete_inactive(self, now_ms: int) -> None:
-        """Delete topics without producers and subscriptions for long enough (wire-protocol 7.3)."""
+        """Delete topics without producers and subscriptions for long enough."""
         frequency_s = self._service.config.broker_delete_inactive_topics_frequency_seconds
         with self._inactive.round() as each:
             async for topic in self._topics(_INACTIVE_AT_ONCE):

@@ -491,7 +491,7 @@ class BrokerService:
         return await self.directory.partitions(name)
 
     async def partitions_for_client(self, name: TopicName, *, create: bool) -> int:
-        """What PARTITIONED_METADATA answers (wire-protocol 4.2), creating what it may create.
+        """What PARTITIONED_METADATA answers, creating what it may create.
 
         Raises:
             TopicNotFoundError: absent, and not to be created.

@@ -1,6 +1,6 @@
 """Tenants, namespaces, clusters and partitioned topics: JSON at Pulsar's paths in the store.
 
-Documents are kept as Pulsar's, field by field (http-api 3.1, 3.2); fields this broker doesn't use
+Documents are kept as Pulsar's, field by field; fields this broker doesn't use
 are stored and served unchanged. Reads are cached and repaired by the store's events.
 """
 

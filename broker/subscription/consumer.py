@@ -60,12 +60,12 @@ class ConsumerSink(Protocol):
         """The broker ends the consumer: tell the client; it is unregistered already."""
 
     async def check_liveness(self) -> bool:
-        """Whether the client behind this sink still answers (wire-protocol 4.19)."""
+        """Whether the client behind this sink still answers."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SubscribeRequest:
-    """What a client asked for in SUBSCRIBE (wire-protocol 4.6), or a WebSocket or REST call."""
+    """What a client asked for in SUBSCRIBE, or a WebSocket or REST call."""
 
     subscription: str
     sub_type: int = EXCLUSIVE
@@ -168,7 +168,7 @@ class Consumer(ConsumerState):
         return 0.0 if self.chunk_rates is None else self.chunk_rates.rates[0]
 
     def stats(self) -> dict[str, Any]:
-        """ConsumerStats in Pulsar's shape (http-api 3.4)."""
+        """ConsumerStats in Pulsar's shape."""
         rate_out, throughput, rate_redeliver, rate_ack = self.rates.rates
         per_entry = self.messages_out // self.entries_out if self.entries_out else 0
         return {

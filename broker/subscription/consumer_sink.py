@@ -65,7 +65,7 @@ class BinaryConsumerSink:
             self.connection.send(command)
 
     def notify_end_of_topic(self, consumer: Consumer) -> None:
-        # C++ and Go close the connection on this command (trap 1).
+        # C++ and Go close the connection on this command.
         is_java = self.client_version.startswith("Pulsar-Java")
         if is_java and self.connection.protocol_version >= _END_OF_TOPIC_VERSION:
             command = pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC)
@@ -75,7 +75,7 @@ class BinaryConsumerSink:
     def close_consumer(self, consumer: Consumer) -> None:
         self.detach()
         connection = self.connection
-        # First forget the id: the client subscribes again with the same one (trap 27).
+        # First forget the id: the client subscribes again with the same one.
         if connection.consumers.get(self.consumer_id) is consumer:
             del connection.consumers[self.consumer_id]
         if connection.closed:

@@ -364,7 +364,7 @@ class PersistentSubscription(Subscription):
         if not any(ack_set):
             self.acknowledge(consumer, (position,), on_durable)
             return
-        if not self._batch_acks:  # wire-protocol 4.9: not kept, the whole batch comes again
+        if not self._batch_acks:  # not kept, the whole batch comes again
             if on_durable is not None:
                 on_durable(None)
             return
@@ -495,7 +495,7 @@ class PersistentSubscription(Subscription):
         if self.fenced or self._opened is not None:
             raise SubscriptionFencedError("Subscription is fenced: another reset is under way")
         self._opened = asyncio.get_running_loop().create_future()
-        # Clients drop what they prefetched only when their consumer is closed (trap 14).
+        # Clients drop what they prefetched only when their consumer is closed.
         self.disconnect_all()
 
     def _end_reset(self) -> None:

@@ -36,7 +36,7 @@ async def start_position(ledger: ManagedLedger, request: SubscribeRequest, now_m
     """The first position a NEW cursor of this request delivers: rollback, start id or initial.
 
     EARLIEST and LATEST are possible answers; a durable request ignores its start id. A start id
-    beyond the end falls back to the initial position (wire-protocol 4.6).
+    beyond the end falls back to the initial position.
     """
     if request.rollback_seconds > 0:
         since_ms = now_ms - request.rollback_seconds * 1000

@@ -94,7 +94,7 @@ class Subscription(ABC):
     # --- consumers
 
     async def add_consumer(self, request: SubscribeRequest, sink: ConsumerSink) -> Consumer:
-        """Check a request against the connected consumers (wire-protocol 4.6, 9-13), register it.
+        """Check a request against the connected consumers and register it.
 
         Waits while the subscription is being reset, and for the probe of an exclusive rival.
 
@@ -275,7 +275,7 @@ class Subscription(ABC):
     ) -> None:
         """Everything up to ``position`` is done; with an ack set, of that entry only a part.
 
-        On Shared and Key_Shared it is ignored and reported as done (wire-protocol 4.9).
+        On Shared and Key_Shared it is ignored and reported as done.
         """
 
     @abstractmethod
@@ -296,7 +296,7 @@ class Subscription(ABC):
 
     @abstractmethod
     async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:
-        """Disconnect the consumers and continue at ``position`` (wire-protocol 4.12)."""
+        """Disconnect the consumers and continue at ``position``."""
 
     @abstractmethod
     async def reset_to_time(self, publish_time_ms: int) -> None:
@@ -335,7 +335,7 @@ class Subscription(ABC):
 
     @abstractmethod
     def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
-        """SubscriptionStats in Pulsar's shape (http-api 3.4).
+        """SubscriptionStats in Pulsar's shape.
 
         Args:
             with_consumers: false leaves the list of consumers empty, and with it out what takes

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NonPersistentTopic(Topic):
-    """Fans entries out at once; every receipt carries the id (0, 0) (wire-protocol 6.5)."""
+    """Fans entries out at once; every receipt carries the id (0, 0)."""
 
     def publish(self, producer: Producer, batch: PublishBatch) -> None:
         if self.fenced:

@@ -242,7 +242,7 @@ class PersistentTopic(Topic):
             sink.publish_failed(batch, offset, count, TopicFencedError("Topic is being terminated"))
             return
         # Nothing behind a lost entry may be stored: the clients are told to come back and resend
-        # everything from the first unanswered one on (wire-protocol 9, trap 12).
+        # everything from the first unanswered one on.
         sink.publish_failed(batch, offset, count, TopicFencedError(str(error)))
         self._on_storage_failure(error)
 

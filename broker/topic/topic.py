@@ -93,7 +93,7 @@ class Topic(ABC):
         """Register a producer (checks, access mode, epoch). ``waiting`` on the result: queued.
 
         Raises:
-            BrokerError: as wire-protocol 4.4 lists.
+            BrokerError: as docs/spec/wire-protocol.md, "PRODUCER", lists.
         """
         self._check_open()
         if self.terminated:
@@ -139,7 +139,7 @@ class Topic(ABC):
         )
 
     async def _free_name(self, producer: Producer) -> None:
-        """Make the name available, or raise (wire-protocol 4.4, "Duplicate producer_name")."""
+        """Make the name available, or raise."""
         while (other := self.registry.same_name(producer.name)) is not None:
             if other.sink is producer.sink:
                 if other.producer_id != producer.producer_id or producer.epoch <= other.epoch:
@@ -287,7 +287,7 @@ class Topic(ABC):
         """Create or open the subscription and add a consumer to it.
 
         Raises:
-            BrokerError: as wire-protocol 4.6 lists.
+            BrokerError: as docs/spec/wire-protocol.md, "SUBSCRIBE", lists.
         """
         self._check_open()
         name = request.subscription
@@ -509,7 +509,7 @@ class Topic(ABC):
         return {"publishRateLimitedTimes": self.rate_limits.publish_limited_times}
 
     def stats(self) -> dict[str, Any]:
-        """TopicStats in Pulsar's shape (http-api 3.4)."""
+        """TopicStats in Pulsar's shape."""
         return topic_stats(self)
 
 

@@ -117,7 +117,7 @@ class TopicDirectory:
         return None if record is None else int(record.get("partitions", 0))
 
     async def partitions_for_client(self, name: TopicName, *, create: bool) -> int:
-        """Source: wire-protocol 4.2, rows 5 to 8."""
+        """Source: docs/spec/wire-protocol.md, "PARTITIONED_METADATA"."""
         if (count := await self.partitions(name)) is not None:
             return count
         if await self.exists(name) or name.is_partition:

@@ -63,7 +63,7 @@ def _text(error: Exception) -> str:
 
 
 def topics_hash(topics: Iterable[str]) -> str:
-    """Source: wire-protocol 4.15; ``00000000`` for an empty list."""
+    """Source: docs/spec/wire-protocol.md, "Lists of topics"."""
     return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()
 
 

@@ -218,7 +218,7 @@ class TopicLoader:
         return topic
 
     async def _check_partition(self, name: TopicName) -> bool:
-        """Whether the name is a partition of an existing partitioned topic (wire-protocol 8.1).
+        """Whether the name is a partition of an existing partitioned topic.
 
         Raises:
             NotAllowedError: a partition beyond the count, or the partitioned topic's own name.

@@ -1,4 +1,4 @@
-"""TopicStats in Pulsar's shape (http-api 3.4)."""
+"""TopicStats in Pulsar's shape."""
 
 from __future__ import annotations
 

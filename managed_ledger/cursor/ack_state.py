@@ -487,7 +487,7 @@ class AckState:
         last one the state is in the making, and nothing else may be asked of it.
 
         A mark-delete beyond the end goes to the end, one in a trimmed ledger counts as is: the next
-        existing entry follows it (storage.md 9.5).
+        existing entry follows it.
         """
         self.mark_delete = min(image.mark_delete, self._log.last_confirmed)
         self.properties = dict(image.properties) if image.properties else NO_ITEMS

@@ -44,7 +44,7 @@ async def recover_image(ledger: ManagedLedgerView, name: str, node: CursorNode) 
 
     Falls back to the position in the node, which is an older one, only if the cursor ledger is
     definitely lost: its metadata is gone, or it is empty. Anything else fails the open, because a
-    bookie that is away for a minute must not rewind a subscription (storage.md 9.5).
+    bookie that is away for a minute must not rewind a subscription.
 
     REQUIRES: the node was claimed before; the ledger is recovered here, which fences its writer.
 

@@ -2,7 +2,7 @@
 
 A copy goes one way: STARTED (named, perhaps half written), COMPLETE (proved equal to the ledger),
 ONLY (bookies are about to lose, or have lost, the ledger), SETTLED (they have). Each step is one
-compare-and-set of the list; storage.md 8.10.
+compare-and-set of the list.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """asyncio shell of offloading: copies closed ledgers of one log, and lets bookies forget them.
 
-Order of things (storage.md 8.10): a copy is named in the list before its first byte is written; it
-is called complete there after it was read back; the list says that bookies' copy is no more before
-it is deleted. So a crash leaves at most a copy that the list names, which the next owner deletes.
+Order (docs/spec/storage.md, "Offload"): a copy is named in the list before its first byte is
+written; it is called complete there after it was read back; the list says that bookies' copy is no
+more before it is deleted. So a crash leaves at most a copy that the list names, which the next
+owner deletes.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class ZooKeeperSettings:
         """Of "zk:host:port,host:port/chroot"; scheme and ports may be missing.
 
         Args:
-            config_path: properties, see docs/metadata.md.
+            config_path: properties, see docs/operate/metadata.md.
         Raises:
             ValueError: the URL or a property can't be used.
             OSError: the file can't be read.

@@ -1,4 +1,4 @@
-"""``MetadataStore`` on ZooKeeper 3.6 and newer. Guarantees: docs/metadata.md."""
+"""``MetadataStore`` on ZooKeeper 3.6 and newer. Guarantees: docs/operate/metadata.md."""
 
 import asyncio
 from collections.abc import Callable

@@ -3,8 +3,8 @@
 Every message of a source partition goes through one Spark task, sorted by its message id, so that
 order is kept and a second attempt meets the same rows in the same order. The tasks produce under
 names that follow from the replay's own name, and brokers drop what they have stored already
-(docs/policies.md, deduplication). An export is replayed run by run; a small file beside its
-manifests says which run is done, so that a later replay goes on with what was exported since.
+(docs/reference/policies.md, deduplication). An export is replayed run by run; a small file beside
+its manifests says which run is done, so that a later replay goes on with what was exported since.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def replay(
 
     Args:
         source: folder of an export, or anything that ``spark.read.parquet`` takes.
-        topic: where to; brokers must de-duplicate it, see docs/pipeline.md.
+        topic: where to; brokers must de-duplicate it, see docs/guides/spark.md.
         options: of the sink: ``serviceUrl``, ``adminUrl``, credentials, ``compression``, ...
     Raises:
         OptionsError: of options and settings.

@@ -59,7 +59,7 @@ MAKES = re.compile(
     r"|(DELETE|POST) .*/{topic}(/partitions)?|POST /admin/v2/tenants/{tenant}"
     r"|POST .*/(terminate|terminate/partitions)|DELETE .*/{tenant}(/{namespace})?"
 )
-# What is wrong, method and template, why the statuses differ: docs/http-differences.md.
+# What is wrong, method and template, why the statuses differ: docs/reference/http-differences.md.
 KNOWN = (
     (r".*/replicateSubscriptionState", "later versions have it"),
     (r".*DELETE .*/schemaValidationEnforced", "the Go client calls it"),

@@ -1,4 +1,4 @@
-"""Policies of namespaces and topics, permissions, properties (http-api 2.3, 2.6)."""
+"""Policies of namespaces and topics, permissions, properties."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def servers_are_probed(objects: list[Object]) -> Iterator[str]:
                 yield f"{name}: {kind} doesn't ask the server"
         get = container.get("livenessProbe", {}).get("httpGet", {})
         startup = container.get("startupProbe", {"failureThreshold": 0, "periodSeconds": 0})
-        # metadataStoreStartTimeoutSeconds; no page is there meanwhile (docs/image.md).
+        # metadataStoreStartTimeoutSeconds; no page is there meanwhile (docs/guides/containers.md).
         patience_s = startup["failureThreshold"] * startup["periodSeconds"]
         if get.get("scheme") == "HTTPS" and patience_s < 300:
             yield f"{name} is killed while it waits for ZooKeeper"

@@ -24,7 +24,7 @@ FOREIGN = {
     ("cert-manager.io/v1", "Certificate"),
     ("cert-manager.io/v1", "Issuer"),
 }
-# Secrets that a user has to make, by docs/kubernetes.md, and their keys.
+# Secrets that a user has to make, by docs/guides/kubernetes.md, and their keys.
 USERS_SECRETS: dict[str, dict[str, set[str]]] = {
     "secured": {
         f"{RELEASE}-token-asymmetric-key": {"PUBLICKEY"},
@@ -230,7 +230,7 @@ def _known(part: dict[str, Any], schema: dict[str, Any], path: str = "") -> Iter
 
 def test_the_manual_names_values_that_exist() -> None:
     """Its table has every group of values, and no value of it is misspelt."""
-    text = (CHART.parents[1] / "docs" / "kubernetes.md").read_text("utf-8")
+    text = (CHART.parents[1] / "docs" / "guides" / "kubernetes.md").read_text("utf-8")
     table = text.partition("\n## Values\n")[2].partition("\n## ")[0]
     values = _values()
     named: set[str] = set()

@@ -33,7 +33,7 @@ POD = {
     "metadata.labels['topology.kubernetes.io/zone']": "zone-b",
     "metadata.labels['apps.kubernetes.io/pod-index']": "2",
 }
-# They are no settings of servers: the command line's own (docs/cli.md).
+# They are no settings of servers: the command line's own (docs/reference/cli.md).
 OF_THE_CLIENTS = frozenset(
     f"MAGNETAR_{name}"
     for name in ("SERVICE_URL", "ADMIN_URL", "AUTH_PLUGIN", "AUTH_PARAMS", "TLS_TRUST_CERT_PATH")

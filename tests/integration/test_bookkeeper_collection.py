@@ -228,7 +228,7 @@ async def test_forced_rounds_that_free_nothing_come_less_often(
     await bookie.close()
 
 
-# ---- storage.md 10.3, 26: what must never delete anything
+# ---- docs/spec/storage.md, "Faults", 26: what must never delete anything
 
 
 class _Listing(Registry):

@@ -3,7 +3,7 @@
     pytest tests/integration/test_broker_protocol_errors.py \
         --service-url pulsar://127.0.0.1:6650 --admin-url http://127.0.0.1:8080
 
-Source: wire-protocol 1.4, 3.1, 4 and the traps of section 9.
+Source: docs/spec/wire-protocol.md.
 """
 
 from __future__ import annotations

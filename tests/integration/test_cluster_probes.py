@@ -1,4 +1,4 @@
-"""Servers among probes and signals: any order of starts, ZooKeeper away, drains (docs/image.md)."""
+"""Probes and signals: any order of starts, no ZooKeeper, drains (docs/guides/containers.md)."""
 
 from __future__ import annotations
 

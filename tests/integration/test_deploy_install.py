@@ -39,7 +39,7 @@ EPOCH = 1_700_000_000
 USER = 10_001
 WAIT_S = 120.0
 INSTALL_S_MAX = 900.0  # it takes ten seconds; a machine may have much else to do
-SIZE_MAX = 140 << 20  # docs/image.md names what it is
+SIZE_MAX = 140 << 20  # docs/guides/containers.md names what it is
 
 
 @dataclass(frozen=True)

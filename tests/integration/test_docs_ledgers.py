@@ -13,7 +13,7 @@ from magnetar.bookkeeper.ledgers import connect_ledgers
 from tests.bookie_process import BookieProcess
 from tests.zookeeper_process import ZooKeeperProcess
 
-_PAGE = Path(__file__).parents[2] / "docs" / "ledgers.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "guides" / "ledgers.md"
 _URL = "zk:127.0.0.1:2181/demo"  # in the page
 _SECONDS = 180.0
 

@@ -1,4 +1,4 @@
-"""A full disk and a failing one below a real process (docs/failures.md)."""
+"""A full disk and a failing one below a real process (docs/internals/failures.md)."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_lying_producer_can_not_forge_headers(service_url: str, path: str, top
     answer = get(f"{path}/ledger/{message_id.ledgerId}/entry/{message_id.entryId}")
     assert (answer.status_code, answer.content) == (200, b"x")
     assert "X-Forged" not in answer.headers
-    # Pulsar shows a blank for what a header can't hold (docs/http-differences.md).
+    # Pulsar shows a blank for what a header can't hold (docs/reference/http-differences.md).
     shown = (r"p\r\nX-Forged: 1\r\n\r\n\\\xfc", "p  X-Forged: 1    \\\u00fc")
     assert answer.headers["X-Pulsar-producer-name"] in shown
     # Pulsar takes the time for a negative one.

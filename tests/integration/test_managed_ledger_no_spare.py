@@ -1,6 +1,6 @@
 """Three bookies, all of which every entry is sent to: one is killed, and nobody can take its place.
 
-What clients see then is told in docs/ledgers.md, "No bookie to spare".
+What clients see then is told in docs/guides/ledgers.md, "No bookie to spare".
 """
 
 from __future__ import annotations

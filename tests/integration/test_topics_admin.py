@@ -607,7 +607,7 @@ def test_bodies_say_that_they_are_json(admin: httpx.Client, namespace: str) -> N
     assert admin.put(f"{path}/properties", content=b'{"a": "b"}', headers=json_utf8).is_success
 
 
-# --- where this broker does more, or other things, than Pulsar (docs/http-differences.md)
+# --- where this broker does more, or other things, than Pulsar (docs/reference/http-differences.md)
 
 
 @pytest.fixture

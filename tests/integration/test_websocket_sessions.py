@@ -1,4 +1,4 @@
-"""WebSocket producer, consumer and reader against a real server (http-api 6)."""
+"""WebSocket producer, consumer and reader against a real server."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_reader_starts_behind_a_message(
     ws_url: str, topic: str, external_server: tuple[str, str] | None
 ) -> None:
     if external_server is not None:
-        pytest.skip("Pulsar's reader stands still behind a closed ledger: docs/http-differences.md")
+        pytest.skip("Pulsar's reader stands still behind a closed ledger: http-differences.md")
     with open_socket(f"{ws_url}/producer/{topic}") as producer:
         ids = [publish(producer, str(i).encode())["messageId"] for i in range(3)]
     start = httpx.QueryParams({"messageId": ids[0]})
@@ -253,7 +253,7 @@ def test_a_bad_parameter_refuses_the_upgrade(
     external_server: tuple[str, str] | None,
 ) -> None:
     if external_server is not None and "maxPendingMessages" in path:
-        pytest.skip("Pulsar takes any text for this one: docs/http-differences.md")
+        pytest.skip("Pulsar takes any text for this one: docs/reference/http-differences.md")
     url = f"{ws_url}/{path.format(topic=topic)}"
     with pytest.raises(InvalidStatus) as refused, open_socket(url):
         pass

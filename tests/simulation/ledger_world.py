@@ -1,6 +1,6 @@
 """A simulated cluster for one ledger: bookies, metadata store, and the judge of its invariants.
 
-Numbers in comments are those of storage.md 10.1.
+Numbers in comments are those of docs/spec/storage.md, "Safety".
 """
 
 from __future__ import annotations

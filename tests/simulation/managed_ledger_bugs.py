@@ -1,7 +1,7 @@
 """Does the managed ledger's simulation bite? ``python -m tests.simulation.managed_ledger_bugs``.
 
 Each bug is planted into the product's code, and the seeds of all its worlds run: the table in
-docs/simulation.md says in how many a violation is noticed, and by which seed first.
+docs/internals/simulation.md says in how many a violation is noticed, and by which seed first.
 """
 
 from __future__ import annotations

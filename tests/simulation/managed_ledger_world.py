@@ -1,7 +1,7 @@
 """Brokers that write one managed ledger, and the judge of what they were told.
 
-Numbers in comments are those of storage.md 10.1. The storage below is that of the ledger protocol's
-simulation, without its judge of a single ledger.
+Numbers in comments are those of docs/spec/storage.md, "Safety". The storage below is that of the
+ledger protocol's simulation, without its judge of a single ledger.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 ``python -m tests.simulation.naive_variants [--only NAME]``
 
-A row (storage.md 3.6) is a defect that the original protocol has had. Each variant here is such a
-defect, planted into the product's code; each of its tests is then run as pytest runs it, and must
-fail. ``test_tables.py`` asks that every test of every row is tried so. Bugs that a whole simulation
-has to find are in ``planted_bugs.py``; those that a test notices at once are used from there.
+A row (docs/spec/storage.md, "Defects") is a defect that the original protocol has had. Each variant
+here is such a defect, planted into the product's code; each of its tests is then run as pytest runs
+it, and must fail. ``test_tables.py`` asks that every test of every row is tried so. Bugs that a
+whole simulation has to find are in ``planted_bugs.py``; those that a test notices at once are used
+from there.
 """
 
 from __future__ import annotations

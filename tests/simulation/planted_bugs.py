@@ -1,8 +1,8 @@
 """Does the simulation bite? ``python -m tests.simulation.planted_bugs [--bug NAME] [--seeds N]``.
 
 Each bug is planted into the product's code, and seeds run until it is noticed. Most of them are
-defects that the original protocol has had (storage.md 3.6); some were found here. The table is in
-docs/simulation.md.
+defects that the original protocol has had (docs/spec/storage.md, "Defects"); some were found here.
+The table is in docs/internals/simulation.md.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from tests.simulation.worlds import (
 
 @dataclass(frozen=True)
 class Bug:
-    """``defect``: what it is in storage.md 3.6, or where it comes from."""
+    """``defect``: of docs/spec/storage.md, "Defects", or the heading of the broken rule."""
 
     name: str
     world: str
@@ -172,7 +172,7 @@ def closed_before_it_is_written_again(plant: Plant) -> None:
     old = plant.set(LedgerRecovery, "_finish_rewrites", finish)
 
 
-@bug(PROTOCOL, "storage.md 3.1: unknown is never absent")
+@bug(PROTOCOL, "Quorums: unknown is never absent")
 def no_answer_is_a_denial(plant: Plant) -> None:
     def on_read(self: Any, read: Any, code: int, packets: Any) -> None:
         old(self, read, codes.NO_ENTRY if code == codes.UNAVAILABLE else code, packets)
@@ -180,7 +180,7 @@ def no_answer_is_a_denial(plant: Plant) -> None:
     old = plant.set(LedgerRecovery, "on_read", on_read)
 
 
-@bug(PROTOCOL, "storage.md 3.1: a bad digest is never absent")
+@bug(PROTOCOL, "Quorums: a bad digest is never absent")
 def a_damaged_copy_is_a_denial(plant: Plant) -> None:
     def on_read(self: Any, read: Any, code: int, packets: Any) -> None:
         bad = code == codes.OK and not self._intact_run(read.first, packets)
@@ -189,7 +189,7 @@ def a_damaged_copy_is_a_denial(plant: Plant) -> None:
     old = plant.set(LedgerRecovery, "on_read", on_read)
 
 
-@bug(PROTOCOL, "storage.md 3.5")
+@bug(PROTOCOL, "Recovery")
 def length_of_another_entry(plant: Plant) -> None:
     def close(self: Any, length: int) -> None:
         if self.phase is RecoveryPhase.LENGTH and self._lengths:
@@ -219,7 +219,7 @@ def metadata_is_overwritten(plant: Plant) -> None:
     old = plant.set(LedgerStore, "__init__", init)
 
 
-@bug(PROTOCOL, "storage.md 1.3: an ambiguous write is read back")
+@bug(PROTOCOL, "Compare-and-set: an ambiguous write is read back")
 def a_lost_answer_is_a_success(plant: Plant) -> None:
     class Trusting:
         def __init__(self, store: Any) -> None:
@@ -303,7 +303,7 @@ def the_queue_stalls(plant: Plant) -> None:
     old = plant.set(PendingAdds, "complete", complete)
 
 
-@bug(PROTOCOL, "storage.md 1.2: a writer that meets IN_RECOVERY is fenced")
+@bug(PROTOCOL, "Ledger states: a writer that meets IN_RECOVERY is fenced")
 def the_writer_closes_in_spite_of_a_recovery(plant: Plant) -> None:
     def close(metadata: Any, last_entry: int, length: int) -> Any:
         if metadata.state is LedgerState.IN_RECOVERY:
@@ -316,7 +316,7 @@ def the_writer_closes_in_spite_of_a_recovery(plant: Plant) -> None:
 # Readers
 
 
-@bug(CLUSTER, "storage.md 4.2: digests are checked")
+@bug(CLUSTER, "Reads: digests are checked")
 def readers_show_damaged_bytes(plant: Plant) -> None:
     def split(_: int, __: int, packets: Any, head_bytes: int, ___: Any) -> Any:
         at = 36 + head_bytes
@@ -390,7 +390,7 @@ def damage_is_no_entry(plant: Plant) -> None:
     old = plant.set(Bookie, "_read", read)
 
 
-@bug(CLUSTER, "storage.md 5.1: acknowledged before it is synced")
+@bug(CLUSTER, "Bookies: acknowledged before it is synced")
 def the_journal_is_not_synced(plant: Plant) -> None:
     plant.set(MemoryFileSystem, "ignores", lambda self, point: point == "journal.group")
 
@@ -414,7 +414,7 @@ def compaction_drops_entries(plant: Plant) -> None:
     old = plant.set(compactions, "_move_run", move)
 
 
-@bug(CLUSTER, "storage.md 5.7, PR #4607: live data is collected")
+@bug(CLUSTER, "Garbage collection: PR #4607: live data is collected")
 def collection_believes_an_old_listing(plant: Plant) -> None:
     async def check(self: Any) -> None:
         return
@@ -422,7 +422,7 @@ def collection_believes_an_old_listing(plant: Plant) -> None:
     plant.set(MetadataFreshnessCheck, "check", check)
 
 
-@bug(CLUSTER, "storage.md 5.9: cookies")
+@bug(CLUSTER, "Cookies: cookies")
 def any_disk_will_do(plant: Plant) -> None:
     async def check(files: Any, store: Any, bookie_id: str, *, accept_data_loss: bool) -> Any:
         local = cookie.read_local_cookie(files)
@@ -433,7 +433,7 @@ def any_disk_will_do(plant: Plant) -> None:
     old = plant.set(cookie, "check_cookie", check)
 
 
-@bug(CLUSTER, "storage.md 2.9: an explicit LAC goes back when an old one comes late")
+@bug(CLUSTER, "Last confirmed entry: an explicit LAC goes back when an old one comes late")
 def an_explicit_lac_goes_back(plant: Plant) -> None:
     def write_lac(self: Any, ledger_id: int, key: bytes, lac: int, *rest: Any) -> int:
         code = int(old(self, ledger_id, key, lac, *rest))
@@ -444,7 +444,7 @@ def an_explicit_lac_goes_back(plant: Plant) -> None:
     old = plant.set(storages.LedgerStorage, "write_lac", write_lac)
 
 
-@bug(CLUSTER, "storage.md 2.9: an explicit LAC is lost in a restart")
+@bug(CLUSTER, "Last confirmed entry: an explicit LAC is lost in a restart")
 def a_restart_forgets_explicit_lacs(plant: Plant) -> None:
     def from_record(cls: Any, ledger_id: int, record: Any) -> Any:
         state = old(cls, ledger_id, record)
@@ -457,7 +457,7 @@ def a_restart_forgets_explicit_lacs(plant: Plant) -> None:
 # Deferred adds
 
 
-@bug(CLUSTER, "storage.md 2.4: a bookie vouches for what it lost in a restart")
+@bug(CLUSTER, "Adds: a bookie vouches for what it lost in a restart")
 def a_restarted_bookie_vouches(plant: Plant) -> None:
     async def force(self: Any, ledger_id: int, first: int) -> int:
         self._first[ledger_id] = min(first, self._first.get(ledger_id, first))
@@ -466,7 +466,7 @@ def a_restarted_bookie_vouches(plant: Plant) -> None:
     old = plant.set(DeferredAdds, "force", force)
 
 
-@bug(CLUSTER, "storage.md 2.4: a force that doesn't wait for the disk")
+@bug(CLUSTER, "Adds: a force that doesn't wait for the disk")
 def a_force_does_not_wait(plant: Plant) -> None:
     async def force(self: Any, ledger_id: int, first: int) -> int:
         return codes.OK
@@ -486,7 +486,7 @@ def late_answers_to_forces_count(plant: Plant) -> None:
 # Repairs
 
 
-@bug(CLUSTER, "storage.md 7.4: a marker is cleared after the repair")
+@bug(CLUSTER, "Repair: a marker is cleared after the repair")
 def markers_are_cleared_unrepaired(plant: Plant) -> None:
     async def clear(self: Any, marker: Any, metadata: Any) -> Any:
         return await self._clear(marker)
@@ -494,7 +494,7 @@ def markers_are_cleared_unrepaired(plant: Plant) -> None:
     plant.set(ledger_repair._Attempt, "_round", clear)
 
 
-@bug(RETURNS, "storage.md 7.4: an open segment isn't compared")
+@bug(RETURNS, "Repair: an open segment isn't compared")
 def who_came_back_is_believed(plant: Plant) -> None:
     async def behind(self: Any, metadata: Any, named: Any) -> list[Any]:
         return []
@@ -502,7 +502,7 @@ def who_came_back_is_believed(plant: Plant) -> None:
     plant.set(LedgerChecker, "behind", behind)
 
 
-@bug(CLUSTER, "storage.md 7.4: copied before it is listed")
+@bug(CLUSTER, "Repair: copied before it is listed")
 def the_target_is_listed_first(plant: Plant) -> None:
     async def fill(self: Any, *_: Any) -> None:
         return
@@ -510,7 +510,7 @@ def the_target_is_listed_first(plant: Plant) -> None:
     plant.set(Replicator, "fill", fill)
 
 
-@bug(CLUSTER, "storage.md 7.4: a target that stays busy is counted as written")
+@bug(CLUSTER, "Repair: a target that stays busy is counted as written")
 def a_busy_target_counts_as_written(plant: Plant) -> None:
     async def finish(self: Any, *arguments: Any) -> None:
         try:
@@ -542,14 +542,14 @@ def listed_before_it_is_durable(plant: Plant) -> None:
     plant.set(Bookie, "held_entries", held)
 
 
-@bug(DECAY, "storage.md 5.10, scrub")
+@bug(DECAY, "Limbo: scrub")
 def the_scrub_is_blind(plant: Plant) -> None:
     plant.set(scrub, "find_damage", lambda *_: [])
     plant.set(IntegrityService, "on_damaged", lambda self, *_: None)
     plant.set(IntegrityService, "on_report", lambda self, *_: True)
 
 
-@bug(CLUSTER, "storage.md 6.4")
+@bug(CLUSTER, "Zones")
 def replacements_ignore_zones(plant: Plant) -> None:
     def choose(self: Any, *arguments: Any) -> Any:
         return RandomPlacement(self._chooser).replace_bookie(*arguments)
@@ -557,7 +557,7 @@ def replacements_ignore_zones(plant: Plant) -> None:
     plant.set(ZoneAwarePlacement, "replace_bookie", choose)
 
 
-@bug(ZONES, "storage.md 7.7")
+@bug(ZONES, "Lost zones")
 def a_zone_is_repaired_at_once(plant: Plant) -> None:
     plant.set(Zones, "on_counts", lambda self, *_: [])
 

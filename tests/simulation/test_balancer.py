@@ -1,8 +1,8 @@
 """The balancer in small clusters: it converges, moves little, comes to rest, whatever happens.
 
 ``make simulate-balancer`` runs the large ones (``python -m tests.simulation.balancer.run``). Rules
-that hold at every decision are in ``balancer/checks.py``; F and I are numbers of the specification
-of bundles and load, section 12.
+that hold at every decision are in ``balancer/checks.py``; F and I are numbers of
+docs/internals/cluster-faults.md.
 """
 
 from __future__ import annotations

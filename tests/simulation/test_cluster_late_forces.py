@@ -1,4 +1,4 @@
-"""A late answer to a force says nothing of the next one (storage.md 2.4).
+"""A late answer to a force says nothing of the next one.
 
 The bug that the world finds is ``late_answers_to_forces_count`` (``test_rotation.py``).
 """

@@ -1,4 +1,6 @@
-"""A repair's target loses what it was given before the metadata names it (storage.md 10.1, 29).
+"""A repair's target loses what it was given before the metadata names it.
+
+docs/spec/storage.md, "Safety", 29.
 
 The whole cluster, with its judge. A closed ledger lost a bookie, a worker copies its share to the
 only other one. When everything was acknowledged the target loses disk or journal, comes back and

@@ -1,6 +1,6 @@
 """Cursors under crashes, failing bookies, lost replies and stale owners.
 
-Whatever happens, for every acknowledged batch index (storage.md 10.1, 37 to 39):
+Whatever happens, for every acknowledged batch index (docs/spec/storage.md, "Safety", 37 to 39):
 
 - what an owner answered as durable is acknowledged after the next recovery;
 - nothing is acknowledged after a recovery that no client ever acknowledged;

@@ -1,4 +1,4 @@
-"""What a log can do while a bookie, its client, or both are down: the table of docs/ledgers.md.
+"""What a log can do while bookies or its client are down: the table of docs/guides/ledgers.md.
 
 Three bookies of four hold each ledger, two acknowledge (E=3, Qw=3, Qa=2). Every operation runs with
 each bookie down in turn; "client down" means that the owner has crashed with appends under way and

@@ -105,7 +105,7 @@ class SimulatedObjects:
         return bytes(found[offset : offset + size])
 
     async def delete(self, name: str) -> None:
-        # A fenced owner that can't delete in a few attempts leaks: docs/offload.md says so.
+        # A fenced owner that can't delete in a few attempts leaks: docs/guides/offload.md says so.
         await self.call(lambda: self.world.object_store.remove(name), may_fail=False)
 
 
@@ -215,7 +215,7 @@ class OffloadWorld(LogWorld):
         named = {x.offload.copy.name for x in info.ledgers if x.offload is not None}
         doomed = {x.name for x in info.doomed_copies}
         # A copy that came when another owner had deleted it stays if who brought it died just then
-        # (docs/offload.md): nobody else knows of it.
+        # (docs/guides/offload.md): nobody else knows of it.
         orphans = {name for name, node in self.object_store.late.items() if not node.alive}
         there = {x.rpartition(".")[0] for x in self.object_store.objects.keys() - orphans}
         self._check(there <= named | doomed, f"leaked copies: {sorted(there - named - doomed)}")

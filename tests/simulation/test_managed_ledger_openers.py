@@ -1,4 +1,6 @@
-"""Several processes open one managed ledger in the same moment (storage.md 8.4, 9.5).
+"""Several processes open one managed ledger in the same moment.
+
+Rules: docs/spec/storage.md, "Owners of a log" and "Cursors".
 
 Each asks once, as brokers do that a client's look-up has sent to the same topic. Nothing fails, but
 any of them may stand still for a while in the middle of its open. So one of them has the log in the

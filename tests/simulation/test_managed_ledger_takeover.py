@@ -1,4 +1,6 @@
-"""A new owner of a managed ledger arrives at every step of the old one (storage.md 8.4).
+"""A new owner of a managed ledger arrives at every step of the old one.
+
+Rules: docs/spec/storage.md, "Owners of a log".
 
 The old owner rotates with every append and acknowledges with every other. At its n-th network step
 it is held: what it sent is on its way, what it is answered waits. The next owner begins to open the

@@ -34,8 +34,8 @@ QUICK = (
     "ids_in_dispute_are_collected",
 )
 
-#: What must have a bug planted for it: a part of storage.md's rules, and how it is named in
-#: ``Bug.defect`` or in docs/simulation.md's table of invariants.
+#: What must have a bug planted for it: a part of docs/spec/storage.md, and how it is named in
+#: ``Bug.defect`` or in docs/internals/simulation.md's table of invariants.
 CLASSES = {
     "recovery: fencing, floors, absence, coverage, length": (
         *("recovery_reads_do_not_fence", "no_floor_for_the_lac", "absence_needs_all_replicas"),

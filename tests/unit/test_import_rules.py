@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# package -> the project's packages it may import (architecture, section 2); a dotted name stands
+# package -> the project's packages it may import; a dotted name stands
 # for that module or package alone
 ALLOWED: dict[str, set[str]] = {
     "metadata": set(),

@@ -15,7 +15,7 @@ PACKAGES = (
     *("magnetar", "managed_ledger", "metadata", "pipeline"),
 )
 
-# Words of names, each alone: docs/glossary.md has the word that is used instead.
+# Words of names, each alone: docs/reference/glossary.md has the word that is used instead.
 BANNED = frozenset(
     (
         *("afterlife", "bond", "bonds", "buried", "burial", "burials", "bury", "corpse"),
@@ -115,7 +115,7 @@ def test_a_public_class_name_means_one_thing() -> None:
 
 
 def test_the_glossary_names_modules_that_exist() -> None:
-    page = (ROOT / "docs" / "glossary.md").read_text()
+    page = (ROOT / "docs" / "reference" / "glossary.md").read_text()
     rows = re.findall(r"^\| [^|]+ \| [^|]+ \| [^|]+ \| `([^`]+)` \|$", page, re.M)
     assert rows, "the table is gone"
     assert [path for path in rows if not (ROOT / path).exists()] == []

@@ -1,4 +1,4 @@
-"""``docs/stored-values.md`` names every path of the metadata store that the product knows."""
+"""``stored-values.md`` names every path of the metadata store that the product knows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def paths() -> set[str]:
 
 
 def test_every_path_is_in_the_table() -> None:
-    page = (ROOT / "docs/stored-values.md").read_text()
+    page = (ROOT / "docs/internals/stored-values.md").read_text()
     found = {
         path
         for path in paths() - OTHERS

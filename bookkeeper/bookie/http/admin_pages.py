@@ -126,7 +126,7 @@ class AdminPages:
         return _json({"freeSpace": info.free_bytes, "totalSpace": info.total_bytes})
 
     async def _data(self) -> HttpResponse:
-        """What is damaged or in limbo, and how far checks are (docs/bookies.md); our own path."""
+        """Damage, limbo and the progress of checks (docs/operate/bookies.md). Our own path."""
         return self._check_data()
 
     async def _scrub(self) -> HttpResponse:

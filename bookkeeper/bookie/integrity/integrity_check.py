@@ -1,6 +1,6 @@
 """The data-integrity check: what should be here by the metadata, is here; what isn't is copied.
 
-It ends limbo, ledger by ledger (storage.md 5.10), and runs when an operator wants it. Where it is
+It ends limbo, ledger by ledger, and runs when an operator wants it. Where it is
 needs no notes: a ledger that is done is out of limbo, and the others are looked at again after a
 restart.
 

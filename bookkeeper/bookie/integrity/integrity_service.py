@@ -79,7 +79,7 @@ class IntegrityService:
         return json.dumps(self.status())
 
     def status(self) -> dict[str, object]:
-        """docs/bookies.md shows one."""
+        """docs/operate/bookies.md shows one."""
         storage = self._bookie.storage
         damages = self.repairer.damages
         return {

@@ -1,6 +1,6 @@
 """Availability zones and upgrade domains: a lost zone, or one closed domain, costs no quorum. Pure.
 
-The rules (storage.md 6.4), for every write set of a striped ensemble:
+The rules (docs/spec/storage.md, "Zones"), for every write set of a striped ensemble:
 
 * its bookies are in at least ``min_zones`` zones, in ``desired_zones`` if there are so many;
 * those of one zone are in different upgrade domains, at the very least not all in the same.

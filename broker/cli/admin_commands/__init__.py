@@ -1,6 +1,6 @@
 """The words of ``magnetar admin`` as data: one module a resource, imported when its group is used.
 
-Help texts, completion, docs/cli.md and the calls themselves all come from these tables.
+Help texts, completion, docs/reference/cli.md and the calls themselves all come from these tables.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def open_entry(body: bytes | memoryview) -> tuple[pb.MessageMetadata, memoryview
 
 
 def is_chunk(metadata: pb.MessageMetadata) -> bool:
-    """Whether the payload is a slice that can be joined with others (wire-protocol 5.1).
+    """Whether the payload is a slice that can be joined with others.
 
     Encrypted slices can't: each was encrypted by itself, and we have no keys.
     """

@@ -1,4 +1,4 @@
-"""REST consume, our own design (docs/rest-consume.md): sessions, long poll, ack by token, leases.
+"""REST consume (docs/guides/rest-consume.md): sessions, long poll, ack by token, leases.
 
 A session is one consumer. Its credit is what clients asked for, its unacknowledged messages are
 bounded, each has a lease, and a session nobody uses is closed: nothing is held for ever.

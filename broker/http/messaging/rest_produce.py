@@ -1,4 +1,4 @@
-"""REST produce (http-api 5): one JSON call, many messages, one publish per partition."""
+"""REST produce: one JSON call, many messages, one publish per partition."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ class RestPublishers:
                 message.sequence_id = max(next(self._sequence), publisher.next_sequence_id)
             publisher.next_sequence_id = max(publisher.next_sequence_id, message.sequence_id + 1)
             if message.deliver_after_ms:
-                # http-api 5: relative to the event time; without one only now makes sense
+                # Relative to the event time; without one only now makes sense.
                 message.deliver_at_ms = message.deliver_after_ms + (message.event_time_ms or now_ms)
 
     def _entries(

@@ -1,4 +1,4 @@
-"""The schemas that REST calls name (http-api 5), with codecs for their values.
+"""The schemas that REST calls name, with codecs for their values.
 
 What a request says is checked before anything is opened or stored; the registry decides afterwards,
 when the topic is known to exist.
@@ -236,7 +236,7 @@ def _pair(
 
 
 def _schema_info(text: Any, field: str) -> tuple[str, SchemaDefinition]:
-    """Name and definition of a SchemaInfo, which travels as text within the JSON (http-api 3.3).
+    """Name and definition of a SchemaInfo, which travels as text within the JSON.
 
     Raises:
         ApiError: 400 not a SchemaInfo; InvalidSchemaError: of no type that can be stored.

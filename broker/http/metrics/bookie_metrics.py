@@ -1,4 +1,4 @@
-"""Series of a bookie under Apache BookKeeper's names (http-api 7, rows 75 to 80).
+"""Series of a bookie under Apache BookKeeper's names.
 
 Pulsar's standalone process doesn't show its own bookie; a bookie that runs by itself does so, and
 the dashboards for it ask for these names.

@@ -197,7 +197,7 @@ def _add_reads(page: PrometheusPage, service: BrokerService) -> None:
 
 
 def _add_offloads(page: PrometheusPage, service: BrokerService) -> None:
-    """Copies of ledgers elsewhere (docs/offload.md), by driver."""
+    """Copies of ledgers elsewhere (docs/guides/offload.md), by driver."""
     for offloader in service.ledgers.offloaders.values():
         metrics = offloader.metrics
         labels = f"{page.base},{label('driver', offloader.driver)}"

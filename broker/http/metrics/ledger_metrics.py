@@ -1,6 +1,6 @@
-"""``pulsar_ml_*``: the managed ledgers of each namespace (http-api 7, rows 63 to 68).
+"""``pulsar_ml_*``: the managed ledgers of each namespace.
 
-Their label ``namespace`` is ``tenant/namespace/persistent`` (trap 41).
+Their label ``namespace`` is ``tenant/namespace/persistent``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The metrics page: figures of all loaded topics as Prometheus text (http-api 7).
+"""The metrics page: figures of all loaded topics as Prometheus text.
 
-Made in turns of half a millisecond (architecture 4.1, 10): a broker with 10,000 topics shows half a
+Made in turns of half a millisecond: a broker with 10,000 topics shows half a
 million series, and nobody else shall wait for them. A turn ends when its time is over, looked at
 after every topic, every 32 subscriptions and every 128 lines. What costs time by itself, such as
 listing the open files, runs in a thread.

@@ -1,4 +1,4 @@
-"""Series of topics, their subscriptions, consumers and producers, and of namespaces (http-api 7).
+"""Series of topics, their subscriptions, consumers and producers, and of namespaces.
 
 ``TopicMetrics.steps`` walks over all loaded topics and fills the tables of a page; whoever runs it
 may give others their turn after each step. So topics are seen at slightly different moments, and
@@ -173,7 +173,7 @@ class TopicMetrics:
         """Fill the tables. Between two steps the broker may do anything."""
         service = self._service
         for name, topic in list(service.topics.items()):
-            # http-api trap 29: the topic of health checks never counts.
+            # The topic of health checks never counts.
             if is_health_topic(topic.name) or service.topics.get(name) is not topic:
                 continue
             yield from self._add_topic(topic)

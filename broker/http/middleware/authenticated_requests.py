@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _TIMER_S_MAX: Final = 3600.0
 """The wall clock may be set meanwhile: a later expiry is looked at anew after this."""
-_WEBSOCKET_CLOSE: Final = 4006  # http-api 6.4: not authorized
+_WEBSOCKET_CLOSE: Final = 4006  # not authorized
 
 
 class AuthenticatedRequest:

@@ -144,7 +144,7 @@ def value_of(
 
 
 def answer(value: Any) -> Response:
-    """A policy's value; 204 where it isn't set (http-api 1.3)."""
+    """A policy's value; 204 where it isn't set."""
     return no_content() if value is None else JsonResponse(value)
 
 

@@ -147,7 +147,7 @@ def _add_set(router: APIRouter, level: ScopeConfig, policy: Policy, at: PolicyRo
     async def set_true(policy_scope: PolicyScope = of) -> Response:
         return await write(policy_scope, True)
 
-    # What comes as text in the query (http-api, trap 3).
+    # What comes as text in the query.
     async def set_query(policy_scope: PolicyScope = of, given: str | None = query) -> Response:
         return await write(policy_scope, _number(given))
 

@@ -1,4 +1,4 @@
-"""Groups of namespaces that different brokers serve (http-api 2.2)."""
+"""Groups of namespaces that different brokers serve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bookies and the racks they stand in (http-api 2.9)."""
+"""Bookies and the racks they stand in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this broker holds and how much it works (http-api 2.8, broker-stats)."""
+"""What this broker holds and how much it works."""
 
 from __future__ import annotations
 

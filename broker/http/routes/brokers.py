@@ -1,4 +1,4 @@
-"""Brokers: lists, versions, configuration, health, shutdown (http-api 2.8)."""
+"""Brokers: lists, versions, configuration, health, shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles of a namespace: unload, split, deletion, hashes (http-api 2.3).
+"""Bundles of a namespace: unload, split, deletion, hashes.
 
 Included behind the namespaces' own routes: ``/{tenant}/{namespace}/{bundle}`` would take their
 paths otherwise.

@@ -1,4 +1,4 @@
-"""Clusters: their data, peers, failure domains, isolation policies (http-api 2.2)."""
+"""Clusters: their data, peers, failure domains, isolation policies."""
 
 from __future__ import annotations
 

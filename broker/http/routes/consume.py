@@ -1,4 +1,4 @@
-"""REST consume: messages by long poll, ack and nack by token (docs/rest-consume.md)."""
+"""REST consume: messages by long poll, ack and nack by token (docs/guides/rest-consume.md)."""
 
 from __future__ import annotations
 

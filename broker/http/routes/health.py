@@ -1,4 +1,4 @@
-"""Liveness and readiness: /livez, /readyz; Pulsar's /status.html (trap 37 of http-api), /ready."""
+"""Liveness and readiness: /livez, /readyz; Pulsar's /status.html, /ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookup: which broker serves a topic, and in which bundle it is (http-api 2.10)."""
+"""Lookup: which broker serves a topic, and in which bundle it is."""
 
 from __future__ import annotations
 

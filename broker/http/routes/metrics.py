@@ -1,4 +1,4 @@
-"""/metrics: Prometheus text under Pulsar's names (http-api 7)."""
+"""/metrics: Prometheus text under Pulsar's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clear backlogs and unsubscribe over a whole namespace, or one of its bundles (http-api 2.3)."""
+"""Clear backlogs and unsubscribe over a whole namespace, or one of its bundles."""
 
 from __future__ import annotations
 

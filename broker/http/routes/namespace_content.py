@@ -1,4 +1,4 @@
-"""What belongs to a namespace beside the table of policies (http-api 2.3).
+"""What belongs to a namespace beside the table of policies.
 
 Permissions, properties, clusters, and the groups that this version doesn't have.
 """
@@ -174,7 +174,7 @@ async def revoke(service: Service, namespace: Namespace, role: Role) -> Response
     return await _update(service, namespace, _auth_change("namespace_auth", change))
 
 
-# Without the word "subscription", as Pulsar has it (http-api, trap 5).
+# Without the word "subscription", as Pulsar has it.
 @router.delete(
     _NS + "/permissions/{subscription}/{role}",
     status_code=204,

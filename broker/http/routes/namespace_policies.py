@@ -1,4 +1,4 @@
-"""A namespace's policies (http-api 2.3), each as its row of broker/policies/table.py says."""
+"""A namespace's policies, each as its row of broker/policies/table.py says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Namespaces: life cycle and topics (http-api 2.3)."""
+"""Namespaces: life cycle and topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST produce: POST /topics/... (http-api 5)."""
+"""REST produce: POST /topics/... ."""
 
 from __future__ import annotations
 

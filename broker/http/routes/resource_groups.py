@@ -1,4 +1,4 @@
-"""Resource groups: refused, as nothing would enforce their limits (http-api 2.9)."""
+"""Resource groups: refused, as nothing would enforce their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bundle is expected to need, until its load is known (http-api 2.9)."""
+"""What a bundle is expected to need, until its load is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema registry over HTTP (http-api 2.7, 3.3)."""
+"""The schema registry over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored messages by id, by place in a backlog, by place in the log (http-api 2.4, 2.5)."""
+"""Stored messages by id, by place in a backlog, by place in the log."""
 
 from __future__ import annotations
 

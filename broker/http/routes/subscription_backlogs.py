@@ -1,4 +1,4 @@
-"""Backlogs of subscriptions: expiry, analysis; and what is stored with one (http-api 2.4)."""
+"""Backlogs of subscriptions: expiry, analysis; and what is stored with one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NOTHING: dict[int | str, dict[str, Any]] = {
 
 
 def _not_issued(subscription: PersistentSubscription) -> ApiError:
-    """http-api trap 15."""
+    """Pulsar's answer when there is nothing to expire, or an expiry is under way."""
     return ApiError(
         409,
         f"Expire message by timestamp not issued on topic {subscription.topic.name} for "

@@ -1,4 +1,4 @@
-"""Subscriptions of a topic: list, create, delete, skip, reset (http-api 2.4)."""
+"""Subscriptions of a topic: list, create, delete, skip, reset."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def create(
             raise ApiError(409, "Subscription already exists for topic") from error
 
     answers = await spread.parts(topic, one, body=_body_of(body), count=count or None)
-    # http-api trap 17: only when every partition conflicts
+    # only when every partition conflicts
     if not answers.without(409).check().values:
         raise ApiError(409, "Subscription already exists for topic")
     return no_content()

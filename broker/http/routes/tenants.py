@@ -1,4 +1,4 @@
-"""Tenants (http-api 2.1)."""
+"""Tenants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Terminate, truncate, trim, offload; and what this broker doesn't have (http-api 2.4)."""
+"""Terminate, truncate, trim, offload; and what this broker doesn't have."""
 
 from __future__ import annotations
 

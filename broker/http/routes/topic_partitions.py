@@ -1,4 +1,4 @@
-"""Partitioned topics: create, grow, repair, delete (http-api 2.4)."""
+"""Partitioned topics: create, grow, repair, delete."""
 
 from __future__ import annotations
 

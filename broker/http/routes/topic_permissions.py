@@ -1,4 +1,4 @@
-"""Who may do what with a topic: stored here, checked where authorization is (http-api 2.4)."""
+"""Who may do what with a topic: stored here, checked where authorization is."""
 
 from __future__ import annotations
 

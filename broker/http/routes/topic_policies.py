@@ -1,4 +1,4 @@
-"""A topic's own policies (http-api 2.6), each as its row of broker/policies/table.py says.
+"""A topic's own policies, each as its row of broker/policies/table.py says.
 
 A partitioned topic's hold for its partitions, which have none of their own.
 """

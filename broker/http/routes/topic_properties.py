@@ -1,4 +1,4 @@
-"""Properties of a topic: of its log, or of a partitioned topic's record (http-api 2.4)."""
+"""Properties of a topic: of its log, or of a partitioned topic's record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics and information about topics (http-api 2.4)."""
+"""Statistics and information about topics."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _PER_PARTITION = _switch("perPartition", True, "Also each partition's statistics
 
 
 class StatsOptions:
-    """What of the statistics a caller wants (http-api 2.4); the rest is left out or -1.
+    """What of the statistics a caller wants; the rest is left out or -1.
 
     Read from the query as it is, and so documented by hand: as declared parameters the switches
     would cost as much as the statistics themselves.
@@ -191,7 +191,7 @@ async def partitioned_stats(
     total["metadata"] = partitioned_metadata(record)
     total["partitions"] = {}
     if options.per_partition:
-        # http-api trap 19: one empty entry, so that clients see that the topic is there.
+        # One empty entry, so that clients see that the topic is there.
         total["partitions"] = parts or {str(topic): empty_topic_stats(service.broker_id)}
     return JsonResponse(total)
 

@@ -1,4 +1,4 @@
-"""Topics: lists, creation, deletion, unloading (http-api 2.4)."""
+"""Topics: lists, creation, deletion, unloading."""
 
 from __future__ import annotations
 

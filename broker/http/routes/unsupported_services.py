@@ -1,4 +1,4 @@
-"""Services that Pulsar's tools ask for and this broker doesn't have (http-api 2.11).
+"""Services that Pulsar's tools ask for and this broker doesn't have.
 
 They get the statuses of a Pulsar broker where these services are switched off: tools tolerate
 those on their overview pages, and a plain 404 they don't.

@@ -1,4 +1,4 @@
-"""Requests about what another broker serves are sent there (http-api 1.5): 307 with its address.
+"""Requests about what another broker serves are sent there: 307 with its address.
 
 Most are before their route runs (request_routing.py). Others just ask for their topic or bundle,
 and so may any whose bundle moves meanwhile: when that fails because another broker owns it, the

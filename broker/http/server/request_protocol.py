@@ -1,5 +1,5 @@
 """uvicorn's HTTP protocol: lenient where widely used clients bend HTTP/1.1, strict about what a
-connection may cost (docs/http.md, "Limits").
+connection may cost (docs/guides/http.md, "Limits").
 
 Time limits cost nothing for requests that arrive whole, as nearly all do: a timer is only armed
 when the loop has read everything there is and a head or a body is still incomplete.

@@ -1,4 +1,4 @@
-"""Statistics of a partitioned topic: the sum of its partitions' (http-api 3.4)."""
+"""Statistics of a partitioned topic: the sum of its partitions'."""
 
 from __future__ import annotations
 

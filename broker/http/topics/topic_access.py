@@ -108,7 +108,7 @@ async def loaded(service: BrokerService, name: TopicName) -> LoadedTopic:
     if (topic := service.topics.get(str(name))) is not None:
         return topic
     try:
-        # Loading a partition of an existing topic would make it; a question must not (trap 16).
+        # Loading a partition of an existing topic would make it; a question must not.
         if name.is_partition and name.is_persistent and not await service.topic_exists(name):
             raise await _why_missing(service, name)
         return await service.get_topic(name, create=False)

@@ -1,4 +1,4 @@
-"""Internal statistics of a topic in Pulsar's shapes (http-api 3.5)."""
+"""Internal statistics of a topic in Pulsar's shapes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Where a topic's entries are: its ledgers, their bookies and copies, up to the last confirmed one.
 
-For readers that take entries from bookies and copies themselves, past the broker (docs/http.md).
+For readers that take entries from bookies and copies themselves: docs/guides/http.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# RFC 6455 forbids Pulsar's close codes 1 to 8 on the wire (http-api 6.4): ours are 4001 to 4008.
+# RFC 6455 forbids Pulsar's close codes 1 to 8 on the wire: ours are 4001 to 4008.
 CLOSE_BASE = 4000
 _UNSENT_MAX = 4096  # frames
 CLOSE_S = 5.0

@@ -341,7 +341,7 @@ class ConsumerSession(_Session):
             self._negative_acknowledge(self._key(item))
         elif isinstance(kind, list | dict):
             raise ValueError("type must be a text")
-        else:  # http-api trap 34: every other type is an acknowledgement
+        else:  # every other type is an acknowledgement
             self._acknowledge(self._key(item))
 
     async def _unsubscribe(self) -> None:

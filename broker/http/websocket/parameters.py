@@ -1,4 +1,4 @@
-"""Query parameters of the WebSocket endpoints (http-api 6.2): a wrong one refuses the upgrade."""
+"""Query parameters of the WebSocket endpoints: a wrong one refuses the upgrade."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WebSocket producer session: JSON messages in, one answer each (http-api 6.3).
+"""WebSocket producer session: JSON messages in, one answer each.
 
 Batching needs no delay: whatever arrived in one turn of the loop becomes one publish, and with
 ``batchingEnabled`` one batch entry. A busy socket batches by itself, an idle one answers at once.
@@ -52,7 +52,7 @@ _LIMITED_MESSAGES = 32
 
 
 class _RefusedError(Exception):
-    """The message can't be published; ``code`` as in http-api 6.4."""
+    """The message can't be published; ``code`` is Pulsar's."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -435,7 +435,7 @@ def _sealed_with(keys: pb.MessageMetadata, item: dict[str, Any]) -> pb.MessageMe
 
 
 def _encryption(context: Any, payload_bytes: int) -> pb.MessageMetadata:
-    """What an encryptionContext says about its payload (http-api 6.3), as metadata.
+    """What an encryptionContext says about its payload, as metadata.
 
     Raises:
         _RefusedError: a field is missing or of the wrong type.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NOT_AUTHORIZED = CLOSE_BASE + 6  # http-api 6.4
+_NOT_AUTHORIZED = CLOSE_BASE + 6
 
 
 class _Session(Protocol):
@@ -138,9 +138,7 @@ class _PatternAuthorizer:
 
 
 def _topics(websocket: WebSocket) -> list[TopicName]:
-    """The topics that a socket is about: of its path, else of ``topics``, full names separated by
-    commas (http-api 6.1).
-    """
+    """The topics of a socket: of its path, else of ``topics``, full names with commas."""
     names = websocket.path_params
     if "topic" in names:
         return [make_topic_name(*(names[part] for part in _TOPIC_PARTS))]
@@ -166,7 +164,7 @@ def _subscription(websocket: WebSocket) -> str:
 
 
 async def _unknown(websocket: WebSocket) -> None:
-    """Starlette's own refusal would be 403 (http-api trap 32)."""
+    """Starlette's own refusal would be 403."""
     await _refuse(websocket, ApiError(404, "There is no such WebSocket endpoint"))
 
 
@@ -300,7 +298,7 @@ async def _refuse(websocket: WebSocket, error: Exception) -> None:
 
 
 def _denial(error: Exception) -> Response:
-    """HTTP status of a refused upgrade (http-api 6.4)."""
+    """HTTP status of a refused upgrade."""
     match error:
         case ApiError(status=412):
             return error_response(400, str(error))

@@ -1,4 +1,4 @@
-"""Secrets as docs/kubernetes.md tells a user to make them: the page's own commands, in a shell."""
+"""Secrets made by the commands of docs/guides/kubernetes.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.charts.control_plane import ControlPlane
 from tests.charts.renderings import ROOT
 
 RELEASE = NAMESPACE = "demo"  # of the page's examples
-_PAGE: Final = ROOT / "docs" / "kubernetes.md"
+_PAGE: Final = ROOT / "docs" / "guides" / "kubernetes.md"
 _BLOCK: Final = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,5 +1,5 @@
 """A cluster with TLS on every port and tokens for everybody, whose Secrets are made and renewed by
-the commands of docs/kubernetes.md.
+the commands of docs/guides/kubernetes.md.
 
 Tests are in the order of a cluster's life and go on with the same one.
 """

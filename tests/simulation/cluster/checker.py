@@ -1,6 +1,6 @@
-"""Judge of a simulated cluster: what is promised in storage.md 10.1, checked at each effect.
+"""Checks a simulated cluster at each effect: docs/spec/storage.md, "Safety".
 
-Numbers in comments and messages are those of 10.1; docs/simulation.md has the table.
+Numbers in comments and messages are those of 10.1; docs/internals/simulation.md has the table.
 """
 
 from __future__ import annotations

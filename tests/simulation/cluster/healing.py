@@ -1,4 +1,4 @@
-"""What must follow once nothing fails any more (storage.md 10.2)."""
+"""What must follow once nothing fails any more: docs/spec/storage.md, "Liveness"."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SPREAD_S = ClientConfig().reads.lac_speculation.first_ms / 1000
 
 
 class Healed:
-    """What must happen once nothing fails any more (storage.md 10.2)."""
+    """What must happen once nothing fails any more."""
 
     def __init__(self, scenario: ClusterScenario, owners: list[asyncio.Task[Any]]) -> None:
         self.scenario = scenario
@@ -200,7 +200,7 @@ class Healed:
     async def _let_zones_be_copied(self, process: Process) -> None:
         """A zone that lost a bookie for good while it was down never reaches the high watermark.
 
-        It takes somebody who knows (storage.md 7.7): as long as nobody says so nothing is copied.
+        It takes somebody who knows: as long as nobody says so nothing is copied.
         """
         if self.scenario.lost_machine is None or not self.scenario.has_auto_recovery:
             return

@@ -241,6 +241,6 @@ def test_times() -> None:
 
 
 def test_the_reference_is_up_to_date() -> None:
-    _, mark, text = (ROOT / "docs" / "cli.md").read_text().partition(MARK)
+    _, mark, text = (ROOT / "docs" / "reference" / "cli.md").read_text().partition(MARK)
     assert mark
-    assert text == reference(), "run: python -m magnetar.broker.cli.reference docs/cli.md"
+    assert text == reference(), "run: python -m magnetar.broker.cli.reference docs/reference/cli.md"

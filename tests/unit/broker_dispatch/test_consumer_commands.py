@@ -338,7 +338,7 @@ async def test_frames_of_notifications() -> None:
     assert encode_command(connection.sent[-1]).hex() == "0000000d00000009081ffa010408011001"
     before = len(connection.sent)
     consumer.sink.notify_end_of_topic(consumer)
-    assert len(connection.sent) == before, "C++ would close on it (trap 1)"
+    assert len(connection.sent) == before, "C++ would close on it"
     consumer.sink.client_version = "Pulsar-Java-v4.0.0"
     consumer.sink.notify_end_of_topic(consumer)
     assert encode_command(connection.sent[-1]).hex() == "0000000b00000007081bda01020801"

@@ -1,4 +1,4 @@
-"""Rules of wire-protocol 6.2 and 6.3, one by one, as lists of effects."""
+"""docs/spec/wire-protocol.md, "Single active consumer" and "Shared", one rule after another."""
 
 from __future__ import annotations
 

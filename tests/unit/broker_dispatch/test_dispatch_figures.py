@@ -1,4 +1,4 @@
-"""What dispatch tells of itself in statistics (http-api 3.4)."""
+"""What dispatch tells of itself in statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key_Shared: slots, ranges, draining, admission (wire-protocol 6.4)."""
+"""Key_Shared: slots, ranges, draining, admission."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ async def test_batch_index_acks_are_kept_only_when_switched_on() -> None:
     on.subscription.redeliver(consumer, None)
     await settle()
     assert sink.ack_sets == {(10, 0): [0b1100]}
-    assert consumer.permits == 10 - 4 - 2, "acknowledged indexes are not charged (trap 20)"
+    assert consumer.permits == 10 - 4 - 2, "acknowledged indexes are not charged"
     on.subscription.acknowledge_batch(consumer, (10, 0), [0b0011])
     assert (consumer.unacked, on.cursor.acked) == (0, {(10, 0)})
 

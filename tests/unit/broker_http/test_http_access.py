@@ -3,7 +3,8 @@
 ``access_answers.txt`` has a line for every route: its method and template, the status of a refusal,
 and who may (y) or may not (n) use it, of a role without grants, one that may produce, one that may
 consume and the tenant's admin. It is Apache Pulsar 4.2.4's answer, asked route by route; where it
-differs, or has no such route, docs/http-differences.md says so. A new route needs a line there.
+differs, or has no such route, docs/reference/http-differences.md says so. A new route needs a line
+there.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ async def test_topics_have_no_own_policies_where_they_are_switched_off() -> None
             ("GET", "replication"),
         ):
             answer = await client.request(method, f"{TOPIC}/{name}", json=5)
-            # Tools compare the text (http-api, trap 25).
+            # Tools compare the text.
             assert answer.status_code == 405
             assert "Topic level policies is disabled" in answer.json()["reason"]
     await broker.close()
@@ -130,7 +130,7 @@ async def test_a_namespace_has_a_limited_number_of_bundles(broker: Broker) -> No
 
 
 async def test_nobody_s_change_is_lost(broker: Broker) -> None:
-    """Read, change, write, by many at once (http-api, trap 26)."""
+    """Read, change, write, by many at once."""
     async with client_of(broker) as client:
 
         async def change(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Every field of http-api.md 3.5 that the log knows, against a log that has something to tell."""
+"""Every field of internalStats that the log knows, against a log that has something to tell."""
 
 from __future__ import annotations
 

@@ -49,10 +49,10 @@ def places(policy: Policy) -> list[PolicyRoute]:
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.field)
 def test_a_row_is_whole(policy: Policy) -> None:
-    page = (ROOT / "docs" / "policies.md").read_text()
+    page = (ROOT / "docs" / "reference" / "policies.md").read_text()
     assert places(policy)
     for at in places(policy):
-        assert f"`{at.path}`" in page, "docs/policies.md doesn't name it"
+        assert f"`{at.path}`" in page, "docs/reference/policies.md doesn't name it"
         assert at.method in ("POST", "PUT")
     assert (policy.off is None) == (policy.feature == "")
     assert not policy.title.endswith(".")

@@ -1,4 +1,4 @@
-"""Handshake, faults, keep-alive and back-pressure of a connection (wire-protocol 1.4, 3)."""
+"""Handshake, faults, keep-alive and back-pressure of a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PRODUCER and CLOSE_PRODUCER: names, access modes, epochs, late endings (wire-protocol 4.4)."""
+"""PRODUCER and CLOSE_PRODUCER: names, access modes, epochs, late endings."""
 
 from __future__ import annotations
 

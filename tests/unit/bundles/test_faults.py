@@ -1,4 +1,4 @@
-"""Faults of bundles-and-load 12.2 in splits and unloads; of all: docs/cluster-faults.md."""
+"""Faults in splits and unloads; all faults: docs/internals/cluster-faults.md."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ async def test_a_bundle_that_is_gone_is_refused(base: EmbeddedMetadataStore) -> 
 
 
 async def test_splits_of_two_brokers_keep_each_others_cuts(base: EmbeddedMetadataStore) -> None:
-    """spec 2.4, #1117: each wrote a full list, and the last one erased the other's cut."""
+    """pulsar#1117: each wrote a full list, and the last one erased the other's cut."""
     a, b = Broker(base, "a"), Broker(base, "b")
     ranges = (await a.service.bundles(NAMESPACE)).ranges
     await asyncio.gather(
@@ -223,7 +223,7 @@ async def test_two_splits_of_one_bundle(base: EmbeddedMetadataStore) -> None:
 async def test_a_lookup_that_trails_a_split_leaves_no_node_of_the_old_bundle(
     base: EmbeddedMetadataStore,
 ) -> None:
-    """spec 2.4, #13677."""
+    """pulsar#13677."""
     a, b = Broker(base, "a"), Broker(base, "b")
     bundle = await b.service.bundle_of(TOPIC)  # b has the boundaries now
     found = (await b.service.bundles(NAMESPACE)).find(bundle.rpartition("/")[2])

@@ -1,4 +1,4 @@
-"""When a bundle is cut, and how (bundles-and-load 7.5, I21, F27)."""
+"""When a bundle is cut, and how (docs/internals/cluster-faults.md: I21, F27)."""
 
 from __future__ import annotations
 

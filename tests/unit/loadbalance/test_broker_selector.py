@@ -1,4 +1,4 @@
-"""Placement: filters and strategies (bundles-and-load 6, 8; I14, I24, I25)."""
+"""Placement: filters and strategies (docs/internals/cluster-faults.md: I14, I24, I25)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that was chosen for a bundle and dies before it owns it (bundles-and-load 12.2, F17)."""
+"""A broker that was chosen for a bundle and dies before it owns it (F17)."""
 
 from __future__ import annotations
 

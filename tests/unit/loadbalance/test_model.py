@@ -1,4 +1,4 @@
-"""Usage, windows and when a report is due: worked out by hand (bundles-and-load 5.3, 5.4)."""
+"""Usage, windows and when a report is due: worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each strategy against values worked out by hand (bundles-and-load 7.2), and their known traps."""
+"""Each strategy against values worked out by hand, and their known traps."""
 
 from __future__ import annotations
 

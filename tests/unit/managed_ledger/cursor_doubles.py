@@ -1,7 +1,7 @@
 """Doubles for cursor tests: a log's ledger list, a BookKeeper and a metadata store in memory.
 
-They keep the contracts of docs/internals.md, lose what those allow to be lost, and fail where told:
-`Faults.step` is called before and after every effect on storage, and decides.
+They keep the contracts of docs/internals/contracts.md, lose what those allow to be lost, and fail
+where told: `Faults.step` is called before and after every effect on storage, and decides.
 """
 
 from __future__ import annotations

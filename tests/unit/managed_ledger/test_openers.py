@@ -59,7 +59,7 @@ async def test_an_opener_yields_to_one_that_came_with_it(cluster: Cluster) -> No
 
 
 async def test_an_old_owner_that_writes_once_more_is_fenced_all_the_same(cluster: Cluster) -> None:
-    """Case (ii) of storage.md 8.4: it lists a ledger that the opener hasn't seen."""
+    """(ii) of docs/spec/storage.md, "Owners of a log": an unseen ledger is listed."""
     config = replace(CONFIG, ledger_entries_max=2)
     old = Appends(await cluster.factory().open(NAME, config))
     await old.log.open_cursor("hold", EARLIEST)

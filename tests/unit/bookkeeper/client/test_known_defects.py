@@ -1,4 +1,6 @@
-"""Defects that the original protocol has had, one test each (storage.md 3.6): none may return.
+"""Defects that the original protocol has had, one test each: none may return.
+
+docs/spec/storage.md, "Defects".
 
 Each fails on the naive implementation: ``tests/simulation/naive_variants.py`` has those, and runs
 the tests on them. ``test_tables.py`` says where the other tests are: those of the writer's ensemble

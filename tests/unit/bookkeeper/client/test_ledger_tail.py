@@ -1,4 +1,4 @@
-"""Where an open ledger ends, for a client that isn't its writer (storage.md 4.5, L6, L8)."""
+"""Where an open ledger ends, for a client that isn't its writer (docs/spec/storage.md: L6, L8)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def is_default(cluster: Cluster, bookie: str) -> bool:
 
 
 def is_safe(cluster: Cluster, ensemble: Sequence[str], write_quorum: int, min_zones: int) -> bool:
-    """Invariant 41 of storage.md."""
+    """docs/spec/storage.md, "Safety", 41."""
     for slots in write_sets(len(ensemble), write_quorum):
         members = [ensemble[slot] for slot in slots]
         if any(is_default(cluster, bookie) for bookie in members):

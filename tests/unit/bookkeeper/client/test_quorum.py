@@ -1,4 +1,4 @@
-"""Write sets, coverage and absence against storage.md 3.1 and against brute force."""
+"""Write sets, coverage and absence against docs/spec/storage.md, "Quorums", and brute force."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Reads of unstriped ledgers: which replica, how much at a time, what is done about bad ones.
 
-Batch reads line by line (storage.md 4.4): one request for a run; bytes bound it but never the first
-entry; it ends before a missing entry, a bad digest and the segment's end; never beyond the LAC.
+docs/spec/storage.md, "Batch reads", line by line: one request for a run; bytes bound it but never
+the first entry; it ends before a missing entry, a bad digest and the segment's end; never beyond
+the LAC.
 """
 
 from __future__ import annotations

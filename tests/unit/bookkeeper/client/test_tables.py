@@ -1,4 +1,4 @@
-"""Which test stands for which defect (storage.md 3.6) and which fault (10.3, items 1 to 11).
+"""Which test stands for which of docs/spec/storage.md, "Defects", and of its "Faults", 1 to 11.
 
 The tables name tests; the tests below fail when one of them is gone. Each test of a defect is tried
 on the naive implementation and must fail there: ``tests/simulation/naive_variants.py``. Bugs of

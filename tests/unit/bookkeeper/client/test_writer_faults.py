@@ -1,4 +1,4 @@
-"""Faults of writers and clients, as listed in storage.md 10.3, through the real shells.
+"""Faults of writers and clients, of docs/spec/storage.md, "Faults", through the real shells.
 
 ``test_tables.py`` says which fault is tested where. A writer that crashed is one whose object is
 never touched again, while what it has sent may still arrive.

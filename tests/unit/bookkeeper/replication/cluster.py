@@ -1,8 +1,9 @@
 """A cluster in memory under virtual time, and the judge of its repairs.
 
-The judge looks at every change of the metadata (storage.md 10.1): a transition must be legal (2);
-a new member of a closed segment holds everything it owns when it is named (29); a marker vanishes
-only if the ledger is gone, or each closed segment is whole on bookies that are registered (30).
+The judge looks at every change of the metadata (docs/spec/storage.md, "Safety"): a transition must
+be legal (2); a new member of a closed segment holds everything it owns when it is named (29); a
+marker vanishes only if the ledger is gone, or each closed segment is whole on bookies that are
+registered (30).
 """
 
 from __future__ import annotations

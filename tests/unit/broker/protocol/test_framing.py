@@ -36,7 +36,7 @@ def _send(sequence_id: int) -> pb.BaseCommand:
 
 
 def test_known_frames() -> None:
-    # wire-protocol 1.1: the empty sub-message must be present
+    # The empty sub-message must be present
     assert encode_command(_ping()).hex() == "00000009000000050812920100"
     pong = pb.BaseCommand(type=pb.BaseCommand.PONG)
     pong.pong.SetInParent()

@@ -1,0 +1,25 @@
+"""The generated pages of docs/reference are what the code says; every setting has a text."""
+
+from __future__ import annotations
+
+import pytest
+import reference_pages
+import reference_settings
+
+
+def test_every_setting_has_a_text_and_no_text_is_left_over() -> None:
+    assert reference_settings.lacking() == []
+
+
+def test_no_setting_is_described_twice() -> None:
+    keys = [
+        (process, text.key) for process, _, texts in reference_settings.sections() for text in texts
+    ]
+    assert len(keys) == len(set(keys)) > 400
+
+
+# That of the command line: tests/unit/broker_cli/test_cli_words.py.
+@pytest.mark.parametrize("page", ["settings.md", "rest.md"])
+def test_a_page_is_up_to_date(page: str) -> None:
+    written = (reference_pages.FOLDER / page).read_text()
+    assert written == reference_pages.PAGES[page](), "run: python scripts/reference_pages.py"
