@@ -89,8 +89,8 @@ simulate: $(STAMP)  ## make simulate SEEDS=N [SEED=first]: seeds of the cluster 
 		$(BIN)/python -m pytest tests/simulation -n 2 --deselect tests/simulation/test_cluster.py \
 		--ignore tests/simulation/test_planted_bugs.py
 
-simulate-balancer: $(STAMP)  ## make simulate-balancer [SEED=N]: 1,000 brokers, each strategy; half an hour or more. Curves in docs/
-	$(BIN)/python -m tests.simulation.balancer.run docs/operate/load-balancing --seed $(or $(SEED),0)
+simulate-balancer: $(STAMP)  ## make simulate-balancer [SEED=N]: 1,000 brokers, each strategy; half an hour or more. Curves in benchmarks/
+	$(BIN)/python -m tests.simulation.balancer.run benchmarks/load-balancing --seed $(or $(SEED),0)
 
 test-failures: $(STAMP)  ## make test-failures [ONLY=text]: every operation on storage that fails at its k-th call, for every k
 	MAGNETAR_FAILURES=all MAGNETAR_FAILURES_ONLY="$(ONLY)" \

@@ -22,7 +22,6 @@ extensions = ["myst_parser"]
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
 suppress_warnings = ["misc.highlighting_failure"]  # JSON with "..." in it
-exclude_patterns = ["operate/load-balancing/*"]
 html_theme = "furo"
 html_title = "Magnetar"
 html_static_path = ["_static", *filter(None, [os.environ.get("MAGNETAR_DOCS_SCRIPTS")])]

@@ -36,7 +36,6 @@ NOT_YET: frozenset[str] = frozenset(
         "docs/internals/interop.md",
         "docs/internals/simulation.md",
         "docs/internals/stored-values.md",
-        "docs/operate/load-balancing.md",
     }
 )
 
