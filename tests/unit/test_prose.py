@@ -25,19 +25,7 @@ BANNED = re.compile(
 RIDDLE = re.compile(r"^(What|Who|Whom)\b[^?]*$")
 GENERATED = {"docs/reference/rest.md", "docs/reference/settings.md"}
 GENERATED_PART = "<!-- written by broker/cli/reference.py -->"
-NOT_YET: frozenset[str] = frozenset(
-    {
-        "docs/formats/bookie-transport.md",
-        "docs/formats/cursor-ledger.md",
-        "docs/formats/managed-ledger.md",
-        "docs/formats/metadata-log.md",
-        "docs/guides/kubernetes.md",
-        "docs/guides/spark.md",
-        "docs/internals/interop.md",
-        "docs/internals/simulation.md",
-        "docs/internals/stored-values.md",
-    }
-)
+NOT_YET: frozenset[str] = frozenset({"docs/guides/kubernetes.md", "docs/guides/spark.md"})
 
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\[*])")
