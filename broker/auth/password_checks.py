@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -55,24 +55,26 @@ _BOOT: Final = (
 )
 
 
-@dataclass(slots=True, eq=False)
-class _Check:
-    question: bytes
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Check(QueuedCheck):
+    question: bytes = field(repr=False)
     answer: asyncio.Future[bool]
     tries: int = 0
 
+    def fail(self, error: AuthenticationError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
-class _Worker:
-    """One process, and the check that it is at."""
 
-    __slots__ = ("began_s", "current", "is_idle", "limit", "link", "process", "slow")
+class _Process:
+    """One that computes hashes, one at a time."""
 
     def __init__(self, boot: str, *, is_idle: bool) -> None:
-        """Raises OSError."""
+        """``is_idle``: it uses idle processors only. Raises OSError."""
         here, there = socket.socketpair()
         with there:
             try:
-                self.process: subprocess.Popen[bytes] = subprocess.Popen(
+                self.popen: subprocess.Popen[bytes] = subprocess.Popen(
                     [sys.executable, "-I", "-S", "-c", boot, "idle" if is_idle else "share"],
                     stdin=there.fileno(),
                     stdout=there.fileno(),
@@ -86,16 +88,22 @@ class _Worker:
         here.setblocking(False)
         # Room for this and a question is always there: nothing else is on its way.
         here.send(json.dumps(_path()).encode() + b"\n")
-        self.link = here
-        self.current: QueuedCheck | None = None
-        self.began_s = 0.0  # loop time
+        self._link = here
         self.is_idle = is_idle
-        self.limit: asyncio.TimerHandle | None = None
-        self.slow: asyncio.TimerHandle | None = None
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+    async def answer(self, question: bytes) -> bool:
+        """Raises OSError: it has died, or talks nonsense."""
+        self._link.send(question)
+        answer = await asyncio.get_running_loop().sock_recv(self._link, 1)
+        if answer not in (YES, NO):
+            raise ConnectionError("no answer")
+        return answer == YES
+
+    def kill(self) -> None:
+        self._link.close()
+        self.popen.kill()
+        # It ends soon, but whoever waits for it waits for its turn on the processor, too.
+        threading.Thread(target=self.popen.wait, name="magnetar-reaper", daemon=True).start()
 
 
 class PasswordChecks:
@@ -105,27 +113,28 @@ class PasswordChecks:
         """``boot``: what a process runs."""
         self._boot = boot
         self._idle_s = idle_s
-        self._queue = PasswordQueue()
-        self._workers: list[_Worker] = []
-        self._free: list[_Worker] = []  # of them
-        self._throttled: dict[_Worker, asyncio.TimerHandle] = {}  # others of them
+        self._queue: PasswordQueue[_Check] = PasswordQueue()
+        self._under_way: set[_Check] = set()
+        self._workers: set[asyncio.Task[None]] = set()  # each has one process at most
+        self._processes: set[_Process] = set()
+        # Workers that have nothing to do, and those that wait while there is a crowd
+        self._free: list[asyncio.Future[_Check]] = []
+        self._throttled: list[asyncio.Future[_Check]] = []
         self._crowded_until_s = 0.0  # loop time
         self._is_idle = True  # the next process is
         self._failures = 0
         self._refused_until_s = 0.0  # loop time
-        self._idle: asyncio.TimerHandle | None = None
         self._closed = False
-        self._loop: asyncio.AbstractEventLoop
 
     @property
     def pids(self) -> list[int]:
         """Of the processes that live."""
-        return [worker.pid for worker in self._workers]
+        return [process.popen.pid for process in self._processes]
 
     @property
     def pending(self) -> int:
         """Checks that wait or are made."""
-        return len(self._queue) + len(self._workers) - len(self._free) - len(self._throttled)
+        return len(self._queue) + len(self._under_way)
 
     def has_room(self, address: str, name: str, *, is_trusted: bool) -> bool:
         """Whether ``check`` would begin now, not refuse at once."""
@@ -145,189 +154,144 @@ class PasswordChecks:
             TooManyChecksError: others have all the places.
             AuthenticationError: it can't be checked.
         """
-        loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         if self._closed or loop.time() < self._refused_until_s:
             raise AuthenticationError("passwords can't be checked now")
-        check = _Check(encode_question(digest, password), loop.create_future())
-        lost = self._queue.add(QueuedCheck(address, name, is_trusted, check))
-        if lost is not None:
+        question = encode_question(digest, password)
+        answer: asyncio.Future[bool] = loop.create_future()
+        check = _Check(address, name, is_trusted, question=question, answer=answer)
+        if (lost := self._queue.add(check)) is not None:
             self._crowded_until_s = loop.time() + _CROWDED_S
-            _fail(lost, TooManyChecksError("too many checks at once"))
-        if is_trusted and self._throttled:
-            self._wake(next(iter(self._throttled)))
-        self._go_on()
-        return await check.answer
+            lost.fail(TooManyChecksError("too many checks at once"))
+        self._hand_over(is_trusted=is_trusted)
+        return await answer
 
     def close(self) -> None:
         """Nobody is let in any more; the processes are gone when this returns."""
         self._closed = True
-        self._stop_idling()
-        workers = list(self._workers)
-        for worker in workers:
-            self._drop(worker)
-            worker.process.kill()
-        for worker in workers:
+        for check in (*self._under_way, *self._queue.clear()):
+            check.fail(AuthenticationError("the broker ends"))
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            for worker in self._workers:
+                worker.cancel()
+        processes = list(self._processes)
+        for process in processes:
+            self._end(process)
+        for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.process.wait(_CLOSE_S)
-            if worker.current is not None:
-                _fail(worker.current, AuthenticationError("the broker ends"))
-        for each in self._queue.clear():
-            _fail(each, AuthenticationError("the broker ends"))
+                process.popen.wait(_CLOSE_S)
 
     # --- work
 
-    def _go_on(self) -> None:
-        """Give what waits to who is free."""
-        self._stop_idling()
-        while len(self._queue):
-            worker = self._free.pop() if self._free else self._start()
-            if worker is None:
-                break
-            each = self._queue.take()
-            if each is None:
-                self._free.append(worker)
-                break
-            self._give(worker, each)
-        if not self.pending and self._workers:
-            self._idle = self._loop.call_later(self._idle_s, self._on_idle)
-
-    def _start(self) -> _Worker | None:
+    def _hand_over(self, *, is_trusted: bool) -> None:
+        """Give a check to a worker that has nothing to do, or to a new one; one who is trusted
+        isn't kept waiting by a rest."""
         count = len(self._workers)
-        if count and (count >= _processes_max() or len(self._queue) < _SECOND_AT):
-            return None
+        sleepers = self._free or (self._throttled if is_trusted else [])
+        if not sleepers and count and (count >= _processes_max() or len(self._queue) < _SECOND_AT):
+            return
+        if (check := self._take()) is None:
+            return
+        if sleepers:
+            sleepers.pop().set_result(check)
+            return
+        worker = asyncio.get_running_loop().create_task(self._work(check))
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
+
+    def _take(self) -> _Check | None:
+        if (check := self._queue.take()) is not None:
+            self._under_way.add(check)
+        return check
+
+    async def _work(self, check: _Check | None) -> None:
+        """Check after check in one process, which is replaced when it dies, until nobody has asked
+        for a while."""
+        loop, process = asyncio.get_running_loop(), None
         try:
-            worker = _Worker(self._boot, is_idle=self._is_idle)
+            while check is not None:
+                began_s = loop.time()
+                process = await self._make(check, process)
+                self._under_way.remove(check)
+                check, now_s = None, loop.time()
+                if process is not None and now_s < self._crowded_until_s:
+                    rest_s = min(_REST * (now_s - began_s), _REST_S_MAX)
+                    check = await _sleep(self._throttled, rest_s)
+                check = check or self._take() or await _sleep(self._free, self._idle_s)
+        finally:
+            self._end(process)
+        self._is_idle = True
+
+    async def _make(self, check: _Check, process: _Process | None) -> _Process | None:
+        """Make a check, or put it back, or fail it; the process for the next one."""
+        try:
+            if process is None or process.popen.poll() is not None:
+                self._end(process)
+                process = _Process(self._boot, is_idle=self._is_idle)
+                self._processes.add(process)
         except OSError as error:
+            self._queue.put_back(check)
             self._failed(f"a process for passwords can't be started: {error}")
             return None
-        self._loop.add_reader(worker.link, self._on_answer, worker)
-        self._workers.append(worker)
-        return worker
-
-    def _give(self, worker: _Worker, each: QueuedCheck) -> None:
-        check: _Check = each.item
-        worker.current = each
-        worker.began_s = self._loop.time()
-        worker.limit = self._loop.call_later(_CHECK_S_MAX, self._on_limit, worker)
-        if worker.is_idle:
-            worker.slow = self._loop.call_later(_SLOW_S, self._on_slow, worker)
-        with contextlib.suppress(OSError):  # it has died: what it says next is its end
-            worker.link.send(check.question)
-
-    def _on_answer(self, worker: _Worker) -> None:
+        gives_way = process.is_idle and _SLOW_S < _CHECK_S_MAX
         try:
-            answer = worker.link.recv(1)
-        except BlockingIOError:
-            return
+            async with asyncio.timeout(_SLOW_S if gives_way else _CHECK_S_MAX):
+                good = await process.answer(check.question)
+        except TimeoutError:
+            self._on_slow(check, gives_way=gives_way)
         except OSError:
-            answer = b""
-        each = worker.current
-        if answer not in (YES, NO) or each is None:
-            self._on_end(worker)
-            return
-        self._failures = 0
-        self._set_free(worker)
-        check: _Check = each.item
-        if not check.answer.done():
-            check.answer.set_result(answer == YES)
-        now_s = self._loop.time()
-        if now_s < self._crowded_until_s:
-            rest_s = min(_REST * (now_s - worker.began_s), _REST_S_MAX)
-            self._throttled[worker] = self._loop.call_later(rest_s, self._on_rested, worker)
+            self._on_end(check)
         else:
-            self._free.append(worker)
-        self._go_on()
+            self._failures = 0
+            if not check.answer.done():
+                check.answer.set_result(good)
+            return process
+        self._end(process)
+        return None
 
-    def _on_rested(self, worker: _Worker) -> None:
-        self._wake(worker)
-        self._go_on()
+    def _on_slow(self, check: _Check, *, gives_way: bool) -> None:
+        """The hash is dear, or others use all of the processors: the next process gets a share."""
+        if gives_way:
+            self._is_idle = False
+            self._queue.put_back(check)
+        else:
+            logger.error("a password wasn't checked in %.0f s: too dear a hash", _CHECK_S_MAX)
+            check.fail(AuthenticationError("the check of the password takes too long"))
 
-    def _wake(self, worker: _Worker) -> None:
-        self._throttled.pop(worker).cancel()
-        self._free.append(worker)
-
-    def _set_free(self, worker: _Worker) -> None:
-        worker.current = None
-        for timer in (worker.limit, worker.slow):
-            if timer is not None:
-                timer.cancel()
-        worker.limit = worker.slow = None
-
-    # --- ends
-
-    def _on_end(self, worker: _Worker) -> None:
-        """It has died, or talks nonsense."""
-        self._drop(worker)
-        worker.process.kill()
-        _reap_soon(worker.process)
-        each = worker.current
-        self._set_free(worker)
-        if each is not None:
-            self._failures += 1
-            check: _Check = each.item
-            check.tries += 1
-            if check.tries < _TRIES:
-                self._queue.put_back(each)
-            else:
-                _fail(each, AuthenticationError("the password can't be checked"))
+    def _on_end(self, check: _Check) -> None:
+        self._failures += 1
+        check.tries += 1
+        if check.tries < _TRIES:
+            self._queue.put_back(check)
+        else:
+            check.fail(AuthenticationError("the password can't be checked"))
         if self._failures >= _FAILURES_MAX:
             self._failed("the process for passwords dies again and again")
         else:
             logger.warning("the process for passwords has died")
-            self._go_on()
-
-    def _on_slow(self, worker: _Worker) -> None:
-        """Others use all of the processors, or the hash is dear: it gets a share from now on."""
-        self._is_idle = False
-        each = worker.current
-        self._drop(worker)
-        worker.process.kill()
-        _reap_soon(worker.process)
-        self._set_free(worker)
-        if each is not None:
-            self._queue.put_back(each)
-        self._go_on()
-
-    def _on_limit(self, worker: _Worker) -> None:
-        each = worker.current
-        self._drop(worker)
-        worker.process.kill()
-        _reap_soon(worker.process)
-        self._set_free(worker)
-        if each is not None:
-            logger.error("a password wasn't checked in %.0f s: too dear a hash", _CHECK_S_MAX)
-            _fail(each, AuthenticationError("the check of the password takes too long"))
-        self._go_on()
 
     def _failed(self, why: str) -> None:
         logger.error("%s; nobody gets in by password for %.0f s", why, _AFTER_FAILURES_S)
         self._failures = 0
-        self._refused_until_s = self._loop.time() + _AFTER_FAILURES_S
-        for each in self._queue.clear():
-            _fail(each, AuthenticationError("passwords can't be checked now"))
+        self._refused_until_s = asyncio.get_running_loop().time() + _AFTER_FAILURES_S
+        for check in self._queue.clear():
+            check.fail(AuthenticationError("passwords can't be checked now"))
 
-    def _drop(self, worker: _Worker) -> None:
-        """It is none of ours any more; its end of the socket is closed."""
-        self._workers.remove(worker)
-        if worker in self._free:
-            self._free.remove(worker)
-        if (rest := self._throttled.pop(worker, None)) is not None:
-            rest.cancel()
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.remove_reader(worker.link)
-        worker.link.close()
+    def _end(self, process: _Process | None) -> None:
+        if process in self._processes:
+            self._processes.remove(process)
+            process.kill()
 
-    def _stop_idling(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
 
-    def _on_idle(self) -> None:
-        self._idle = None
-        self._is_idle = True
-        for worker in list(self._free):
-            self._drop(worker)  # so it ends by itself
-            _reap_soon(worker.process)
+async def _sleep(sleepers: list[asyncio.Future[_Check]], seconds: float) -> _Check | None:
+    """Until somebody takes this one out of ``sleepers`` and gives it a check, or for so long."""
+    given: asyncio.Future[_Check] = asyncio.get_running_loop().create_future()
+    sleepers.append(given)
+    await asyncio.wait([given], timeout=seconds)
+    if given.done():
+        return given.result()
+    sleepers.remove(given)
+    return None
 
 
 def _processes_max() -> int:
@@ -342,14 +306,3 @@ def _path() -> list[str]:
     # If an import hook has found us. Not resolved: the link's path is the one that is imported.
     here = str(Path(__file__).absolute().parents[3])
     return entries if here in entries else [*entries, here]
-
-
-def _fail(each: QueuedCheck, error: AuthenticationError) -> None:
-    check: _Check = each.item
-    if not check.answer.done():
-        check.answer.set_exception(error)
-
-
-def _reap_soon(process: subprocess.Popen[bytes]) -> None:
-    """It ends soon, but whoever waits for a process waits for its turn on the processor, too."""
-    threading.Thread(target=process.wait, name="magnetar-reaper", daemon=True).start()

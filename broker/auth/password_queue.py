@@ -10,8 +10,8 @@ fewer. Those whose credentials were good before are trusted: they wait for nobod
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 PLACES_MAX: Final = 256
 ADDRESS_MAX: Final = PLACES_MAX // 2
@@ -24,23 +24,25 @@ class QueuedCheck:
     address: str  # "": of the broker itself
     name: str
     is_trusted: bool
-    item: Any = field(default=None, repr=False)
 
 
-class _Address:
+Check = TypeVar("Check", bound=QueuedCheck)
+
+
+class _Address(Generic[Check]):
     """What waits for one address: by name, in the order of their turns; no deque is empty."""
 
     __slots__ = ("by_name", "count")
 
     def __init__(self) -> None:
-        self.by_name: dict[str, deque[QueuedCheck]] = {}
+        self.by_name: dict[str, deque[Check]] = {}
         self.count = 0
 
-    def add(self, each: QueuedCheck) -> None:
+    def add(self, each: Check) -> None:
         self.by_name.setdefault(each.name, deque()).append(each)
         self.count += 1
 
-    def take(self) -> QueuedCheck:
+    def take(self) -> Check:
         name = next(iter(self.by_name))
         queue = self.by_name.pop(name)
         each = queue.popleft()
@@ -55,7 +57,7 @@ class _Address:
     def count_of(self, name: str) -> int:
         return len(self.by_name.get(name, ()))
 
-    def drop(self) -> QueuedCheck:
+    def drop(self) -> Check:
         """The last one of the name that has most."""
         name = max(self.by_name, key=lambda name: len(self.by_name[name]))
         queue = self.by_name[name]
@@ -66,14 +68,16 @@ class _Address:
         return each
 
 
-class PasswordQueue:
+class PasswordQueue(Generic[Check]):
     """Up to ``PLACES_MAX`` checks, and those of who is trusted."""
 
     def __init__(self, places_max: int = PLACES_MAX, address_max: int = ADDRESS_MAX) -> None:
         self._places_max = places_max
         self._address_max = address_max
-        self._trusted: deque[QueuedCheck] = deque()
-        self._addresses: dict[str, _Address] = {}  # in the order of their turns; none is empty
+        self._trusted: deque[Check] = deque()
+        self._addresses: dict[
+            str, _Address[Check]
+        ] = {}  # in the order of their turns; none is empty
         self._count = 0
 
     def __len__(self) -> int:
@@ -83,7 +87,7 @@ class PasswordQueue:
         """Whether ``add`` would take it."""
         return each.is_trusted or self._loser(each) is not _NEWCOMER
 
-    def add(self, each: QueuedCheck) -> QueuedCheck | None:
+    def add(self, each: Check) -> Check | None:
         """Who has lost a place by that: another one, ``each`` itself, or nobody (None)."""
         if each.is_trusted:
             self._trusted.append(each)
@@ -96,7 +100,7 @@ class PasswordQueue:
         self._count += 1
         return pushed_out
 
-    def take(self) -> QueuedCheck | None:
+    def take(self) -> Check | None:
         """Whose turn it is; None: nobody waits."""
         if self._trusted:
             return self._trusted.popleft()
@@ -110,11 +114,11 @@ class PasswordQueue:
         self._count -= 1
         return each
 
-    def put_back(self, each: QueuedCheck) -> None:
+    def put_back(self, each: Check) -> None:
         """It was taken, and could not be done: it is the next one again."""
         self._trusted.appendleft(each)
 
-    def clear(self) -> list[QueuedCheck]:
+    def clear(self) -> list[Check]:
         """Nobody waits any more; who did."""
         found = []
         while (each := self.take()) is not None:
@@ -136,7 +140,7 @@ class PasswordQueue:
             return each.address
         return _NEWCOMER
 
-    def _drop(self, name: str) -> QueuedCheck:
+    def _drop(self, name: str) -> Check:
         address = self._addresses[name]
         dropped = address.drop()
         if not address.count:

@@ -189,13 +189,14 @@ async def test_guesses_leave_places_and_turns_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = PasswordChecks(boot=gated(tmp_path / "gate"))
-    give, given = checks._give, list[tuple[str, str, bool]]()
+    take, given = checks._queue.take, list[tuple[str, str, bool]]()
 
-    def noted(worker: Any, each: Any) -> None:
-        given.append((each.address, each.name, each.is_trusted))
-        give(worker, each)
+    def noted() -> Any:
+        if (each := take()) is not None:
+            given.append((each.address, each.name, each.is_trusted))
+        return each
 
-    monkeypatch.setattr(checks, "_give", noted)
+    monkeypatch.setattr(checks._queue, "take", noted)
     guesses = [asyncio.create_task(ask(checks, b"%d" % number)) for number in range(1000)]
     await eventually(lambda: len([each for each in guesses if each.done()]) > 800)
     assert not checks.has_room("a", "joe", is_trusted=False)

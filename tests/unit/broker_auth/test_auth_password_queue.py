@@ -12,13 +12,13 @@ def waiting(address: str, name: str = "joe", *, is_trusted: bool = False) -> Que
     return QueuedCheck(address, name, is_trusted)
 
 
-def filled(queue: PasswordQueue, *many: tuple[str, str, int]) -> None:
+def filled(queue: PasswordQueue[QueuedCheck], *many: tuple[str, str, int]) -> None:
     for address, name, count in many:
         for _ in range(count):
             assert queue.add(waiting(address, name)) is None
 
 
-def turns(queue: PasswordQueue, count: int) -> list[str]:
+def turns(queue: PasswordQueue[QueuedCheck], count: int) -> list[str]:
     found = []
     for _ in range(count):
         each = queue.take()
@@ -28,7 +28,7 @@ def turns(queue: PasswordQueue, count: int) -> list[str]:
 
 
 def test_addresses_take_turns_and_in_each_the_names() -> None:
-    queue = PasswordQueue()
+    queue: PasswordQueue[QueuedCheck] = PasswordQueue()
     filled(queue, ("a", "joe", 3), ("a", "eve", 2), ("b", "joe", 2))
     assert turns(queue, 7) == ["a/joe", "b/joe", "a/eve", "b/joe", "a/joe", "a/eve", "a/joe"]
     assert queue.take() is None
@@ -36,7 +36,7 @@ def test_addresses_take_turns_and_in_each_the_names() -> None:
 
 
 def test_one_address_gets_half_of_the_places_and_others_the_rest() -> None:
-    queue = PasswordQueue(8, 4)
+    queue: PasswordQueue[QueuedCheck] = PasswordQueue(8, 4)
     filled(queue, ("a", "joe", 4))
     late = waiting("a")
     assert not queue.has_room(late)
@@ -46,7 +46,7 @@ def test_one_address_gets_half_of_the_places_and_others_the_rest() -> None:
 
 
 def test_a_newcomer_takes_the_last_place_of_who_has_most() -> None:
-    queue = PasswordQueue(8, 4)
+    queue: PasswordQueue[QueuedCheck] = PasswordQueue(8, 4)
     filled(queue, ("a", "joe", 4), ("b", "joe", 4))
     newcomer = waiting("c")
     assert queue.has_room(newcomer)
@@ -57,7 +57,7 @@ def test_a_newcomer_takes_the_last_place_of_who_has_most() -> None:
 
 
 def test_guesses_for_one_name_leave_room_for_others_of_the_address() -> None:
-    queue = PasswordQueue(8, 4)
+    queue: PasswordQueue[QueuedCheck] = PasswordQueue(8, 4)
     filled(queue, ("a", "joe", 4))
     lost = queue.add(waiting("a", "eve"))
     assert lost is not None
@@ -66,7 +66,7 @@ def test_guesses_for_one_name_leave_room_for_others_of_the_address() -> None:
 
 
 def test_who_is_trusted_waits_for_nobody_and_has_a_place_always() -> None:
-    queue = PasswordQueue(4, 2)
+    queue: PasswordQueue[QueuedCheck] = PasswordQueue(4, 2)
     filled(queue, ("a", "joe", 2), ("b", "joe", 2))
     first, second = (waiting("a", is_trusted=True) for _ in range(2))
     assert queue.has_room(first)
@@ -76,7 +76,7 @@ def test_who_is_trusted_waits_for_nobody_and_has_a_place_always() -> None:
 
 
 def test_what_could_not_be_done_is_the_next_one_again() -> None:
-    queue = PasswordQueue()
+    queue: PasswordQueue[QueuedCheck] = PasswordQueue()
     filled(queue, ("a", "joe", 1), ("b", "joe", 1))
     each = queue.take()
     assert each is not None
@@ -95,7 +95,7 @@ NAMES = st.sampled_from(["joe", "eve", "ann"])
 def test_everybody_is_let_in_pushed_out_or_served_once(
     steps: list[tuple[str, str, bool, int]],
 ) -> None:
-    queue, inside = PasswordQueue(8, 4), set[int]()
+    queue, inside = PasswordQueue[QueuedCheck](8, 4), set[int]()
     kept = []  # so that no id is used again
     for address, name, is_trusted, takes in steps:
         each = waiting(address, name, is_trusted=is_trusted)
