@@ -22,7 +22,7 @@ from magnetar.broker.cli.progress import progress
 from magnetar.broker.cli.typed_values import Decoder
 from magnetar.broker.http.messaging.messages import Message, UndecodableEntryError, decode_entry
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_body, encode_command, parse_entry_body
+from magnetar.broker.protocol.framing import NO_ID, encode_body, encode_command, parse_entry_body
 from magnetar.broker.protocol.topic_name import TopicName
 
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
@@ -94,7 +94,7 @@ def _start_of(options: argparse.Namespace) -> pb.MessageIdData:
     if text == "latest":
         return pb.MessageIdData(ledgerId=_LATEST, entryId=_LATEST)
     if text == "earliest":
-        return pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
+        return pb.MessageIdData(ledgerId=NO_ID, entryId=NO_ID)
     try:
         ledger, entry = map(int, text.split(":"))
         start = pb.MessageIdData(ledgerId=ledger, entryId=entry)

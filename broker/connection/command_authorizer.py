@@ -23,6 +23,7 @@ from magnetar.broker.connection.lookup_commands import (
     refuse_partitions,
     reply_lookup_error,
 )
+from magnetar.broker.connection.pause_reason import PauseReason
 from magnetar.broker.errors import AuthorizationError, BrokerError, BrokerMetadataError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import MalformedFrameError
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
     from magnetar.broker.service.access_control import AccessControl
 
-PAUSED_ACCESS: Final = 32
-"""A reason to pause reading, beside those of connection.py."""
 Need = tuple[Caller, Permission, Resource]
 _LOOKUP, _PRODUCE, _CONSUME = Permission.LOOKUP, Permission.PRODUCE, Permission.CONSUME
 
@@ -208,7 +207,7 @@ class CommandAuthorizer:
         elif not self._pass_nowait(connection, kind, command):
             self._held[connection] = deque(((kind, command),))
             # At most what one read brought is held.
-            connection.pause_reading(PAUSED_ACCESS)
+            connection.pause_reading(PauseReason.ACCESS)
             # A task that is cancelled before its first step would not clean up.
             connection.on_closed[self] = partial(self._forget, connection)
             connection.run(self._release(connection))
@@ -254,7 +253,7 @@ class CommandAuthorizer:
             connection.close(f"malformed frame: {error}")
         finally:
             self._forget(connection)
-            connection.resume_reading(PAUSED_ACCESS)
+            connection.resume_reading(PauseReason.ACCESS)
 
     async def _pass(self, connection: Connection, kind: int, command: Any) -> None:
         rule = RULES.get(kind, _UNKNOWN)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from google.protobuf.message import DecodeError
 
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
+from magnetar.broker.connection.pause_reason import PauseReason
 from magnetar.broker.connection.pending_creation import PendingCreation
 from magnetar.broker.connection.receive_buffer import FrameBuffer
 from magnetar.broker.connection.write_grouping import coalesce
@@ -23,7 +24,7 @@ from magnetar.broker.errors import BrokerError
 from magnetar.broker.listener.tls import client_certificate
 from magnetar.broker.producer.send_path import SendPath
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import FRAME_PADDING_BYTES, MalformedFrameError
+from magnetar.broker.protocol.framing import FRAME_PADDING_BYTES, NO_ID, MalformedFrameError
 from magnetar.broker.protocol.text import has_broken_text
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NO_REQUEST: Final = 2**64 - 1
-"""Request id of answers and orders that belong to no request."""
 _TWO_U32 = Struct(">II")
 _SEND, _ACK, _FLOW = pb.BaseCommand.SEND, pb.BaseCommand.ACK, pb.BaseCommand.FLOW
 _BEFORE_CONNECT = frozenset(
@@ -50,9 +49,6 @@ _HOT: Final[dict[bytes, Any]] = {
 _SEND_PREFIX = bytes((0x08, _SEND, _SEND << 3 | 2))
 _PING_FRAME = bytes.fromhex("00000009000000050812920100")
 
-# Why reading is paused; it resumes when no reason is left. 32: command_authorizer.py
-PAUSED_CONNECTION, PAUSED_PROCESS, PAUSED_OUTGOING, PAUSED_TASKS, PAUSED_RATE = 1, 2, 4, 8, 16
-PAUSED_TURN: Final = 64
 _COMMANDS_PER_TURN = 64
 """Of those that aren't SEND, ACK or FLOW; the rest of their read waits for the loop's next turn."""
 _TASKS_MAX = 5_000
@@ -170,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self._take(memoryview(rest), len(rest), 0)
             if not self._rest:
-                self.resume_reading(PAUSED_TURN)
+                self.resume_reading(PauseReason.TURN)
 
     def _take(self, view: memoryview, end: int, nbytes: int) -> None:
         """Handle ``view[0:end]``, of which ``nbytes`` were read just now, and keep what is left."""
@@ -222,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
                     continue
             if commands == _COMMANDS_PER_TURN:
                 self._rest = bytes(view[start:end])
-                self.pause_reading(PAUSED_TURN)
+                self.pause_reading(PauseReason.TURN)
                 self._loop.call_soon(self._go_on)
                 return end
             commands += 1
@@ -270,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.writable = True
-        self.resume_reading(PAUSED_OUTGOING)
+        self.resume_reading(PauseReason.OUTGOING)
         for wake in list(self.on_writable.values()):
             wake()
 
@@ -316,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close("it reads nothing before its CONNECT", level=logging.DEBUG)
             return
         if not self.writable and transport.get_write_buffer_size() > _OUTGOING_BYTES_MAX:
-            self.pause_reading(PAUSED_OUTGOING)
+            self.pause_reading(PauseReason.OUTGOING)
 
     def reply_error(self, request_id: int, error: BrokerError | int, message: str = "") -> None:
         """Queue an ERROR command; ``error`` is an exception of the tree or a ServerError number."""
@@ -337,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def refuse(self, code: int, message: str, *, level: int = logging.INFO) -> None:
         """ERROR outside of any request, then close: refused connections and failed logins."""
-        self.reply_error(NO_REQUEST, code, message)
+        self.reply_error(NO_ID, code, message)
         self._flush()
         self.close(message, level=level)
 
@@ -399,12 +395,12 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
         if len(self._tasks) >= _TASKS_MAX:
-            self.pause_reading(PAUSED_TASKS)
+            self.pause_reading(PauseReason.TASKS)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._paused & PAUSED_TASKS and len(self._tasks) <= _TASKS_MAX // 2:
-            self.resume_reading(PAUSED_TASKS)
+        if self._paused & PauseReason.TASKS and len(self._tasks) <= _TASKS_MAX // 2:
+            self.resume_reading(PauseReason.TASKS)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("connection %s: request failed", self.remote, exc_info=error)
             self.close("internal error")
@@ -413,24 +409,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_for_process(self) -> None:
         """The process's publish buffer is full."""
-        self.pause_reading(PAUSED_PROCESS)
+        self.pause_reading(PauseReason.PROCESS)
 
     def resume_for_process(self) -> None:
-        self.resume_reading(PAUSED_PROCESS)
+        self.resume_reading(PauseReason.PROCESS)
 
     @property
     def paused(self) -> bool:
         """Whether something keeps it from reading: a rate, memory, unsent answers."""
         return self._paused != 0
 
-    def pause_reading(self, reason: int) -> None:
+    def pause_reading(self, reason: PauseReason) -> None:
         """Stop reading for ``reason``; idempotent."""
         if not self._paused and self._is_open():
             assert self._transport is not None
             self._transport.pause_reading()
         self._paused |= reason
 
-    def resume_reading(self, reason: int) -> None:
+    def resume_reading(self, reason: PauseReason) -> None:
         """``reason`` is over; reads again when it was the last one."""
         if not self._paused & reason:
             return
@@ -467,7 +463,7 @@ class Connection(asyncio.BufferedProtocol):
         unsent, before = 0, self._unsent_bytes
         if self._transport is not None:
             unsent = self._unsent_bytes = self._transport.get_write_buffer_size()
-        if self._paused & PAUSED_OUTGOING and 0 < before <= unsent:
+        if self._paused & PauseReason.OUTGOING and 0 < before <= unsent:
             return False  # it read nothing of what it has to read first
         return bool(self._paused)
 
@@ -514,12 +510,12 @@ class Connection(asyncio.BufferedProtocol):
     def pause_publishing(self, limit: PublishThrottle) -> None:
         self._over_rate.add(limit)
         self.read_less(limit)
-        self.pause_reading(PAUSED_RATE)
+        self.pause_reading(PauseReason.RATE)
 
     def resume_publishing(self, limit: PublishThrottle) -> None:
         self._over_rate.discard(limit)
         if not self._over_rate:
-            self.resume_reading(PAUSED_RATE)
+            self.resume_reading(PauseReason.RATE)
 
     def read_less(self, limit: PublishThrottle) -> None:
         """Fit the size of reads to a publish limit: what one read brings is accepted whole, and a

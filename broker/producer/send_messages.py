@@ -11,6 +11,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import NO_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 _RENEW_BYTES: Final = 1 << 20
 _SIZES: Final = tuple(Struct(">II").pack(size + 4, size) for size in range(128))
-_NO_ID: Final = 2**64 - 1
 # upb takes any buffer; its stubs say bytes.
 _Parse: TypeAlias = "Callable[[bytes | memoryview], object]"
 
@@ -75,7 +75,7 @@ class SendMessages:
         step = 1
         if ledger_id < 0 or not producer.topic.persistent:
             step = 0  # these ids name no entry, so they don't count up
-            ledger_id, entry_id = ledger_id & _NO_ID, entry_id & _NO_ID
+            ledger_id, entry_id = ledger_id & NO_ID, entry_id & NO_ID
         receipt, receipt_id = self._receipt, self._receipt_id
         serialize, sizes = self._serialize_receipt, _SIZES
         receipt.producer_id = producer.producer_id

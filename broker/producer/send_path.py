@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from magnetar.broker.connection.assigned_broker import assign_broker
+from magnetar.broker.connection.pause_reason import PauseReason
 from magnetar.broker.errors import BrokerError, TopicFencedError
 from magnetar.broker.producer.producer import TOO_LARGE, Producer, PublishBatch
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -29,6 +30,7 @@ from magnetar.broker.protocol.entry_header import (
 from magnetar.broker.protocol.framing import (
     METADATA_BYTES_MAX,
     METADATA_TOO_LARGE,
+    NO_ID,
     MalformedFrameError,
 )
 from magnetar.managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
@@ -45,9 +47,6 @@ _CHECKED: Final = 0x0E01
 _checked_head = Struct(">HII").unpack_from  # magic, checksum, size of the metadata
 _CHECKSUM_HEAD = Struct(">HI")
 _SLOW_FLAGS: Final = FLAG_ENCRYPTED | FLAG_TRANSACTION | FLAG_CHUNK
-_PAUSED_CONNECTION, _PAUSED_PROCESS = 1, 2
-
-_NO_ID: Final = 2**64 - 1
 
 
 class SendPath:
@@ -179,7 +178,7 @@ class SendPath:
         connection.in_flight_bytes += charge
         service = connection.service
         if connection.in_flight_bytes > service.connection_in_flight_max:
-            connection.pause_reading(_PAUSED_CONNECTION)
+            connection.pause_reading(PauseReason.IN_FLIGHT)
         for batch in batches.values():
             if batch.sequence_ids:
                 batch.producer.topic.publish(batch.producer, batch)
@@ -233,7 +232,7 @@ class SendPath:
             connection.in_flight_bytes -= charge
             service = connection.service
             if connection.in_flight_bytes <= service.connection_in_flight_max // 2:
-                connection.resume_reading(_PAUSED_CONNECTION)
+                connection.resume_reading(PauseReason.IN_FLIGHT)
         if producer.on_settled is not None and producer.sent == producer.answered:
             settled, producer.on_settled = producer.on_settled, None
             settled()
@@ -316,7 +315,7 @@ class SendPath:
             return
         command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
         command.close_producer.producer_id = producer.producer_id
-        command.close_producer.request_id = _NO_ID
+        command.close_producer.request_id = NO_ID
         if (new_owner := producer.topic.new_owner) is not None:
             assign_broker(command.close_producer, new_owner, connection.listener)
         connection.send(command)

@@ -26,6 +26,8 @@ MAX_MESSAGE_BYTES = 5_242_880
 FRAME_PADDING_BYTES = 10_240
 """Headers come on top of the payload: a frame may be this much larger than the message limit."""
 CHECKSUM_MAGIC = 0x0E01
+NO_ID = 2**64 - 1
+"""What the wire has for -1: no request, no message, the latest position."""
 BROKER_ENTRY_MAGIC = 0x0E02
 CHECKSUM_HEADER_BYTES = 6
 """Magic and CRC in front of the metadata size."""

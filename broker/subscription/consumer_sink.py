@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker.connection.assigned_broker import assign_broker
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import NO_ID
 from magnetar.broker.subscription.delivery import MessageFrames
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from magnetar.broker.subscription.consumer import Consumer
     from magnetar.managed_ledger.entry_batch import EntryBatch
 
-_NO_REQUEST = 2**64 - 1
 _ACTIVE_CHANGE_VERSION = 12
 _CLOSE_VERSION = 5
 _END_OF_TOPIC_VERSION = 9
@@ -85,7 +85,7 @@ class BinaryConsumerSink:
             return
         command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
         command.close_consumer.consumer_id = self.consumer_id
-        command.close_consumer.request_id = _NO_REQUEST
+        command.close_consumer.request_id = NO_ID
         if consumer.reconnect_url:
             command.close_consumer.assignedBrokerServiceUrl = consumer.reconnect_url
         if (new_owner := consumer.subscription.topic.new_owner) is not None:

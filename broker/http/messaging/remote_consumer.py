@@ -4,10 +4,15 @@ a feed needs (internal_consumer.py)."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import MalformedFrameError, encode_command, parse_entry_body
+from magnetar.broker.protocol.framing import (
+    NO_ID,
+    MalformedFrameError,
+    encode_command,
+    parse_entry_body,
+)
 from magnetar.managed_ledger.position import EARLIEST
 
 if TYPE_CHECKING:
@@ -18,8 +23,6 @@ if TYPE_CHECKING:
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.subscription.consumer import SubscribeRequest
     from magnetar.managed_ledger.position import Position
-
-_UNSIGNED: Final = 2**64 - 1
 
 
 class RemoteConsumer:
@@ -69,8 +72,8 @@ class RemoteConsumer:
             wire.initialPosition = pb.CommandSubscribe.Earliest
         if request.start_position is not None:
             ledger_id, entry_id = request.start_position
-            wire.start_message_id.ledgerId = ledger_id & _UNSIGNED
-            wire.start_message_id.entryId = entry_id & _UNSIGNED
+            wire.start_message_id.ledgerId = ledger_id & NO_ID
+            wire.start_message_id.entryId = entry_id & NO_ID
         self._link.users["consumer", self._id] = self
         try:
             await self._link.call(command, wire.request_id)

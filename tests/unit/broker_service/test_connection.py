@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from magnetar.broker.connection import connection as connection
-from magnetar.broker.connection.connection import PAUSED_CONNECTION
+from magnetar.broker.connection.pause_reason import PauseReason
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import encode_command
 from tests.unit.broker_service.doubles import Broker, Client, message
@@ -270,7 +270,7 @@ async def test_silence_is_asked_then_closed_and_any_byte_counts_as_an_answer(
 
 async def test_a_connection_we_don_t_read_is_exempt_from_keep_alive(broker: Broker) -> None:
     client = await ready(broker)
-    client.connection.pause_reading(PAUSED_CONNECTION)
+    client.connection.pause_reading(PauseReason.IN_FLIGHT)
     now_ms = broker.cluster.now_ms
     for step in (1, 2, 3):
         client.connection.on_sweep(now_ms + step * 30_000)
