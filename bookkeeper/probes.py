@@ -6,13 +6,12 @@ ended because ZooKeeper is away. Ready is who has no reason against it; the body
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final
 
 from magnetar.bookkeeper.bookie.http.admin_access import LIVE_PATH, READY_PATH
-from magnetar.bookkeeper.bookie.http.admin_server import HttpResponse, Page
+from magnetar.bookkeeper.bookie.http.admin_server import HttpResponse, Page, json_page
 from magnetar.metadata.store import MetadataStore, SessionEvent
 
 _LOST: Final = "the session with the metadata store is lost"
@@ -22,12 +21,12 @@ def probe_pages(reasons: Callable[[], Sequence[str]]) -> dict[str, Page]:
     """Both pages of a process; ``reasons`` says why it isn't ready now."""
 
     async def live() -> HttpResponse:
-        return _json(HTTPStatus.OK, {"status": "alive"})
+        return json_page({"status": "alive"})
 
     async def ready() -> HttpResponse:
         found = reasons()
         status = HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK
-        return _json(status, readiness_document(found))
+        return json_page(readiness_document(found), status)
 
     return {LIVE_PATH: live, READY_PATH: ready}
 
@@ -62,7 +61,3 @@ class SessionState:
                 self.trouble = ""
             case SessionEvent.SESSION_REESTABLISHED:
                 self.trouble = ""
-
-
-def _json(status: HTTPStatus, document: dict[str, object]) -> HttpResponse:
-    return HttpResponse(status, "application/json", json.dumps(document).encode())

@@ -6,11 +6,10 @@ socket outlives this server, so that nobody who connects meanwhile is refused.
 
 from __future__ import annotations
 
-import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from magnetar.bookkeeper.bookie.http.admin_server import AdminServer, HttpResponse
+from magnetar.bookkeeper.bookie.http.admin_server import AdminServer, HttpResponse, json_page
 from magnetar.bookkeeper.probes import probe_pages
 from magnetar.broker.listener.tls import listening_socket
 
@@ -58,6 +57,4 @@ class StartupProbeServer:
 
     async def _not_yet(self) -> HttpResponse:
         body = {"reason": f"Not ready: the broker is {self.stage}"}
-        return HttpResponse(
-            HTTPStatus.SERVICE_UNAVAILABLE, "application/json", json.dumps(body).encode()
-        )
+        return json_page(body, HTTPStatus.SERVICE_UNAVAILABLE)

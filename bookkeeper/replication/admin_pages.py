@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-from magnetar.bookkeeper.bookie.http.admin_server import HttpResponse, Page
+from magnetar.bookkeeper.bookie.http.admin_server import (
+    HttpResponse,
+    Page,
+    json_page,
+    metrics_page,
+    text_page,
+)
 from magnetar.bookkeeper.probes import SessionState, probe_pages
 from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
@@ -55,10 +60,10 @@ class AutoRecoveryPages:
 
     async def _heartbeat(self) -> HttpResponse:
         """The process is alive, whatever it does."""
-        return _text(HTTPStatus.OK, "OK\n")
+        return text_page(HTTPStatus.OK, "OK\n")
 
     async def _is_ready(self) -> HttpResponse:
-        return _NOT_STARTED if self.recovery is None else _text(HTTPStatus.OK, "")
+        return _NOT_STARTED if self.recovery is None else text_page(HTTPStatus.OK, "")
 
     async def _status(self) -> HttpResponse:
         """The switch, and what this process does."""
@@ -75,7 +80,7 @@ class AutoRecoveryPages:
             name: {"state": phase, "available": available, "registered": registered}
             for name, (phase, available, registered) in metrics.zones.items()
         }
-        return _json(status)
+        return json_page(status)
 
     async def _who_is_auditor(self) -> HttpResponse:
         recovery = self.recovery
@@ -83,28 +88,19 @@ class AutoRecoveryPages:
             return _NOT_STARTED
         name = await recovery.elector.leader()
         if name is None:
-            return _text(HTTPStatus.NOT_FOUND, "No auditor found\n")
-        return _json({"Auditor": name})
+            return text_page(HTTPStatus.NOT_FOUND, "No auditor found\n")
+        return json_page({"Auditor": name})
 
     async def _delay(self) -> HttpResponse:
         if self.marks is None:
             return _NOT_STARTED
         seconds = await self.marks.lost_bookie_delay_s()
-        return _json({"lostBookieRecoveryDelay": seconds})
+        return json_page({"lostBookieRecoveryDelay": seconds})
 
     async def _metrics_page(self) -> HttpResponse:
         if self.recovery is None or self._metrics is None:
             return _NOT_STARTED
-        content_type = "text/plain; version=0.0.4; charset=utf-8"
-        return HttpResponse(HTTPStatus.OK, content_type, await self._metrics(self.recovery))
+        return metrics_page(await self._metrics(self.recovery))
 
 
-def _text(status: HTTPStatus, text: str) -> HttpResponse:
-    return HttpResponse(status, "text/plain; charset=utf-8", text.encode())
-
-
-def _json(value: dict[str, object]) -> HttpResponse:
-    return HttpResponse(HTTPStatus.OK, "application/json", json.dumps(value).encode())
-
-
-_NOT_STARTED = _text(HTTPStatus.SERVICE_UNAVAILABLE, "Auto-recovery is not fully started yet\n")
+_NOT_STARTED = text_page(HTTPStatus.SERVICE_UNAVAILABLE, "Auto-recovery is not fully started yet\n")

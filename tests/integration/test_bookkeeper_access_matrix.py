@@ -351,5 +351,5 @@ async def test_certificates_alone_open_no_plain_http(tmp_path: Path) -> None:
     settings = settings_of("zk:localhost:1", "tls")
     authenticator = AutoRecoverySettings.load(settings).authenticator()
     assert isinstance(authenticator, BookieAuthenticator)
-    head = f"PUT /x HTTP/1.1\r\nAuthorization: Bearer {token()}\r\n\r\n".encode()
-    assert AdminAccess(authenticator).refusal("PUT", "/x", head, "here") == 401
+    headers = [(b"authorization", f"Bearer {token()}".encode())]
+    assert AdminAccess(authenticator).refusal("PUT", "/x", headers, "here") == 401

@@ -7,8 +7,9 @@ the gRPC port, whether there is such a page or not. Decided by the head of a req
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeAlias
 
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.auth.errors import CredentialsError, RoleNotAllowedError
@@ -28,7 +29,7 @@ OPEN_PATHS: Final = frozenset(
     }
 )
 """Liveness, readiness and metrics, to be read; of a path that isn't here nobody learns anything."""
-_HEADER: Final = b"authorization"
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 
 class AdminAccess:
@@ -38,18 +39,18 @@ class AdminAccess:
         self._authenticator = authenticator
         self._refusals = RefusalLog(logging.getLogger("magnetar.bookkeeper.audit"))
 
-    def refusal(self, method: str, path: str, head: bytes, address: str) -> HTTPStatus | None:
+    def refusal(self, method: str, path: str, headers: Headers, address: str) -> HTTPStatus | None:
         """How the request is refused; None: it isn't.
 
         Args:
             path: without the query.
-            head: request line and headers.
+            headers: names in lower case.
             address: of the client, for the audit log.
         """
         if method in ("GET", "HEAD") and path in OPEN_PATHS:
             return None
         try:
-            self._authenticator.admit(_token_of(head), None)
+            self._authenticator.admit(_token_of(headers), None)
         except CredentialsError as error:
             request = f"{method} {path}"
             self._refusals.add(
@@ -60,20 +61,16 @@ class AdminAccess:
         return None
 
 
-def _token_of(head: bytes) -> str | None:
+def _token_of(headers: Headers) -> str | None:
     """What the request shows; None: nothing.
 
     Raises:
         CredentialsError: more than one thing: whoever is in front may have read the other.
     """
-    found = [
-        value
-        for name, _, value in (line.partition(b":") for line in head.split(b"\r\n")[1:])
-        if name.lower() == _HEADER
-    ]
+    found = [value for name, value in headers if name == b"authorization"]
     if len(found) > 1:
         raise CredentialsError("two headers authorization")
     if not found:
         return None
-    scheme, _, value = found[0].decode("latin-1").strip().partition(" ")
+    scheme, _, value = found[0].decode("latin-1").partition(" ")
     return value.strip() if scheme.lower() == "bearer" else ""

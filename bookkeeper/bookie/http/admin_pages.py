@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
@@ -10,10 +9,17 @@ from typing import Final
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.drain import Drain
 from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from magnetar.bookkeeper.bookie.http.admin_server import HttpResponse, Page
+from magnetar.bookkeeper.bookie.http.admin_server import (
+    HttpResponse,
+    Page,
+    json_page,
+    metrics_page,
+    text_page,
+)
 from magnetar.bookkeeper.probes import probe_pages
 
 Metrics = Callable[[Bookie], Awaitable[bytes]]
+BookiePage = Callable[[Bookie], Awaitable[HttpResponse]]
 
 DRAIN_PATH: Final = "/api/v1/bookie/drain"
 """Our own: see drain.py."""
@@ -40,8 +46,10 @@ class AdminPages:
         pages: dict[str, Page] = {
             **probe_pages(self._reasons),
             "/heartbeat": self._heartbeat,
-            "/api/v1/bookie/is_ready": self._is_ready,
             "/api/v1/bookie/state": self._state,
+        }
+        of_bookie: dict[str, BookiePage] = {
+            "/api/v1/bookie/is_ready": self._is_ready,
             "/api/v1/bookie/info": self._info,
             "/api/v1/bookie/gc": self._gc,
             "PUT /api/v1/bookie/gc": self._start_gc,
@@ -53,9 +61,20 @@ class AdminPages:
             f"PUT {DRAIN_PATH}": self._begin_drain,
             f"DELETE {DRAIN_PATH}": self._end_drain,
         }
-        if self._metrics is not None:
-            pages["/metrics"] = self._metrics_page
-        return pages
+        if (metrics := self._metrics) is not None:
+
+            async def metrics_of(bookie: Bookie) -> HttpResponse:
+                return metrics_page(await metrics(bookie))
+
+            of_bookie["/metrics"] = metrics_of
+        return pages | {path: self._once_started(page) for path, page in of_bookie.items()}
+
+    def _once_started(self, page: BookiePage) -> Page:
+        async def answer() -> HttpResponse:
+            bookie = self._running()
+            return _NOT_STARTED if bookie is None else await page(bookie)
+
+        return answer
 
     def _reasons(self) -> list[str]:
         """Why it isn't ready."""
@@ -75,41 +94,37 @@ class AdminPages:
             reasons.append("draining: read-only by order")
         return reasons
 
-    async def _drain_state(self) -> HttpResponse:
+    async def _drain_state(self, bookie: Bookie) -> HttpResponse:
         """Whether writers were sent away, and have gone."""
-        return self._drain_answer(self.drain)
+        drain = self.drain
+        if drain is None:
+            return _NOT_STARTED
+        return json_page({"draining": drain.is_under_way, "done": drain.done})
 
-    async def _begin_drain(self) -> HttpResponse:
+    async def _begin_drain(self, bookie: Bookie) -> HttpResponse:
         """Send writers away: read-only, whatever the disk says."""
-        if self._running() is not None and self.drain is not None:
+        if self.drain is not None:
             self.drain.begin()
-        return self._drain_answer(self.drain)
+        return await self._drain_state(bookie)
 
-    async def _end_drain(self) -> HttpResponse:
+    async def _end_drain(self, bookie: Bookie) -> HttpResponse:
         """Take writers again."""
         if self.drain is not None:
             await self.drain.end()
-        return self._drain_answer(self.drain)
-
-    def _drain_answer(self, drain: Drain | None) -> HttpResponse:
-        if self._running() is None or drain is None:
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
-        return _json({"draining": drain.is_under_way, "done": drain.done})
+        return await self._drain_state(bookie)
 
     async def _heartbeat(self) -> HttpResponse:
         """The process is alive, whatever its bookie does."""
-        return _text(HTTPStatus.OK, "OK\n")
+        return text_page(HTTPStatus.OK, "OK\n")
 
-    async def _is_ready(self) -> HttpResponse:
+    async def _is_ready(self, bookie: Bookie) -> HttpResponse:
         """It answers clients: for readiness probes."""
-        if self._running() is None:
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
-        return _text(HTTPStatus.OK, "")
+        return text_page(HTTPStatus.OK, "")
 
     async def _state(self) -> HttpResponse:
         bookie = self._running()
         read_only = bookie is not None and bookie.read_only
-        return _json(
+        return json_page(
             {
                 "running": bookie is not None,
                 "readOnly": read_only,
@@ -118,52 +133,44 @@ class AdminPages:
             }
         )
 
-    async def _info(self) -> HttpResponse:
-        bookie = self._running()
-        if bookie is None:
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+    async def _info(self, bookie: Bookie) -> HttpResponse:
         info = await bookie.info()
-        return _json({"freeSpace": info.free_bytes, "totalSpace": info.total_bytes})
+        return json_page({"freeSpace": info.free_bytes, "totalSpace": info.total_bytes})
 
-    async def _data(self) -> HttpResponse:
+    async def _data(
+        self, bookie: Bookie, *, scrub: bool = False, integrity: bool = False
+    ) -> HttpResponse:
         """Damage, limbo and the progress of checks (docs/operate/bookies.md). Our own path."""
-        return self._check_data()
-
-    async def _scrub(self) -> HttpResponse:
-        """Read and check everything, now and at full speed."""
-        return self._check_data(scrub=True)
-
-    async def _check_integrity(self) -> HttpResponse:
-        """Compare what should be here with what is."""
-        return self._check_data(integrity=True)
-
-    def _check_data(self, *, scrub: bool = False, integrity: bool = False) -> HttpResponse:
-        bookie = self._running()
-        if bookie is None or bookie.integrity is None:
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+        if bookie.integrity is None:
+            return _NOT_STARTED
         status = bookie.integrity.check(scrub=scrub, integrity=integrity)
         return HttpResponse(HTTPStatus.OK, "application/json", status.encode())
 
-    async def _gc(self) -> HttpResponse:
-        """A round that somebody asked for is under way, or not."""
-        if self._running() is None or self.collector is None:
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
-        return _json({"is_in_force_gc": str(self.collector.is_forced).lower()})
+    async def _scrub(self, bookie: Bookie) -> HttpResponse:
+        """Read and check everything, now and at full speed."""
+        return await self._data(bookie, scrub=True)
 
-    async def _start_gc(self) -> HttpResponse:
+    async def _check_integrity(self, bookie: Bookie) -> HttpResponse:
+        """Compare what should be here with what is."""
+        return await self._data(bookie, integrity=True)
+
+    async def _gc(self, bookie: Bookie) -> HttpResponse:
+        """A round that somebody asked for is under way, or not."""
+        if self.collector is None:
+            return _NOT_STARTED
+        return json_page({"is_in_force_gc": str(self.collector.is_forced).lower()})
+
+    async def _start_gc(self, bookie: Bookie) -> HttpResponse:
         """Collect and compact now; one such round at a time, and one a minute at most."""
-        if self._running() is None or self.collector is None:
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
+        if self.collector is None:
+            return _NOT_STARTED
         if not self.collector.collect_soon():
             text = "A round was asked for less than a minute ago, or is under way\n"
-            return _text(HTTPStatus.TOO_MANY_REQUESTS, text)
-        return _text(HTTPStatus.OK, "Triggered GC on the bookie\n")
+            return text_page(HTTPStatus.TOO_MANY_REQUESTS, text)
+        return text_page(HTTPStatus.OK, "Triggered GC on the bookie\n")
 
-    async def _gc_details(self) -> HttpResponse:
+    async def _gc_details(self, bookie: Bookie) -> HttpResponse:
         """BookKeeper's list of one collector, and how far it is."""
-        bookie = self._running()
-        if bookie is None:
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
         metrics, storage = bookie.metrics, bookie.storage
         compaction, began_s = metrics.last_compaction, metrics.last_compaction_at_s
         running = "" if compaction is None or compaction.done else compaction.kind
@@ -184,23 +191,11 @@ class AdminPages:
         }
         if compaction is not None:
             document["compaction"] = compaction.as_dict()
-        return _json([document])
-
-    async def _metrics_page(self) -> HttpResponse:
-        bookie = self._running()
-        if bookie is None or self._metrics is None:
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")
-        content_type = "text/plain; version=0.0.4; charset=utf-8"
-        return HttpResponse(HTTPStatus.OK, content_type, await self._metrics(bookie))
+        return json_page([document])
 
     def _running(self) -> Bookie | None:
         bookie = self.bookie
         return None if bookie is None or bookie.is_closed else bookie
 
 
-def _text(status: HTTPStatus, text: str) -> HttpResponse:
-    return HttpResponse(status, "text/plain; charset=utf-8", text.encode())
-
-
-def _json(value: dict[str, object] | list[dict[str, object]]) -> HttpResponse:
-    return HttpResponse(HTTPStatus.OK, "application/json", json.dumps(value).encode())
+_NOT_STARTED = text_page(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import socket
 from collections import Counter
@@ -133,10 +134,10 @@ class AdminServer:
             return "GET", _plain(HTTPStatus.BAD_REQUEST)
         method = words[0].decode("latin-1")
         path = words[1].partition(b"?")[0].decode("latin-1")
-        sites, access = self._sites, self._access
-        if sites is not None and (page_refused := sites.refusal(method, _headers(head))):
+        sites, access, headers = self._sites, self._access, _headers(head)
+        if sites is not None and (page_refused := sites.refusal(method, headers)):
             return method, _plain(*page_refused)
-        if access is not None and (refused := access.refusal(method, path, head, address)):
+        if access is not None and (refused := access.refusal(method, path, headers, address)):
             return method, _plain(refused)
         page = self._pages.get(path if method in ("GET", "HEAD") else f"{method} {path}")
         page = page or self._otherwise
@@ -167,9 +168,21 @@ def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
     return [(name.strip().lower(), value.strip()) for name, _, value in lines]
 
 
+def text_page(status: HTTPStatus, text: str) -> HttpResponse:
+    return HttpResponse(status, "text/plain; charset=utf-8", text.encode())
+
+
+def json_page(document: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
+    return HttpResponse(status, "application/json", json.dumps(document).encode())
+
+
+def metrics_page(body: bytes) -> HttpResponse:
+    """``body`` in Prometheus' text format."""
+    return HttpResponse(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", body)
+
+
 def _plain(status: HTTPStatus, reason: str = "") -> HttpResponse:
-    text = reason or status.phrase
-    return HttpResponse(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+    return text_page(status, f"{reason or status.phrase}\n")
 
 
 def _encode(method: str, answer: HttpResponse) -> bytes:
