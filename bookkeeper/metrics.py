@@ -66,7 +66,7 @@ class PeriodBuckets:
     def __init__(self, limits: Sequence[float]) -> None:
         self._limits = limits
         self.counts = [0] * (len(limits) + 1)  # the last one: above all limits
-        self.total = 0.0
+        self.total: float = 0
         self._last: tuple[list[int], float] | None = None
         self._period_end_s = 0.0
 
@@ -75,6 +75,17 @@ class PeriodBuckets:
         self.counts[bisect_left(self._limits, value)] += count
         self.total += value * count
 
+    def record_all(self, values: Sequence[float], total: float) -> None:
+        """Many at once, ``total`` together; most fall into one bucket."""
+        limits, counts = self._limits, self.counts
+        low, high = bisect_left(limits, min(values)), bisect_left(limits, max(values))
+        if low == high:
+            counts[low] += len(values)
+        else:
+            for each in values:
+                counts[bisect_left(limits, each)] += 1
+        self.total += total
+
     def period(self, now_s: float, period_s: float) -> tuple[list[int], float]:
         """Counts and sum of the last whole period; of the running one while there is no other."""
         if self._period_end_s == 0:
@@ -82,5 +93,5 @@ class PeriodBuckets:
         elif now_s >= self._period_end_s:
             self._last = self.counts, self.total
             self._period_end_s = now_s + period_s
-            self.counts, self.total = [0] * len(self.counts), 0.0
+            self.counts, self.total = [0] * len(self.counts), 0
         return self._last or (self.counts, self.total)

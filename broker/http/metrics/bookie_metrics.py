@@ -44,14 +44,12 @@ def add_bookie_metrics(
         add_stalls(page, bookie.metrics.loop_stalls)
 
 
-def _summary(
+def add_successes(
     page: PrometheusPage, name: str, durations: Durations, period_s: float, labels: str = ""
 ) -> None:
-    now_s = time.monotonic()
-    values = durations.quantiles([float(each) for each in _WANTED], now_s, period_s)
-    pairs = zip(_WANTED, values, strict=True)
-    labels = labels or page.base
-    page.add_summary(name, pairs, durations.count, durations.sum_ms, f'{labels},success="true"')
+    """The summary of what succeeded, with BookKeeper's quantiles."""
+    labels = f'{labels or page.base},success="true"'
+    page.add_durations(name, durations, _WANTED, time.monotonic(), period_s, labels)
 
 
 def _failures(page: PrometheusPage, name: str, count: int) -> None:
@@ -72,10 +70,10 @@ def _add_server(page: PrometheusPage, bookie: Bookie, disk: BookieDisk, period_s
     page.add("bookie_READ_BYTES", base, metrics.read_bytes, "counter")
     for suffix in ("", "_REQUEST"):  # one and the same: there is no queue of threads in front
         name = f"bookkeeper_server_ADD_ENTRY{suffix}"
-        _summary(page, name, metrics.journal_add, period_s)
+        add_successes(page, name, metrics.journal_add, period_s)
         _failures(page, name, metrics.refused_adds)
         name = f"bookkeeper_server_READ_ENTRY{suffix}"
-        _summary(page, name, metrics.reads, period_s)
+        add_successes(page, name, metrics.reads, period_s)
         _failures(page, name, metrics.failed_reads)
     queued = sum(journal.queued_entries for journal in bookie.storage.journals)
     page.add("bookkeeper_server_ADD_ENTRY_IN_PROGRESS", base, queued)
@@ -85,8 +83,8 @@ def _add_journal(page: PrometheusPage, bookie: Bookie, period_s: float) -> None:
     metrics = bookie.metrics
     base = f'{page.base},journalIndex="0"'
     groups = metrics.journal_sync.count
-    _summary(page, "bookie_journal_JOURNAL_SYNC", metrics.journal_sync, period_s, base)
-    _summary(page, "bookie_journal_JOURNAL_ADD_ENTRY", metrics.journal_add, period_s, base)
+    add_successes(page, "bookie_journal_JOURNAL_SYNC", metrics.journal_sync, period_s, base)
+    add_successes(page, "bookie_journal_JOURNAL_ADD_ENTRY", metrics.journal_add, period_s, base)
     for name, total in (
         ("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_ENTRIES", metrics.added_entries),
         ("bookie_journal_JOURNAL_FORCE_WRITE_BATCH_BYTES", metrics.journal_bytes),
@@ -114,9 +112,9 @@ def _add_storage(page: PrometheusPage, bookie: Bookie, period_s: float) -> None:
     page.add("bookie_read_cache_count", base, ahead.chunk_count)
     page.add("bookie_read_cache_hits", base, ahead.hits, "counter")
     page.add("bookie_read_cache_misses", base, ahead.misses, "counter")
-    _summary(page, "bookie_read_entry", metrics.reads, period_s)
-    _summary(page, "bookie_flush", metrics.flush, period_s)
-    _summary(page, "bookie_flush_size", metrics.flush_bytes, period_s)
+    add_successes(page, "bookie_read_entry", metrics.reads, period_s)
+    add_successes(page, "bookie_flush", metrics.flush, period_s)
+    add_successes(page, "bookie_flush_size", metrics.flush_bytes, period_s)
 
 
 def _add_collections(page: PrometheusPage, bookie: Bookie, period_s: float) -> None:
@@ -135,7 +133,7 @@ def _add_collections(page: PrometheusPage, bookie: Bookie, period_s: float) -> N
     page.add("bookie_RECLAIMED_DELETION_SPACE_BYTES", base, metrics.deleted_logs_bytes, "counter")
     freed = metrics.compacted_logs_bytes
     page.add("bookie_RECLAIMED_COMPACTION_SPACE_BYTES", base, freed, "counter")
-    _summary(page, "bookie_THREAD_RUNTIME", metrics.compaction, period_s)
+    add_successes(page, "bookie_THREAD_RUNTIME", metrics.compaction, period_s)
     page.add("bookie_EMPTIED_LEDGER_COUNT", base, metrics.emptied_ledgers, "counter")
     page.add("bookie_LIVE_ENTRY_LOG_SPACE_BYTES", base, sum(log.live for log in logs))
     page.add("bookie_DAMAGED_ENTRY_LOG_COUNT", base, len(bookie.storage.damaged_logs))

@@ -20,27 +20,17 @@ from magnetar.broker.schema.metrics import OPERATIONS
 from magnetar.broker.service.metrics import QUOTA_CHECK_LIMITS_S
 
 if TYPE_CHECKING:
-    from magnetar.bookkeeper.metrics import Durations
     from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
     from magnetar.broker.http.middleware.request_context import HttpMetrics
     from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
     from magnetar.broker.service.broker_service import BrokerService
 
-_BROKER_SUMS: Final = {
-    "pulsar_subscriptions_count": "pulsar_broker_subscriptions_count",
-    "pulsar_producers_count": "pulsar_broker_producers_count",
-    "pulsar_consumers_count": "pulsar_broker_consumers_count",
-    "pulsar_rate_in": "pulsar_broker_rate_in",
-    "pulsar_rate_out": "pulsar_broker_rate_out",
-    "pulsar_throughput_in": "pulsar_broker_throughput_in",
-    "pulsar_throughput_out": "pulsar_broker_throughput_out",
-    "pulsar_storage_size": "pulsar_broker_storage_size",
-    "pulsar_storage_logical_size": "pulsar_broker_storage_logical_size",
-    "pulsar_storage_write_rate": "pulsar_broker_storage_write_rate",
-    "pulsar_storage_read_rate": "pulsar_broker_storage_read_rate",
-    "pulsar_storage_read_cache_misses_rate": "pulsar_broker_storage_read_cache_misses_rate",
-    "pulsar_msg_backlog": "pulsar_broker_msg_backlog",
-}
+_BROKER_SUMS: Final = (
+    *("subscriptions_count", "producers_count", "consumers_count", "rate_in", "rate_out"),
+    *("throughput_in", "throughput_out", "storage_size", "storage_logical_size"),
+    *("storage_write_rate", "storage_read_rate", "storage_read_cache_misses_rate", "msg_backlog"),
+)
+"""Of the topics' series, with ``pulsar_`` in front: there is one of the broker for each."""
 _PUBLISH: Final = ("0.0", "0.5", "0.95", "0.99", "0.999", "0.9999", "1.0")
 _LOAD: Final = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999")
 _LOAD_NAMES: Final = (
@@ -83,8 +73,8 @@ def add_broker_metrics(
     base = page.base
     page.add("pulsar_broker_throttled_connections", base, throttled)
     page.add("pulsar_broker_topics_count", base, len(service.topics))
-    for name, broker_name in _BROKER_SUMS.items():
-        page.add(broker_name, base, topics.total(name))
+    for name in _BROKER_SUMS:
+        page.add(f"pulsar_broker_{name}", base, topics.total(f"pulsar_{name}"))
     system_in, system_out = topics.system_bytes_in, 0.0  # there are no system subscriptions
     for name, of, total, system in (
         ("in", "topic", topics.total("pulsar_in_bytes_total"), system_in),
@@ -144,15 +134,12 @@ def _add_unauthenticated(
 def _add_durations(page: PrometheusPage, service: BrokerService) -> None:
     metrics, period_s = service.metrics, service.config.stats_update_frequency_in_secs
     now_s = time.monotonic()
-
-    def summary(name: str, durations: Durations, wanted: tuple[str, ...]) -> None:
-        values = durations.quantiles([float(each) for each in wanted], now_s, period_s)
-        pairs = list(zip(wanted, values, strict=True))
-        page.add_summary(name, pairs, durations.count, durations.sum_ms)
-
-    summary("pulsar_topic_load_times", metrics.topic_load, _LOAD)
-    summary("pulsar_broker_publish_latency", metrics.publish, _PUBLISH)
-    summary("pulsar_broker_lookup", metrics.lookup, _LOOKUP)
+    for name, durations, wanted in (
+        ("pulsar_topic_load_times", metrics.topic_load, _LOAD),
+        ("pulsar_broker_publish_latency", metrics.publish, _PUBLISH),
+        ("pulsar_broker_lookup", metrics.lookup, _LOOKUP),
+    ):
+        page.add_durations(name, durations, wanted, now_s, period_s)
     base = page.base
     page.add("pulsar_broker_lookup_answers_total", base, metrics.lookup.count, "counter")
     page.add("pulsar_broker_lookup_failures_total", base, metrics.lookup_failures, "counter")
@@ -162,8 +149,7 @@ def _add_durations(page: PrometheusPage, service: BrokerService) -> None:
     page.add("pulsar_broker_topic_load_pending_requests", base, service.loader.loading)
     page.add("topic_load_times_count", base, metrics.topic_load.count)  # the name before 4.0
     labels = f'{base},{label("broker", service.broker_id)},metric="pulsar_topic_load_times"'
-    wanted = [float(each) for each in _LOAD]
-    loads = metrics.topic_load.quantiles(wanted, now_s, period_s)
+    loads = metrics.topic_load.quantiles([float(each) for each in _LOAD], now_s, period_s)
     for name, value in zip(_LOAD_NAMES, loads, strict=True):
         page.add(f"pulsar_topic_load_time_{name}_ms", labels, value)
     page.add("pulsar_topic_load_failed_count", labels, metrics.topic_load_failures)

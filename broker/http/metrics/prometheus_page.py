@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from magnetar.bookkeeper.metrics import Durations
 
 BLOCK_ROWS: Final = 128
 """Lines of a piece at most: some 20 microseconds of work, 20 KiB."""
@@ -115,6 +118,20 @@ class PrometheusPage:
             lines.append(f'{name}{{{labels},quantile="{quantile}"}} {text}')
         lines.append(f"{name}_count{{{labels}}} {count}")
         lines.append(f"{name}_sum{{{labels}}} {total}")
+
+    def add_durations(
+        self,
+        name: str,
+        durations: Durations,
+        wanted: Sequence[str],
+        now_s: float,
+        period_s: float,
+        labels: str = "",
+    ) -> None:
+        """A summary of ``durations``; its quantiles ``wanted`` are of the last period."""
+        values = durations.quantiles([float(each) for each in wanted], now_s, period_s)
+        pairs = zip(wanted, values, strict=True)
+        self.add_summary(name, pairs, durations.count, durations.sum_ms, labels)
 
     def add_histogram(
         self, name: str, limits: Iterable[float], counts: Iterable[int], total: float

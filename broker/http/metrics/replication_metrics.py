@@ -5,20 +5,17 @@ What BookKeeper doesn't have is in lower case: zones, their alert, the switch.
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from magnetar.broker.http.metrics.bookie_metrics import add_successes
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from magnetar.bookkeeper.metrics import Durations
     from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
     from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery
     from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
-
-_WANTED: Final = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0")
 
 
 def add_replication_metrics(page: PrometheusPage, recovery: AutoRecovery, period_s: float) -> None:
@@ -30,13 +27,6 @@ def add_replication_metrics(page: PrometheusPage, recovery: AutoRecovery, period
     _add_auditor(page, recovery.metrics, period_s)
     _add_checks(page, recovery.metrics, period_s)
     _add_workers(page, [worker.metrics for worker in recovery.workers], period_s)
-
-
-def _summary(page: PrometheusPage, name: str, durations: Durations, period_s: float) -> None:
-    values = durations.quantiles([float(each) for each in _WANTED], time.monotonic(), period_s)
-    pairs = zip(_WANTED, values, strict=True)
-    labels = f'{page.base},success="true"'
-    page.add_summary(name, pairs, durations.count, durations.sum_ms, labels)
 
 
 def _add_auditor(page: PrometheusPage, metrics: AuditorMetrics, period_s: float) -> None:
@@ -56,8 +46,8 @@ def _add_auditor(page: PrometheusPage, metrics: AuditorMetrics, period_s: float)
     page.add("auditor_NUM_BOOKIE_AUDITS_DELAYED", base, metrics.audits_delayed, "counter")
     name = "auditor_NUM_DELAYED_BOOKIE_AUDITS_DELAYES_CANCELLED"
     page.add(name, base, metrics.audits_cancelled, "counter")
-    _summary(page, "auditor_AUDIT_BOOKIES_TIME", metrics.audits, period_s)
-    _summary(page, "auditor_NUM_UNDER_REPLICATED_LEDGERS", metrics.marked_ledgers, period_s)
+    add_successes(page, "auditor_AUDIT_BOOKIES_TIME", metrics.audits, period_s)
+    add_successes(page, "auditor_NUM_UNDER_REPLICATED_LEDGERS", metrics.marked_ledgers, period_s)
     page.add("auditor_under_replicated_ledgers", base, metrics.marked_now)
     name = "auditor_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD"
     page.add(name, base, metrics.marked_over_grace)
@@ -66,11 +56,11 @@ def _add_auditor(page: PrometheusPage, metrics: AuditorMetrics, period_s: float)
 
 def _add_checks(page: PrometheusPage, metrics: AuditorMetrics, period_s: float) -> None:
     base = page.base
-    _summary(page, "auditor_CHECK_ALL_LEDGERS_TIME", metrics.check_all_ledgers, period_s)
-    _summary(page, "auditor_PLACEMENT_POLICY_CHECK_TIME", metrics.placement_check, period_s)
-    _summary(page, "auditor_REPLICAS_CHECK_TIME", metrics.replicas_check, period_s)
-    _summary(page, "auditor_NUM_FRAGMENTS_PER_LEDGER", metrics.fragments_per_ledger, period_s)
-    _summary(page, "auditor_NUM_BOOKIES_PER_LEDGER", metrics.bookies_per_ledger, period_s)
+    add_successes(page, "auditor_CHECK_ALL_LEDGERS_TIME", metrics.check_all_ledgers, period_s)
+    add_successes(page, "auditor_PLACEMENT_POLICY_CHECK_TIME", metrics.placement_check, period_s)
+    add_successes(page, "auditor_REPLICAS_CHECK_TIME", metrics.replicas_check, period_s)
+    add_successes(page, "auditor_NUM_FRAGMENTS_PER_LEDGER", metrics.fragments_per_ledger, period_s)
+    add_successes(page, "auditor_NUM_BOOKIES_PER_LEDGER", metrics.bookies_per_ledger, period_s)
     page.add("auditor_NUM_LEDGERS_CHECKED", base, metrics.checked_ledgers)
     page.add("auditor_NUM_SKIPPING_CHECK_TASK_TIMES", base, metrics.skipped_checks, "counter")
     page.add_all(
@@ -115,12 +105,4 @@ def _add_workers(
             page.add(f"replication_worker_{name}", base, value, "counter")
         page.add("replication_worker_ledgers_under_repair", base, worker.ledgers_under_repair)
         page.add("replication_worker_ledgers_waiting", base, worker.ledgers_waiting)
-        repair = worker.repair
-        values = repair.quantiles([float(q) for q in _WANTED], time.monotonic(), period_s)
-        page.add_summary(
-            "replication_worker_rereplicate",
-            zip(_WANTED, values, strict=True),
-            repair.count,
-            repair.sum_ms,
-            f'{base},success="true"',
-        )
+        add_successes(page, "replication_worker_rereplicate", worker.repair, period_s, base)
