@@ -19,13 +19,8 @@ from typing import Final
 
 from magnetar.bookkeeper.auth.certificates import common_name
 from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError, RoleNotAllowedError
-from magnetar.bookkeeper.auth.keys import (
-    VerificationKey,
-    file_of,
-    load_public_key,
-    load_secret_key,
-    read_source,
-)
+from magnetar.bookkeeper.auth.file_state import file_state
+from magnetar.bookkeeper.auth.keys import VerificationKey, file_of, load_key
 from magnetar.bookkeeper.auth.tokens import TokenRules, checked_role, principal_of, verified_claims
 
 logger = logging.getLogger(__name__)
@@ -75,19 +70,13 @@ class AuthSettings:
 
     def load_keys(self) -> list[VerificationKey]:
         """Raises KeyFormatError."""
-        secret_keys = [
-            load_secret_key(read_source(source, "tokenSecretKey"), "tokenSecretKey")
-            for source in self.secret_keys
-        ]
-        public_keys = [
-            load_public_key(read_source(source, "tokenPublicKey"), "tokenPublicKey")
-            for source in self.public_keys
-        ]
-        return secret_keys + public_keys
+        sources = [("tokenSecretKey", each, True) for each in self.secret_keys]
+        sources += [("tokenPublicKey", each, False) for each in self.public_keys]
+        return [load_key(source, what, is_secret=is_secret) for what, source, is_secret in sources]
 
     def look(self) -> tuple[object, ...]:
         """Two looks that are equal: no key file was changed in between."""
-        return tuple(_status(source) for source in (*self.secret_keys, *self.public_keys))
+        return tuple(_state(source) for source in (*self.secret_keys, *self.public_keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +142,8 @@ class BookieAuthenticator:
         until_s = now_s + _REMEMBERED_S
         if token is not None and "token" in settings.providers:
             self._renew_keys(now_s)
-            principal = principal_of(self._verified(token), settings.rules, now_s)
+            claims = verified_claims(token.encode(errors="replace"), *self._keys)
+            principal = principal_of(claims, settings.rules, now_s)
             role = principal.role
             if principal.expires_at_s is not None:
                 until_s = min(until_s, principal.expires_at_s)
@@ -164,15 +154,6 @@ class BookieAuthenticator:
         if role not in settings.allowed_roles and EVERYBODY not in settings.allowed_roles:
             raise RoleNotAllowedError(f"role {role} is none of bookieAllowedRoles")
         return AuthResult(role, until_s)
-
-    def _verified(self, token: str) -> dict[str, object]:
-        data, error = token.encode(errors="replace"), CredentialsError("no key")
-        for key in self._keys:
-            try:
-                return verified_claims(data, key)
-            except CredentialsError as refusal:
-                error = refusal
-        raise error
 
     def _renew_keys(self, now_s: float) -> None:
         """Use key files as they are now; what can't be used changes nothing."""
@@ -208,12 +189,9 @@ def _der(certificate: bytes) -> bytes:
         raise CredentialsError("unreadable client certificate") from None
 
 
-def _status(source: str) -> object:
+def _state(source: str) -> object:
     try:
         path = file_of(source)
-        if path is None:
-            return None
-        found = path.stat()
     except (OSError, ValueError):
-        return "gone"
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return None
+    return None if path is None else file_state(path)

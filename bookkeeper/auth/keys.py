@@ -126,6 +126,16 @@ def _base64(text: str, what: str, complaint: str) -> bytes:
     return content
 
 
+def load_key(source: str, what: str, *, is_secret: bool) -> VerificationKey:
+    """The key that a setting stands for (``read_source``).
+
+    Raises:
+        KeyFormatError: there is none, or it can't be used.
+    """
+    load = load_secret_key if is_secret else load_public_key
+    return load(read_source(source, what), what)
+
+
 def load_secret_key(content: bytes, what: str) -> VerificationKey:
     """A key of HMAC, from its raw bytes (what ``create-secret-key`` writes).
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.file_state import file_state
 from magnetar.bookkeeper.auth.keys import file_of
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class TokenSource:
         if self._path is None:
             self._token = _checked(source.removeprefix("token:").strip())
         else:
-            self._seen = self._look()
+            self._seen = file_state(self._path)
             self._token = self._read(self._path)
 
     def token(self, *, at_once: bool = False) -> str:
@@ -73,7 +74,7 @@ class TokenSource:
         return float(value) if is_number and abs(value) < 1e15 else None
 
     def _renew(self, path: Path) -> None:
-        seen = self._look()
+        seen = file_state(path)
         if seen == self._seen or seen is None:
             return
         try:
@@ -81,20 +82,12 @@ class TokenSource:
         except KeyFormatError as error:
             logger.warning("the token for bookies can't be read, the old one stays: %s", error)
             return
-        if self._look() != seen:
+        if file_state(path) != seen:
             return  # it is being written
         self._seen = seen
         if token != self._token:
             self._token = token
             self.generation += 1
-
-    def _look(self) -> object:
-        assert self._path is not None
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     @staticmethod
     def _read(path: Path) -> str:

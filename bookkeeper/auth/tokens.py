@@ -75,12 +75,21 @@ def header_of(token: bytes) -> dict[str, Any]:
     return header
 
 
-def verified_claims(token: bytes, key: VerificationKey) -> dict[str, Any]:
-    """The claims of a token that was signed with ``key``.
+def verified_claims(token: bytes, *keys: VerificationKey) -> dict[str, Any]:
+    """The claims of a token that was signed with one of ``keys``, of which there is one at least.
 
     Raises:
         CredentialsError: not a token, or another key's, or another algorithm.
     """
+    for key in keys[:-1]:
+        try:
+            return _verified_claims(token, key)
+        except CredentialsError:
+            continue
+    return _verified_claims(token, keys[-1])
+
+
+def _verified_claims(token: bytes, key: VerificationKey) -> dict[str, Any]:
     _check_size(token)
     _refuse_forgery(token, key)
     try:

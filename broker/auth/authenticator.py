@@ -13,16 +13,16 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
-from magnetar.bookkeeper.auth.refusal_log import one_value
+from magnetar.bookkeeper.auth.errors import CredentialsError
+from magnetar.bookkeeper.auth.refusal_log import RefusalLog
 from magnetar.bookkeeper.auth.tokens import Principal
 from magnetar.broker.auth.basic import BasicProvider
 from magnetar.broker.auth.chain import Credentials, ProviderChain
 from magnetar.broker.auth.errors import TooManyChecksError
-from magnetar.broker.auth.key_files import KeyFiles
+from magnetar.broker.auth.file_renewal import FileRenewal
 from magnetar.broker.auth.password_checks import PasswordChecks
 from magnetar.broker.auth.provider import AuthenticationProvider, KeysNeededError
-from magnetar.broker.auth.provider_factory import build
-from magnetar.broker.auth.renewal import KeyRenewal
+from magnetar.broker.auth.provider_factory import build, key_files
 from magnetar.broker.errors import AuthenticationError, BrokerError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _REMEMBERED_MAX: Final = 10_000
 _WAITING_MAX: Final = 256
 """Who wait for an issuer's keys, and who wait for others' checks of what they show, too; more are
 refused. Of one address, half."""
-_LOGGED_PER_S: Final = 10
 _ASKED_PER_TURN: Final = 50
 _NAME_BYTES: Final = 128
 _SIZES: Final = Struct(">II")
@@ -69,7 +68,7 @@ class Authenticator:
     ) -> None:
         self.chain = chain
         self.issuers = issuers
-        self.renewal: KeyRenewal | None = None
+        self.renewal: FileRenewal[ProviderChain] | None = None
         self.generation = 0
         """Grows with each change of keys: what was checked before may not hold any more."""
         self.now_s = clock_s
@@ -84,19 +83,30 @@ class Authenticator:
         self._checking: dict[bytes, asyncio.Future[Principal]] = {}
         self._fetching_for: Counter[str] = Counter()  # by address, those that need no password
         self._joined_by: Counter[str] = Counter()  # by address, who wait for others' checks
-        self._refusals = _RefusalLog()
+        self._refusals = RefusalLog(logger)
         self.accepted: Counter[str] = Counter()  # by method, for the metrics page
         self.refused: Counter[str] = Counter()
 
     @classmethod
     def of_config(cls, config: BrokerConfig) -> Authenticator | None:
         """None: authentication is off. Raises ConfigError."""
-        files = KeyFiles(config)
-        seen = files.look()
+
+        def read() -> ProviderChain:
+            parts = build(config, authenticator.issuers)
+            assert parts is not None
+            return parts.chain
+
+        renewal = FileRenewal(
+            "keys",
+            key_files(config),
+            config.tls_cert_refresh_check_duration_sec,
+            read=read,
+            use=lambda chain: authenticator.use(chain),
+        )
         if (parts := build(config)) is None:
             return None
         authenticator = cls(parts.chain, parts.issuers)
-        authenticator.renewal = KeyRenewal(config, authenticator, files, seen)
+        authenticator.renewal = renewal
         return authenticator
 
     def start(self) -> None:
@@ -298,7 +308,9 @@ class Authenticator:
     def refusal(self, address: str, listener: str, method: str, error: BrokerError) -> None:
         """Count a refusal and log it, unless there are very many."""
         self.refused[self._known(method)] += 1
-        self._refusals.add(time.monotonic(), address, listener, method, str(error))
+        self._refusals.add(
+            address=address, listener=listener, method=method[:64], reason=str(error)
+        )
 
     def _checked(
         self, digest: bytes, address: str, is_password: bool, future: asyncio.Future[Principal]
@@ -330,19 +342,21 @@ class Authenticator:
         digest: bytes,
         address: str,
     ) -> Principal:
-        if isinstance(provider, BasicProvider):
-            question = provider.question(credentials.data)
-            good = await self._passwords.check(
-                *(question.digest, question.password),
-                address=address,
-                name=_name_shown(credentials),
-                is_trusted=digest in self._remembered,
-            )
-            if not good:
-                self._remembered.pop(digest, None)
-            return question.answer(good)
         try:
+            if isinstance(provider, BasicProvider):
+                question = provider.question(credentials.data)
+                good = await self._passwords.check(
+                    *(question.digest, question.password),
+                    address=address,
+                    name=_name_shown(credentials),
+                    is_trusted=digest in self._remembered,
+                )
+                if not good:
+                    self._remembered.pop(digest, None)
+                return question.answer(good)
             return _ask(provider, credentials, self.now_s())
+        except CredentialsError as error:
+            raise AuthenticationError(str(error)) from None
         except KeysNeededError as needed:
             if self.issuers is None or not await self.issuers.fetch(needed.issuer):
                 raise
@@ -373,9 +387,12 @@ def _keyed() -> hashlib.blake2b:
 
 
 def _ask(provider: AuthenticationProvider, credentials: Credentials, now_s: float) -> Principal:
-    return provider.authenticate(
-        credentials.method, credentials.data, credentials.certificate, now_s
-    )
+    try:
+        return provider.authenticate(
+            credentials.method, credentials.data, credentials.certificate, now_s
+        )
+    except CredentialsError as error:
+        raise AuthenticationError(str(error)) from None
 
 
 def _is_full(waiting: Counter[str], address: str) -> bool:
@@ -394,34 +411,3 @@ def _count_down(waiting: Counter[str], address: str) -> None:
 def _name_shown(credentials: Credentials) -> str:
     """Of the user, whether there is such a one or not."""
     return credentials.data[:_NAME_BYTES].partition(b":")[0].decode(errors="replace")
-
-
-class _RefusalLog:
-    """At most a few lines a second: whoever floods a port must not fill the log as well."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._lines = 0
-        self._left_out = 0
-
-    def add(self, now_s: float, address: str, listener: str, method: str, reason: str) -> None:
-        if int(now_s) != self._second:
-            if self._left_out:
-                logger.warning("refused: %d more logins", self._left_out)
-            self._second, self._lines, self._left_out = int(now_s), 0, 0
-        if self._lines >= _LOGGED_PER_S:
-            self._left_out += 1
-            return
-        self._lines += 1
-        fields = {
-            "address": address,
-            "listener": listener,
-            "auth_method": one_value(method[:64]),
-            "reason": reason,
-        }
-        logger.warning(
-            "refused: address=%(address)s listener=%(listener)s method=%(auth_method)s"
-            " reason=%(reason)s",
-            fields,
-            extra={"fields": fields},
-        )

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.bookkeeper.auth.tokens import Principal
+from magnetar.bookkeeper.auth.errors import CredentialsError
+from magnetar.bookkeeper.auth.tokens import Principal, checked_role
 from magnetar.broker.auth.password_hashes import verify
-from magnetar.broker.auth.provider import checked_role
-from magnetar.broker.errors import AuthenticationError
 
 _PASSWORD_BYTES_MAX: Final = 4096
 
@@ -27,10 +26,10 @@ class PasswordCheck:
         """Whose password it is, if it is ``good``.
 
         Raises:
-            AuthenticationError: nobody's.
+            CredentialsError: nobody's.
         """
         if not good or not self.is_known:
-            raise AuthenticationError("unknown user or invalid password")
+            raise CredentialsError("unknown user or invalid password")
         return Principal(checked_role(self.name))
 
 
@@ -59,11 +58,11 @@ class BasicProvider:
         """What has to be computed for ``data``, which is ``user:password``.
 
         Raises:
-            AuthenticationError: it isn't.
+            CredentialsError: it isn't.
         """
         user, separator, password = data.partition(b":")
         if not separator or len(password) > _PASSWORD_BYTES_MAX:
-            raise AuthenticationError("not user:password")
+            raise CredentialsError("not user:password")
         try:
             name = user.decode()
         except UnicodeDecodeError:

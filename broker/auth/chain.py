@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from magnetar.broker.auth.provider import AuthenticationProvider, checked_role
+from magnetar.bookkeeper.auth.errors import CredentialsError
+from magnetar.bookkeeper.auth.tokens import checked_role
+from magnetar.broker.auth.provider import AuthenticationProvider
 from magnetar.broker.errors import AuthenticationError, AuthorizationError
 
 
@@ -75,7 +77,10 @@ class ProviderChain:
                 raise AuthorizationError("a proxy role must name an original principal")
             if original in self.proxy_roles:
                 raise AuthorizationError("the original principal can't be a proxy role")
-            return checked_role(original)
+            try:
+                return checked_role(original)
+            except CredentialsError as error:
+                raise AuthenticationError(str(error)) from None
         if original and original.strip() and not (same_is_good and original == role):
             raise AuthorizationError("only proxy roles may name an original principal")
         return None

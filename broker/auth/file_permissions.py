@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +19,13 @@ class KeyFile:
     path: Path
     is_secret: bool
     """Whoever can read it can be somebody else."""
+
+
+def warn_of_permissions(files: Iterable[KeyFile]) -> None:
+    """Log a warning for each file that isn't safe."""
+    for each in files:
+        if (text := complaint(each)) is not None:
+            logger.warning("%s", text)
 
 
 def complaint(file: KeyFile) -> str | None:

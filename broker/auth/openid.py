@@ -14,12 +14,16 @@ from typing import Any, Final, TypeAlias
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
 
-from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError
 from magnetar.bookkeeper.auth.keys import PublicKey, VerificationKey, algorithms_of
-from magnetar.bookkeeper.auth.tokens import Principal, TokenRules
+from magnetar.bookkeeper.auth.tokens import (
+    Principal,
+    TokenRules,
+    header_of,
+    principal_of,
+    verified_claims,
+)
 from magnetar.broker.auth.provider import KeysNeededError
-from magnetar.broker.auth.token import header_of, principal_of, verified_claims
-from magnetar.broker.errors import AuthenticationError
 
 KeySet: TypeAlias = Mapping[str, VerificationKey]
 """Keys of one issuer by key id; "" is the key of an issuer that has one and names none."""
@@ -49,7 +53,7 @@ class OpenIdProvider:
         header = header_of(token)
         issuer = unverified_issuer(token)
         if issuer not in self._issuers:
-            raise AuthenticationError("the token is of an issuer that isn't allowed")
+            raise CredentialsError("the token is of an issuer that isn't allowed")
         key_id = header.get("kid", "")
         known = self._keys.get(issuer)
         key = known.get(key_id) if known is not None and isinstance(key_id, str) else None
@@ -63,16 +67,16 @@ def unverified_issuer(token: bytes) -> str:
     """Whom a token claims to be from.
 
     Raises:
-        AuthenticationError: it doesn't say, or isn't a token.
+        CredentialsError: it doesn't say, or isn't a token.
     """
     try:
         _, body, _ = token.split(b".")
         claims = json.loads(base64.urlsafe_b64decode(body + b"=" * (-len(body) % 4)))
         issuer = claims["iss"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise AuthenticationError("the token names no issuer") from None
+        raise CredentialsError("the token names no issuer") from None
     if not isinstance(issuer, str):
-        raise AuthenticationError("the token names no issuer")
+        raise CredentialsError("the token names no issuer")
     return issuer
 
 

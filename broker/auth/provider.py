@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from magnetar.bookkeeper.auth import tokens
-from magnetar.bookkeeper.auth.errors import CredentialsError
 from magnetar.bookkeeper.auth.tokens import Principal
 from magnetar.broker.errors import AuthenticationError
 
@@ -26,7 +24,7 @@ class KeysNeededError(AuthenticationError):
 class AuthenticationProvider(Protocol):
     """One way to authenticate. Pure: what it needs was loaded when it was made.
 
-    The text of an ``AuthenticationError`` is for the broker's log; it never holds what was
+    The text of a ``CredentialsError`` is for the broker's log; it never holds what was
     presented, only what was wrong with it.
     """
 
@@ -50,14 +48,6 @@ class AuthenticationProvider(Protocol):
             certificate: the client's, DER, verified by TLS; None: it has shown none.
             now_s: seconds since 1970.
         Raises:
-            AuthenticationError: they don't prove anything.
+            CredentialsError: they don't prove anything.
             KeysNeededError: not known yet.
         """
-
-
-def checked_role(role: object) -> str:
-    """A role fit for comparisons, log lines and headers. Raises AuthenticationError."""
-    try:
-        return tokens.checked_role(role)
-    except CredentialsError as error:
-        raise AuthenticationError(str(error)) from None

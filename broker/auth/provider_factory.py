@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Final
 from magnetar.bookkeeper.auth.errors import KeyFormatError
 from magnetar.bookkeeper.auth.keys import (
     VerificationKey,
-    load_public_key,
-    load_secret_key,
+    file_of,
+    load_key,
     read_source,
 )
 from magnetar.bookkeeper.auth.tokens import TokenRules
 from magnetar.broker.auth.basic import BasicProvider
 from magnetar.broker.auth.certificate import CertificateProvider
 from magnetar.broker.auth.chain import ProviderChain
+from magnetar.broker.auth.file_permissions import KeyFile
 from magnetar.broker.auth.htpasswd import parse_htpasswd
 from magnetar.broker.auth.issuer_keys import IssuerKeys, IssuerSettings
 from magnetar.broker.auth.openid import OpenIdProvider
@@ -39,6 +40,13 @@ _NAMES: Final = {
     "oidc.AuthenticationProviderOpenID": "openid",
     "AuthenticationProviderOpenID": "openid",
 }
+_TOKEN_KEYS: Final = (
+    ("tokenSecretKey", "token_secret_key", True),
+    ("tokenPublicKey", "token_public_key", False),
+    ("tokenPreviousSecretKey", "token_previous_secret_key", True),
+    ("tokenPreviousPublicKey", "token_previous_public_key", False),
+)
+"""Setting, attribute, whether the key is secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ def _build(config: BrokerConfig, issuers: IssuerKeys | None) -> AuthenticationPa
     for kind in kinds:
         match kind:
             case "token":
-                key, more = _token_key(config), _previous_token_keys(config)
+                key, *more = _token_keys(config)
                 providers.append(TokenProvider(key, _token_rules(config), *more))
             case "basic":
                 if not config.basic_auth_conf:
@@ -96,6 +104,19 @@ def _build(config: BrokerConfig, issuers: IssuerKeys | None) -> AuthenticationPa
     return AuthenticationParts(chain, issuers)
 
 
+def key_files(config: BrokerConfig) -> list[KeyFile]:
+    """The files among the settings of authentication."""
+    found = []
+    for setting, name, is_secret in (*_TOKEN_KEYS, ("basicAuthConf", "basic_auth_conf", True)):
+        try:
+            path = file_of(source) if (source := getattr(config, name)) else None
+        except (OSError, ValueError):  # whoever reads it will say so
+            path = None
+        if path is not None:
+            found.append(KeyFile(setting, path, is_secret))
+    return found
+
+
 def _kind(name: str) -> str:
     if (kind := _NAMES.get(name.removeprefix(_PREFIX))) is None:
         known = ", ".join(sorted(set(_NAMES.values())))
@@ -103,31 +124,21 @@ def _kind(name: str) -> str:
     return kind
 
 
-def _token_key(config: BrokerConfig) -> VerificationKey:
+def _token_keys(config: BrokerConfig) -> list[VerificationKey]:
+    """The one in use, then those that are good beside it, until nobody has tokens of theirs any
+    more."""
     secret, public = config.token_secret_key, config.token_public_key
     if bool(secret) == bool(public):
         raise ConfigError("the token provider needs tokenSecretKey or tokenPublicKey, not both")
-    if secret:
-        return load_secret_key(read_source(secret, "tokenSecretKey"), "tokenSecretKey")
-    key = load_public_key(read_source(public, "tokenPublicKey"), "tokenPublicKey")
-    algorithm = config.token_public_alg
-    if algorithm and algorithm not in key.algorithms:
-        raise ConfigError(
-            f"tokenPublicAlg={algorithm}: tokenPublicKey is for {', '.join(key.algorithms)}"
-        )
-    return key
-
-
-def _previous_token_keys(config: BrokerConfig) -> list[VerificationKey]:
-    """Keys that are good beside the one in use, until nobody has tokens of theirs any more."""
-    found = []
-    if source := config.token_previous_secret_key:
-        name = "tokenPreviousSecretKey"
-        found.append(load_secret_key(read_source(source, name), name))
-    if source := config.token_previous_public_key:
-        name = "tokenPreviousPublicKey"
-        found.append(load_public_key(read_source(source, name), name))
-    return found
+    keys = [
+        load_key(source, setting, is_secret=is_secret)
+        for setting, name, is_secret in _TOKEN_KEYS
+        if (source := getattr(config, name))
+    ]
+    algorithm, known = config.token_public_alg, keys[0].algorithms
+    if public and algorithm and algorithm not in known:
+        raise ConfigError(f"tokenPublicAlg={algorithm}: tokenPublicKey is for {', '.join(known)}")
+    return keys
 
 
 def _token_rules(config: BrokerConfig) -> TokenRules:

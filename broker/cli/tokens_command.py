@@ -20,21 +20,19 @@ import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError
 from magnetar.bookkeeper.auth.keys import (
     PrivateKey,
     SigningKey,
     VerificationKey,
+    load_key,
     load_private_key,
-    load_public_key,
     load_secret_key,
     read_source,
 )
-from magnetar.bookkeeper.auth.tokens import TokenRules
-from magnetar.broker.auth.token import header_of, principal_of, verified_claims
+from magnetar.bookkeeper.auth.tokens import TokenRules, header_of, principal_of, verified_claims
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.config import ConfigError
-from magnetar.broker.errors import AuthenticationError
 
 _SECRET_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 _CURVES: Final[dict[str, ec.EllipticCurve]] = {
@@ -68,7 +66,7 @@ def run_tokens(options: argparse.Namespace) -> int:
                 print(json.dumps(_validate(options)))
             case "show":
                 _show(options)
-    except (ConfigError, KeyFormatError, AuthenticationError) as error:
+    except (ConfigError, KeyFormatError, CredentialsError) as error:
         raise CliError(str(error)) from error
     return 0
 
@@ -168,9 +166,9 @@ def _validate(options: argparse.Namespace) -> dict[str, Any]:
     if bool(options.secret_key) == bool(options.public_key):
         raise CliError("--secret-key or --public-key is needed, and not both")
     if options.public_key:
-        key = load_public_key(read_source(options.public_key, "--public-key"), "--public-key")
+        key = load_key(options.public_key, "--public-key", is_secret=False)
     else:
-        key = load_secret_key(read_source(options.secret_key, "--secret-key"), "--secret-key")
+        key = load_key(options.secret_key, "--secret-key", is_secret=True)
     if options.signature_algorithm:
         if options.signature_algorithm not in key.algorithms:
             raise CliError(

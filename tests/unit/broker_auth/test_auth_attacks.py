@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.bookkeeper.auth import tokens
-from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError
 from magnetar.bookkeeper.auth.keys import (
     PublicKey,
     VerificationKey,
@@ -28,13 +28,12 @@ from magnetar.bookkeeper.auth.keys import (
     load_secret_key,
     read_source,
 )
-from magnetar.bookkeeper.auth.tokens import Principal, TokenRules
+from magnetar.bookkeeper.auth.tokens import Principal, TokenRules, header_of, verified_claims
 from magnetar.broker.auth.basic import BasicProvider
 from magnetar.broker.auth.htpasswd import parse_htpasswd
 from magnetar.broker.auth.openid import OpenIdProvider, parse_key_set
 from magnetar.broker.auth.provider import KeysNeededError
-from magnetar.broker.auth.token import TokenProvider, header_of, verified_claims
-from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.auth.token import TokenProvider
 
 NOW_S = 1_800_000_000.0
 SECRET = bytes(range(64))
@@ -79,7 +78,7 @@ def provider_of(key: PublicKey) -> TokenProvider:
 
 
 def refused(subject: TokenProvider | OpenIdProvider, token: bytes) -> None:
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(CredentialsError):
         subject.authenticate("token", token, None, NOW_S)
 
 
@@ -156,7 +155,7 @@ def test_key_ids_of_issuers_are_texts_that_are_listed(kid: object) -> None:
     good = jwt.encode(claims, RSA_KEY, "RS256", headers={"kid": "one"}).encode()
     assert provider.authenticate("token", good, None, NOW_S).role == "admin"
     text = part({"alg": "RS256", "kid": kid}) + b"." + part(claims)
-    with pytest.raises((AuthenticationError, KeysNeededError)):
+    with pytest.raises((CredentialsError, KeysNeededError)):
         provider.authenticate("token", text + b"." + good.rpartition(b".")[2], None, NOW_S)
 
 
@@ -195,7 +194,7 @@ def test_any_change_of_a_good_token_is_refused(data: st.DataObject) -> None:
         found = TokenProvider(load_secret_key(SECRET, "key"), TokenRules()).authenticate(
             "token", bytes(token), None, NOW_S
         )
-    except AuthenticationError:
+    except CredentialsError:
         return
     # What a decoder of base64 skips, or reads alike, can't say anything else.
     assert found == Principal("alice", NOW_S + 9)
@@ -249,7 +248,7 @@ def test_a_look_at_the_signature_first_changes_no_answer(
             )
     try:
         found: Any = verified_claims(bytes(token), key)
-    except AuthenticationError:
+    except CredentialsError:
         found = None
     assert found == by_the_library(bytes(token), key)
     if what == "nothing" and "crit" not in headers and headers != {"kid": 7}:
@@ -272,10 +271,10 @@ def test_the_library_is_not_asked_about_forgeries(
         for size in (0, 40_000):
             signed = part(head) + b"." + part({"sub": "a" * size})
             for signature in (b"", b"AAAA", part(bytes(32)), part(bytes(256)), b"\xff" * 86):
-                with pytest.raises(AuthenticationError):
+                with pytest.raises(CredentialsError):
                     verified_claims(signed + b"." + signature, key)
     for nonsense in (b"A", b"A" * 60_000, b".." * 30_000, b"[" * 20_000 + b"..", b"\xff.\xff.\xff"):
-        with pytest.raises(AuthenticationError):
+        with pytest.raises(CredentialsError):
             verified_claims(nonsense, key)
     with pytest.raises(AssertionError, match="asked"):  # a good one is
         verified_claims(jwt.encode({"sub": "a"}, secret, algorithm).encode(), key)
@@ -283,9 +282,9 @@ def test_the_library_is_not_asked_about_forgeries(
 
 def test_what_is_read_before_the_signature_is_bounded() -> None:
     token = jwt.encode({"sub": "a"}, SECRET, "HS256", headers={"x": "y" * 20_000}).encode()
-    with pytest.raises(AuthenticationError, match="DecodeError"):
+    with pytest.raises(CredentialsError, match="DecodeError"):
         verified_claims(token, load_secret_key(SECRET, "key"))
-    with pytest.raises(AuthenticationError, match="not a JSON Web Token"):
+    with pytest.raises(CredentialsError, match="not a JSON Web Token"):
         header_of(token)
     usual = jwt.encode({"sub": "a"}, SECRET, "HS256", headers={"x": "y" * 8_000}).encode()
     assert verified_claims(usual, load_secret_key(SECRET, "key")) == {"sub": "a"}
@@ -312,7 +311,7 @@ def test_password_files_by_lines(lines: list[tuple[str, str]]) -> None:
         assert user == user.lstrip()  # of the line; a blank before the colon is the name's
         assert ":" not in user
         provider = BasicProvider(users)
-        with pytest.raises(AuthenticationError):
+        with pytest.raises(CredentialsError):
             provider.authenticate("basic", f"{user}:never the password".encode(), None, 0)
 
 
@@ -335,7 +334,7 @@ def test_unknown_users_do_the_same_work_as_known_ones() -> None:
     def ask(names: list[str]) -> dict[str, int]:
         questions = [provider.question(f"{name}:x".encode()) for name in names]
         for question in questions:
-            with pytest.raises(AuthenticationError, match="unknown user or invalid password"):
+            with pytest.raises(CredentialsError, match="unknown user or invalid password"):
                 question.answer(good=question.name in unknown_users)  # their stand-in's, by chance
         return dict(Counter(question.digest for question in questions))
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError
 from magnetar.bookkeeper.auth.keys import load_secret_key
 from magnetar.bookkeeper.auth.tokens import Principal, TokenRules
 from magnetar.broker.auth.authenticator import Authenticator
@@ -237,7 +237,7 @@ async def test_refusals_are_logged_but_not_all_of_a_flood(caplog: Any) -> None:
             subject.refusal("10.0.0.1:5", "binary", "to\nken", AuthenticationError("no token"))
     assert subject.refused == {"other": 1000}
     assert 10 <= len(caplog.records) < 100
-    text = 'address=10.0.0.1:5 listener=binary method="to\\nken" reason=no token'
+    text = 'address=10.0.0.1:5 listener=binary method="to\\nken" reason="no token"'
     assert text in caplog.text
 
 
@@ -345,13 +345,13 @@ def test_open_id_tokens_are_checked_with_the_issuers_keys() -> None:
         ({"iss": None}, "no issuer"),
         ({"sub": ""}, "no role"),
     ):
-        with pytest.raises(AuthenticationError, match=text):
+        with pytest.raises(CredentialsError, match=text):
             _ask(provider, {**CLAIMS, **change})
     with pytest.raises(KeysNeededError):
         _ask(provider, CLAIMS, kid="two")
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     forged = jwt.encode(CLAIMS, other, "RS256", headers={"kid": "one"})
-    with pytest.raises(AuthenticationError, match="InvalidSignature"):
+    with pytest.raises(CredentialsError, match="InvalidSignature"):
         provider.authenticate("token", forged.encode(), None, NOW_S)
 
 

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from passlib.hash import apr_md5_crypt, sha256_crypt
 
-from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError
 from magnetar.broker.auth.basic import BasicProvider
 from magnetar.broker.auth.htpasswd import parse_htpasswd
 from magnetar.broker.auth.password_hashes import verify
-from magnetar.broker.errors import AuthenticationError
 
 # What `htpasswd -nb user secret` printed with -m, -s, -d and `openssl passwd -5/-6/-1 secret`
 HASHES = {
@@ -32,7 +31,7 @@ def test_kinds_of_hashes(kind: str) -> None:
     provider = BasicProvider(users)
     assert provider.authenticate("basic", b"alice:secret", None, 0).role == "alice"
     for data in (b"alice:Secret", b"alice:", b"bob:secret", b"alice", b":", b"", b"\xff:secret"):
-        with pytest.raises(AuthenticationError):
+        with pytest.raises(CredentialsError):
             provider.authenticate("basic", data, None, 0)
 
 
@@ -46,7 +45,7 @@ def test_long_passwords_do_not_fail_the_check() -> None:
     digest = bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4)).decode()
     provider = BasicProvider(parse_htpasswd(f"u:{digest}".encode(), "f"))
     assert provider.authenticate("basic", b"u:" + b"x" * 100, None, 0).role == "u"
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(CredentialsError):
         provider.authenticate("basic", b"u:" + b"x" * 5000, None, 0)
 
 
@@ -65,7 +64,7 @@ def test_nobody_chooses_how_long_a_check_takes(kind: str) -> None:
 @pytest.mark.parametrize("kind", HASHES)
 def test_nul_bytes_are_no_password(kind: str) -> None:
     provider = BasicProvider(parse_htpasswd(f"u:{HASHES[kind]}".encode(), "f"))
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(CredentialsError):
         provider.authenticate("basic", b"u:secret\0", None, 0)
 
 
@@ -89,7 +88,7 @@ def test_a_bad_line_is_named_by_its_number(line: str) -> None:
 
 
 def test_an_empty_file_lets_nobody_in() -> None:
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(CredentialsError):
         BasicProvider({}).authenticate("basic", b"a:b", None, 0)
 
 

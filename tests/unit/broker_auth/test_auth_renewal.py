@@ -20,10 +20,9 @@ from magnetar.broker.auth.authenticator import Authenticator
 from magnetar.broker.auth.basic import BasicProvider
 from magnetar.broker.auth.chain import Credentials, ProviderChain
 from magnetar.broker.auth.file_permissions import KeyFile, complaint
-from magnetar.broker.auth.key_files import KeyFiles
+from magnetar.broker.auth.file_renewal import FileRenewal
 from magnetar.broker.auth.password_checks import PasswordChecks
 from magnetar.broker.auth.provider import KeysNeededError
-from magnetar.broker.auth.renewal import KeyRenewal
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import AuthenticationError
 
@@ -53,6 +52,13 @@ class Session:
         self.doubted.append(credentials)
 
 
+def renewal_of(authenticator: Authenticator) -> FileRenewal[ProviderChain]:
+    renewal = authenticator.renewal
+    assert renewal is not None
+    renewal.settle_s = 0
+    return renewal
+
+
 class Setup:
     """Files in a folder, and the authenticator that reads them."""
 
@@ -70,8 +76,7 @@ class Setup:
         made = Authenticator.of_config(self.config)
         assert made is not None
         self.authenticator = made
-        files = KeyFiles(self.config)
-        self.renewal = KeyRenewal(self.config, made, files, files.look(), settle_s=0)
+        self.renewal = renewal_of(made)
 
     async def role(self, credentials: Credentials) -> str | None:
         try:
@@ -154,7 +159,7 @@ async def test_a_file_that_is_gone_changes_nothing(setup: Setup) -> None:
 async def test_a_file_that_is_being_written_is_left_alone(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files, real = setup.renewal._files, setup.renewal._files.look
+    real = setup.renewal._look
     write(setup.key, NEW)
 
     def look() -> Any:  # a byte more each time that somebody looks
@@ -162,7 +167,7 @@ async def test_a_file_that_is_being_written_is_left_alone(
             file.write(b"x")
         return real()
 
-    monkeypatch.setattr(files, "look", look)
+    monkeypatch.setattr(setup.renewal, "_look", look)
     assert not await setup.renewal.check()
     assert await setup.role(token(OLD)) == "alice"
     monkeypatch.undo()
@@ -192,8 +197,7 @@ async def test_a_symbolic_link_that_leads_elsewhere_is_a_change(tmp_path: Path) 
     )
     authenticator = Authenticator.of_config(config)
     assert authenticator is not None
-    files = KeyFiles(config)
-    renewal = KeyRenewal(config, authenticator, files, files.look(), settle_s=0)
+    renewal = renewal_of(authenticator)
     signed = jwt.encode({"sub": "alice"}, ec_key(NEW), "ES256").encode()
     with pytest.raises(AuthenticationError):
         authenticator.authenticate_nowait(Credentials("token", signed))

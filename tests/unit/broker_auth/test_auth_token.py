@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookkeeper.auth.errors import KeyFormatError
+from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError
 from magnetar.bookkeeper.auth.keys import (
     PrivateKey,
     VerificationKey,
@@ -26,11 +26,9 @@ from magnetar.bookkeeper.auth.keys import (
     read_source,
 )
 from magnetar.bookkeeper.auth.tokens import Principal, TokenRules
-from magnetar.broker.auth.key_files import KeyFiles
-from magnetar.broker.auth.provider_factory import build
+from magnetar.broker.auth.provider_factory import build, key_files
 from magnetar.broker.auth.token import TokenProvider
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.errors import AuthenticationError
 
 NOW_S = 1_800_000_000.0
 SECRET = bytes(range(32))
@@ -66,16 +64,16 @@ def test_the_subject_is_the_role() -> None:
 def test_expiry_ends_it_to_the_second_with_the_clocks_allowed_difference() -> None:
     token = signed({"sub": "a", "exp": NOW_S + 5})
     assert login(provider(), token) == Principal("a", NOW_S + 5)
-    with pytest.raises(AuthenticationError, match="expired"):
+    with pytest.raises(CredentialsError, match="expired"):
         login(provider(), token, NOW_S + 5)
     assert login(provider(clock_skew_s=10), token, NOW_S + 14).expires_at_s == NOW_S + 15
-    with pytest.raises(AuthenticationError, match="expired"):
+    with pytest.raises(CredentialsError, match="expired"):
         login(provider(clock_skew_s=10), token, NOW_S + 15)
 
 
 def test_not_before_is_respected() -> None:
     token = signed({"sub": "a", "nbf": NOW_S + 5})
-    with pytest.raises(AuthenticationError, match="not valid yet"):
+    with pytest.raises(CredentialsError, match="not valid yet"):
         login(provider(), token)
     assert login(provider(clock_skew_s=5), token).role == "a"
     assert login(provider(), token, NOW_S + 5).role == "a"
@@ -84,7 +82,7 @@ def test_not_before_is_respected() -> None:
 @pytest.mark.parametrize("audience", ["other", ["x", "y"], None, 7, {"our": 1}, [["our"]], ""])
 def test_another_audience_is_refused(audience: object) -> None:
     rules: dict[str, Any] = {"audience_claim": "aud", "audiences": ("our",)}
-    with pytest.raises(AuthenticationError, match="another audience"):
+    with pytest.raises(CredentialsError, match="another audience"):
         login(provider(**rules), signed({"sub": "a", "aud": audience}))
     assert login(provider(**rules), signed({"sub": "a", "aud": ["x", "our"]})).role == "a"
     assert login(provider(**rules), signed({"sub": "a", "aud": "our"})).role == "a"
@@ -94,7 +92,7 @@ def test_another_audience_is_refused(audience: object) -> None:
     "role", [None, "", "  ", 7, True, [], [7], {"a": 1}, "line\nbreak", "x" * 1025, "a\u202eb"]
 )
 def test_a_role_must_be_plain_text(role: object) -> None:
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(CredentialsError):
         login(provider(role_claim="role"), signed({"role": role}))
 
 
@@ -106,25 +104,25 @@ def test_times_must_be_numbers(claim: str, value: object) -> None:
     text = head + b"." + body
     digest = hmac.digest(SECRET, text, "sha256")
     token = text + b"." + base64.urlsafe_b64encode(digest).rstrip(b"=")
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(CredentialsError):
         login(provider(), token)
 
 
 def test_a_changed_token_is_refused() -> None:
     head, body, signature = signed({"sub": "alice"}).split(".")
     forged = base64.urlsafe_b64encode(b'{"sub":"admin"}').rstrip(b"=").decode()
-    with pytest.raises(AuthenticationError, match="InvalidSignatureError"):
+    with pytest.raises(CredentialsError, match="InvalidSignatureError"):
         login(provider(), f"{head}.{forged}.{signature}")
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(CredentialsError):
         login(provider(), f"{head}.{body}.")
 
 
 def test_a_token_of_another_key_is_refused() -> None:
-    with pytest.raises(AuthenticationError, match="InvalidSignatureError"):
+    with pytest.raises(CredentialsError, match="InvalidSignatureError"):
         login(provider(), signed({"sub": "a"}, b"y" * 32))
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     ours = load_public_key(public_bytes(RSA_KEY), "key")
-    with pytest.raises(AuthenticationError, match="InvalidSignatureError"):
+    with pytest.raises(CredentialsError, match="InvalidSignatureError"):
         login(provider(ours), signed({"sub": "a"}, other, "RS256"))
 
 
@@ -140,7 +138,7 @@ def _by_hand(header: dict[str, Any], sign: Any) -> bytes:
 def test_the_header_cannot_choose_to_go_unsigned(name: object) -> None:
     unsigned = _by_hand({"alg": name}, lambda _: b"")
     for key in (load_secret_key(SECRET, "key"), load_public_key(public_bytes(RSA_KEY), "key")):
-        with pytest.raises(AuthenticationError):
+        with pytest.raises(CredentialsError):
             login(provider(key), unsigned)
 
 
@@ -150,7 +148,7 @@ def test_a_public_key_is_no_secret_of_hmac(encoding: serialization.Encoding) -> 
     forged = _by_hand(
         {"alg": "HS256"}, lambda text: hmac.new(public, text, hashlib.sha256).digest()
     )
-    with pytest.raises(AuthenticationError, match="InvalidAlgorithmError"):
+    with pytest.raises(CredentialsError, match="InvalidAlgorithmError"):
         login(provider(load_public_key(public, "key")), forged)
 
 
@@ -158,7 +156,7 @@ def test_a_key_inside_the_token_is_not_believed() -> None:
     theirs = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     own_key = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(theirs.public_key()))
     token = jwt.encode({"sub": "admin"}, theirs, "RS256", headers={"jwk": own_key})
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(CredentialsError):
         login(provider(load_public_key(public_bytes(RSA_KEY), "key")), token)
 
 
@@ -220,7 +218,7 @@ def test_bad_sources_are_told_without_their_contents(source: str) -> None:
 
 def test_errors_do_not_repeat_the_token() -> None:
     token = signed({"sub": "very-secret-role"}, b"y" * 32)
-    with pytest.raises(AuthenticationError) as caught:
+    with pytest.raises(CredentialsError) as caught:
         login(provider(), token)
     assert not any(part in str(caught.value) for part in token.split("."))
     assert caught.value.__cause__ is None
@@ -229,14 +227,14 @@ def test_errors_do_not_repeat_the_token() -> None:
 @pytest.mark.parametrize("header", [{"crit": ["x"], "x": 1}, {"b64": False, "crit": ["b64"]}])
 def test_headers_that_must_be_understood_and_are_not(header: dict[str, Any]) -> None:
     token = _by_hand({"alg": "HS256", **header}, lambda text: hmac.digest(SECRET, text, "sha256"))
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(CredentialsError):
         login(provider(), token)
 
 
 @given(st.binary(max_size=200) | st.text(max_size=80).map(str.encode))
 @settings(max_examples=150, deadline=None)
 def test_any_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(CredentialsError):
         login(provider(), data)
 
 
@@ -258,7 +256,7 @@ def test_any_claims_give_a_role_or_a_refusal(claims: dict[str, Any]) -> None:
     token = text + b"." + base64.urlsafe_b64encode(digest).rstrip(b"=")
     try:
         principal = login(provider(), token)
-    except AuthenticationError:
+    except CredentialsError:
         return
     assert principal.role
     assert principal.role.isprintable()
@@ -268,9 +266,9 @@ def test_a_deep_token_is_refused() -> None:
     body = base64.urlsafe_b64encode(b"[" * 30_000).rstrip(b"=")
     head = base64.urlsafe_b64encode(b'{"alg":"HS256"}').rstrip(b"=")
     digest = hmac.digest(SECRET, head + b"." + body, "sha256")
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(CredentialsError):
         login(provider(), head + b"." + body + b"." + base64.urlsafe_b64encode(digest).rstrip(b"="))
-    with pytest.raises(AuthenticationError, match="bytes"):
+    with pytest.raises(CredentialsError, match="bytes"):
         login(provider(), b"a" * 70_000)
 
 
@@ -294,7 +292,7 @@ def test_a_previous_key_is_good_beside_the_one_in_use(tmp_path: Path) -> None:
 
     assert role(new) == role(old) == "alice"
     for secret, claims in ((other, {}), (old, {"exp": 999})):
-        with pytest.raises(AuthenticationError):
+        with pytest.raises(CredentialsError):
             role(secret, **claims)
-    assert "tokenPreviousSecretKey" in {each.setting for each in KeyFiles(config).files}
+    assert "tokenPreviousSecretKey" in {each.setting for each in key_files(config)}
     assert config.as_keys()["tokenPreviousSecretKey"] == "******"
