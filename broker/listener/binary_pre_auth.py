@@ -17,16 +17,19 @@ from magnetar.broker.auth.chain import Credentials
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.provider import BUSY, REFUSED
 from magnetar.broker.connection.auth_session import method_of
-from magnetar.broker.connection.connection import NO_REQUEST, UNKNOWN_FRAME_BYTES_MAX, Connection
+from magnetar.broker.connection.connection import UNKNOWN_FRAME_BYTES_MAX, Connection
 from magnetar.broker.connection.session_commands import PONG_FRAME
 from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import MalformedFrameError, encode_command
+from magnetar.broker.protocol.framing import NO_ID, MalformedFrameError, encode_command
 from magnetar.broker.protocol.text import has_broken_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from magnetar.broker.auth.authenticator import Authenticator
-    from magnetar.broker.listener.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
+    from magnetar.broker.listener.pre_auth_acceptor import PendingSocket
     from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger("magnetar.broker.connection.connection")
@@ -37,7 +40,7 @@ _CONNECT, _PING, _PONG = pb.BaseCommand.CONNECT, pb.BaseCommand.PING, pb.BaseCom
 
 def _refusal(code: pb.ServerError.ValueType, message: str) -> bytes:
     command = pb.BaseCommand(type=pb.BaseCommand.ERROR)
-    command.error.request_id = NO_REQUEST
+    command.error.request_id = NO_ID
     command.error.error, command.error.message = code, message
     return encode_command(command)
 
@@ -46,13 +49,17 @@ _REFUSAL: Final = _refusal(pb.AuthenticationError, REFUSED)
 _BUSY: Final = _refusal(pb.ServiceNotReady, BUSY)
 
 
-class BinaryPreAuth:
-    """Decides about pending sockets of one port."""
-
-    acceptor: PreAuthAcceptor
-    """Set by who made both."""
-
-    def __init__(self, service: BrokerService, authenticator: Authenticator) -> None:
+class BinaryPreAuth(PreAuthAcceptor):
+    def __init__(
+        self, service: BrokerService, authenticator: Authenticator, admits: Callable[[int], bool]
+    ) -> None:
+        """``admits``: whether there may be so many pending sockets beside the connections."""
+        super().__init__(
+            service.unauthenticated_limiter,
+            what="binary protocol",
+            deadline_s=lambda: service.keep_alive_ms / 1000,
+            admits=admits,
+        )
         self._service = service
         self._authenticator = authenticator
 
@@ -124,7 +131,7 @@ class BinaryPreAuth:
         if service.ready:
             credentials = Credentials(method_of(connect), connect.auth_data)
             if authenticator.authenticate_or_wait(credentials, pending.ip) is None:
-                self.acceptor.go_on(pending, self._resolve(pending, credentials))
+                self.run(self._resolve(pending, credentials), pending.end)
                 return
         self._admit(pending)
 
@@ -146,7 +153,7 @@ class BinaryPreAuth:
         if pending.ended:
             return  # cut meanwhile
         service, taken, received = self._service, pending.take(), bytes(pending.received)
-        self.acceptor.run(
+        self.run(
             service.loop.connect_accepted_socket(lambda: Connection(service, received), taken),
-            taken,
+            taken.close,
         )

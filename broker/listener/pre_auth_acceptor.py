@@ -1,7 +1,7 @@
 """Where accepted sockets stand until their clients have said who they are.
 
 An unauthenticated client costs a socket, an entry in a bounded room and what he has sent of his
-first words: no transport, no protocol, no TLS session. A ``PreAuthHandler`` looks at those words;
+first words: no transport, no protocol, no TLS session. The acceptor of a port looks at those words;
 it turns him away with some bytes, or takes the socket and makes a real connection of it. Accepting,
 reading and looking are paced, so that those who are known are served in between
 (time_sliced_queue.py).
@@ -18,7 +18,9 @@ import contextlib
 import logging
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.listener.time_sliced_queue import TURN_S, TimeSlicedQueue
 
@@ -42,19 +44,6 @@ _WITH_THE_END: Final = _AT_ONCE | getattr(socket, "MSG_MORE", 0)
 """One packet for the last words and the end of the connection, where the system can do that."""
 
 
-class PreAuthHandler(Protocol):
-    """What a port's clients have to say first."""
-
-    def look(self, pending: PendingSocket) -> None:
-        """``pending.received`` has grown. One of ``wait``, ``end``, ``take`` follows, soon or now.
-
-        Until then nothing more is read of him.
-        """
-
-    def gone(self, pending: PendingSocket) -> None:
-        """He has left, or was ended; not called after ``take``."""
-
-
 class PendingSocket:
     """One accepted socket."""
 
@@ -71,7 +60,7 @@ class PendingSocket:
         self.ended = False
         """Nothing can be done any more, or somebody has taken the socket."""
         self.state: Any = None
-        """The handler's own."""
+        """The acceptor's own."""
 
     @property
     def remote(self) -> str:
@@ -111,7 +100,7 @@ class PendingSocket:
             with contextlib.suppress(OSError):
                 accepted.send(answer, _WITH_THE_END)
         accepted.close()
-        self._acceptor.handler.gone(self)
+        self._acceptor.gone(self)
 
     def close(self, reason: str, *, level: int = logging.INFO) -> None:
         """As ``end``; with a line for the log."""
@@ -120,8 +109,8 @@ class PendingSocket:
             self.end()
 
     def read(self) -> None:
-        """Read what the handler has peeked at: with unread bytes in the socket the end of an answer
-        would be a reset."""
+        """Read what was peeked at: with unread bytes in the socket the end of an answer would be a
+        reset."""
         with contextlib.suppress(OSError):
             self._socket.recv(len(self.received), _AT_ONCE)
 
@@ -150,12 +139,11 @@ class PendingSocket:
         return self._socket
 
 
-class PreAuthAcceptor:
-    """All pending sockets of one listening socket."""
+class PreAuthAcceptor(ABC):
+    """All pending sockets of one listening socket; a subclass knows what its clients say first."""
 
     def __init__(
         self,
-        handler: PreAuthHandler,
         limiter: UnauthenticatedLimiter,
         *,
         what: str,
@@ -170,13 +158,12 @@ class PreAuthAcceptor:
             deadline_s: how long a pending socket may take, at most.
             admits: whether there may be so many now, beside what else holds files; if not, the
                 oldest is cut.
-            peek_bytes: the handler sees the first bytes, at most so many, once; they stay in the
+            peek_bytes: ``look`` sees the first bytes, at most so many, once; they stay in the
                 socket. 0: bytes are read, and no others than these.
         """
         self._flags = _AT_ONCE | (socket.MSG_PEEK if peek_bytes else 0)
         self.loop = asyncio.get_running_loop()
-        self.handler = handler
-        self._limiter = limiter
+        self.limiter = limiter
         self._what = what
         self._deadline_s = deadline_s
         self._admits = admits
@@ -187,12 +174,22 @@ class PreAuthAcceptor:
         self._listener: socket.socket | None = None
         self._again: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
     def __len__(self) -> int:
         return len(self._pending_sockets)
 
-    def start(self, listener: socket.socket, backlog: int) -> int:
+    @abstractmethod
+    def look(self, pending: PendingSocket) -> None:
+        """``pending.received`` has grown. One of ``wait``, ``end``, ``take`` follows, soon or now.
+
+        Until then nothing more is read of him.
+        """
+
+    def gone(self, pending: PendingSocket) -> None:  # noqa: B027  # most keep nothing of him
+        """He has left, or was ended; not called after ``take``."""
+
+    def listen(self, listener: socket.socket, backlog: int) -> int:
         """Listen on a bound socket, which belongs to the acceptor now; its port."""
         listener.setblocking(False)
         listener.listen(backlog)
@@ -215,39 +212,24 @@ class PreAuthAcceptor:
         for task in self._tasks:
             task.cancel()
 
-    def run(self, connecting: Coroutine[Any, Any, object], taken: socket.socket) -> None:
-        """A task that makes a connection of a socket that was taken; its errors end that."""
+    def run(self, doing: Coroutine[Any, Any, object], end: Callable[[], None]) -> None:
+        """A task that decides about a pending socket, or makes a connection of one that was taken.
 
-        async def connect() -> None:
-            try:
-                await connecting
-            except OSError as error:
-                taken.close()
-                logger.debug("%s: a connection failed: %s", self._what, error)
-
-        task = self.loop.create_task(connect())
+        Args:
+            end: closes the socket when the task fails or is cancelled.
+        """
+        task = self.loop.create_task(doing)
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._connected(done, taken))
+        task.add_done_callback(partial(self._done, end))
 
-    def go_on(self, pending: PendingSocket, deciding: Coroutine[Any, Any, None]) -> None:
-        """A task for a pending socket about whom it takes longer to decide; he may be cut
-        meanwhile."""
-        task = self.loop.create_task(deciding)
-        self._tasks.add(task)
-        task.add_done_callback(lambda done: self._decided(done, pending))
-
-    def _decided(self, task: asyncio.Task[None], pending: PendingSocket) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("%s: a pending socket failed", self._what, exc_info=error)
-            pending.end()
-
-    def _connected(self, task: asyncio.Task[None], taken: socket.socket) -> None:
+    def _done(self, end: Callable[[], None], task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
-            taken.close()  # perhaps before its first step, so that no transport owns it
+            end()  # perhaps before its first step, so that no transport owns the socket
         elif (error := task.exception()) is not None:
-            logger.error("%s: a connection failed", self._what, exc_info=error)
+            end()
+            level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
+            logger.log(level, "%s: a connection failed", self._what, exc_info=error)
 
     # --- accepting
 
@@ -286,13 +268,13 @@ class PreAuthAcceptor:
             self._close_oldest()
         try:
             if self._read_from(pending):  # of most the first words are here already
-                self.handler.look(pending)
+                self.look(pending)
         finally:
             if not pending.ended:
                 self._add_pending(pending)
 
     def _add_pending(self, pending: PendingSocket) -> None:
-        self._limiter.enter(pending)
+        self.limiter.enter(pending)
         self._pending_sockets[pending] = time.monotonic()
         if self._sweep is None:
             self._sweep = self.loop.call_later(_SWEEP_S, self._on_sweep)
@@ -311,7 +293,7 @@ class PreAuthAcceptor:
         while self.held_bytes > _HELD_BYTES_MAX:
             self._close_oldest()
         if not pending.ended:
-            self.handler.look(pending)
+            self.look(pending)
 
     def _read_from(self, pending: PendingSocket) -> bool:
         """Whether he has said something; if not, he is waited for, or ended."""
@@ -331,14 +313,14 @@ class PreAuthAcceptor:
 
     def _close_oldest(self) -> None:
         oldest = next(iter(self._pending_sockets))
-        self._limiter.cut += 1
+        self.limiter.cut += 1
         oldest.close("too much is kept for those who wait", level=logging.DEBUG)
 
     def left(self, pending: PendingSocket) -> None:
         """It isn't kept here any more, if it was."""
         self.held_bytes -= len(pending.received)
         if self._pending_sockets.pop(pending, None) is not None:
-            self._limiter.leave(pending)
+            self.limiter.leave(pending)
 
     def _on_sweep(self) -> None:
         self._sweep = None

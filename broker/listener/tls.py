@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.auth.file_permissions import KeyFile, complaint
+from magnetar.broker.auth.file_permissions import KeyFile
+from magnetar.broker.auth.file_renewal import FileRenewal
 from magnetar.broker.config import ConfigError
 from magnetar.broker.listener.file_limit import file_limit
 from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
@@ -154,28 +155,38 @@ def listening_socket(host: str, port: int, what: str) -> socket.socket:
     return listener
 
 
-class TlsListener:
-    """Serves a protocol over TLS on one port; looks at its files every so often."""
+class TlsListener(PreAuthAcceptor):
+    """Serves a protocol over TLS on one port; ``renewal`` looks at its files every so often."""
 
     def __init__(
         self, config: BrokerConfig, factory: Callable[[], asyncio.BaseProtocol], backlog: int
     ) -> None:
         """``factory`` makes a protocol for each connection whose handshake is done."""
+        pending_max = max(2, min(_HANDSHAKES_MAX, file_limit() // 16))
+        super().__init__(
+            UnauthenticatedLimiter(pending_max, pending_max // 2),
+            what="TLS",
+            deadline_s=lambda: _HANDSHAKE_S,
+        )
         self._config = config
+        self._context: ssl.SSLContext | None = None
+        files = (
+            ("tlsCertificateFilePath", config.tls_certificate_file_path, False),
+            ("tlsKeyFilePath", config.tls_key_file_path, True),
+            ("tlsTrustCertsFilePath", config.tls_trust_certs_file_path, False),
+        )
+        self.renewal = FileRenewal(
+            "TLS files",
+            [KeyFile(name, Path(path), is_secret) for name, path, is_secret in files if path],
+            config.tls_cert_refresh_check_duration_sec,
+            read=lambda: server_context(config),
+            use=self._renew,
+        )
         self._factory = factory
         self._backlog = backlog
-        self._loop = asyncio.get_running_loop()
-        self._context: ssl.SSLContext | None = None
-        self._seen: list[tuple[int, int] | None] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._buffer = memoryview(bytearray(READ_BYTES))
-        self._pending_sockets: dict[
-            TlsHandshake, PendingSocket
-        ] = {}  # those of whom a step is being made
-        self._handshakes = TlsHandshakes(self._loop, self._on_step)
-        pending_max = max(2, min(_HANDSHAKES_MAX, file_limit() // 16))
-        self.limiter = UnauthenticatedLimiter(pending_max, pending_max // 2)
-        self._acceptor: PreAuthAcceptor | None = None
+        self._encrypted = memoryview(bytearray(READ_BYTES))  # of all streams, while it is read
+        self._stepping: dict[TlsHandshake, PendingSocket] = {}  # those of whom a step is being made
+        self._handshakes = TlsHandshakes(self.loop, self._on_step)
 
     async def start(self, host: str, port: int, what: str) -> int:
         """Listen; 0 picks a free port.
@@ -183,46 +194,22 @@ class TlsListener:
         Raises:
             OSError: the port is taken. ConfigError: the files can't be used.
         """
-        self._seen = self._look()
+        self._what = what
         self._context = server_context(self._config)
-        self._complain()
-        self._acceptor = PreAuthAcceptor(
-            self, self.limiter, what=what, deadline_s=lambda: _HANDSHAKE_S
-        )
-        bound = self._acceptor.start(listening_socket(host, port, what), self._backlog)
-        self._watch()
+        bound = self.listen(listening_socket(host, port, what), self._backlog)
+        self.renewal.start()
         return bound
 
     def close(self) -> None:
         """Stop listening; connections stay, handshakes end."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._acceptor is not None:
-            self._acceptor.close()
+        self.renewal.close()
+        super().close()
         self._handshakes.close()
 
-    def check(self) -> None:
-        """Use the files as they are now, if they have changed and are good."""
-        seen = self._look()
-        if seen == self._seen:
-            return
-        try:
-            self._context = server_context(self._config)
-        except ConfigError as error:
-            # Half of a renewal, perhaps: key and certificate are two files. Seen at the next look.
-            logger.warning("TLS files have changed and can't be used: %s", error)
-            return
-        self._seen = seen
-        logger.info("TLS: %s is in use now", self._config.tls_certificate_file_path)
-        self._complain()
+    def _renew(self, context: ssl.SSLContext) -> None:
+        self._context = context
 
-    def _complain(self) -> None:
-        """Tell of a key that others may read."""
-        file = KeyFile("tlsKeyFilePath", Path(self._config.tls_key_file_path), is_secret=True)
-        if (text := complaint(file)) is not None:
-            logger.warning("%s", text)
-
-    # --- handshakes: this is the PreAuthHandler of its acceptor
+    # --- handshakes
 
     def look(self, pending: PendingSocket) -> None:
         handshake: TlsHandshake | None = pending.state
@@ -240,7 +227,7 @@ class TlsListener:
         if handshake.steps >= _STEPS_MAX or handshake.bytes_in > _BYTES_MAX:
             pending.close("a handshake without end", level=logging.DEBUG)
             return
-        self._pending_sockets[handshake] = pending
+        self._stepping[handshake] = pending
         data = pending.use(size)
         if handshake.is_nearly_done:
             self._on_step(handshake, handshake.step(data))
@@ -250,12 +237,12 @@ class TlsListener:
     def gone(self, pending: PendingSocket) -> None:
         if (handshake := pending.state) is not None:
             self._handshakes.drop(pending.ip, handshake)
-            self._pending_sockets.pop(handshake, None)
+            self._stepping.pop(handshake, None)
 
     def _on_step(self, handshake: TlsHandshake, answer: bytes) -> None:
         if handshake.done:
             self._handshakes.cpu_budget.finished()
-        pending = self._pending_sockets.pop(handshake, None)
+        pending = self._stepping.pop(handshake, None)
         if pending is None:
             return  # cut meanwhile
         pending.send(answer)
@@ -264,35 +251,8 @@ class TlsListener:
         elif not handshake.done:
             pending.wait()
         elif not pending.ended:
-            assert self._acceptor is not None
             taken = pending.take()
             stream = TlsStream(
-                self._loop, handshake, bytes(pending.received), self._factory, self._buffer
+                self.loop, handshake, bytes(pending.received), self._factory, self._encrypted
             )
-            self._acceptor.run(self._loop.connect_accepted_socket(lambda: stream, taken), taken)
-
-    # --- the files
-
-    def _watch(self) -> None:
-        if (interval_s := self._config.tls_cert_refresh_check_duration_sec) > 0:
-            self._timer = self._loop.call_later(interval_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self.check()
-        self._watch()
-
-    def _look(self) -> list[tuple[int, int] | None]:
-        """What tells a changed file: also one that a symbolic link now leads to."""
-        found: list[tuple[int, int] | None] = []
-        config = self._config
-        for name in (
-            config.tls_certificate_file_path,
-            config.tls_key_file_path,
-            config.tls_trust_certs_file_path,
-        ):
-            try:
-                status = Path(name).stat() if name else None
-            except OSError:
-                status = None
-            found.append(None if status is None else (status.st_mtime_ns, status.st_ino))
-        return found
+            self.run(self.loop.connect_accepted_socket(lambda: stream, taken), taken.close)

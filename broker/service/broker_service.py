@@ -176,7 +176,7 @@ class BrokerService:
         self._connections_per_ip: Counter[str] = Counter()
         self._paused: set[Connection | LocalProducer] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._servers: list[asyncio.Server | PreAuthAcceptor | TlsListener] = []
+        self._servers: list[asyncio.Server | PreAuthAcceptor] = []
         self._periodic_tasks = PeriodicTasks(self)
         self._producer_names, self._name_prefix = itertools.count(), ""
 
@@ -205,20 +205,13 @@ class BrokerService:
             BinaryPreAuth,  # loaded with the authenticator
         )
 
-        what = "binary protocol"
-        listener = listening_socket(host, port, what)
-        pre_auth = BinaryPreAuth(self, authenticator)
-        pre_auth.acceptor = acceptor = PreAuthAcceptor(
-            pre_auth,
-            self.unauthenticated_limiter,
-            what=what,
-            deadline_s=lambda: self.keep_alive_ms / 1000,
-            admits=lambda pending_sockets: self._quota.admits(
-                len(self.connections) + pending_sockets
-            ),
-        )
+        def admits(pending_sockets: int) -> bool:
+            return self._quota.admits(len(self.connections) + pending_sockets)
+
+        listener = listening_socket(host, port, "binary protocol")
+        acceptor = BinaryPreAuth(self, authenticator, admits)
         self._servers.append(acceptor)
-        bound = acceptor.start(listener, backlog=1024)
+        bound = acceptor.listen(listener, backlog=1024)
         self.service_url = f"pulsar://{self.config.advertised_host}:{bound}"
         return bound
 

@@ -44,12 +44,13 @@ async def _until(condition: Callable[[], bool]) -> None:
 # --- the acceptor alone
 
 
-class Counting:
-    """A handler that waits for ten bytes, and remembers."""
+class Counting(PreAuthAcceptor):
+    """Waits for ten bytes, and remembers."""
 
-    def __init__(self) -> None:
+    def __init__(self, limiter: UnauthenticatedLimiter, **more: Any) -> None:
+        super().__init__(limiter, what="test", **more)
         self.looks = 0
-        self.left: list[PendingSocket] = []
+        self.departed: list[PendingSocket] = []
         self.taken: list[tuple[bytes, socket.socket]] = []
 
     def look(self, pending: PendingSocket) -> None:
@@ -60,7 +61,7 @@ class Counting:
             self.taken.append((bytes(pending.received), pending.take()))
 
     def gone(self, pending: PendingSocket) -> None:
-        self.left.append(pending)
+        self.departed.append(pending)
 
     def has_looked(self, times: int) -> bool:
         return self.looks >= times
@@ -70,13 +71,10 @@ class Standing:
     """An acceptor with its handler, on a free port."""
 
     def __init__(self, limiter: UnauthenticatedLimiter | None = None, **more: Any) -> None:
-        self.handler, self.limiter = (
-            Counting(),
-            UnauthenticatedLimiter(100) if limiter is None else limiter,
-        )
+        self.limiter = UnauthenticatedLimiter(100) if limiter is None else limiter
         more.setdefault("deadline_s", lambda: LIMIT_S)
-        self.acceptor = PreAuthAcceptor(self.handler, self.limiter, what="test", **more)
-        self.port = self.acceptor.start(listening_socket("127.0.0.1", 0, "test"), 128)
+        self.acceptor = self.handler = Counting(self.limiter, **more)
+        self.port = self.acceptor.listen(listening_socket("127.0.0.1", 0, "test"), 128)
 
     async def come(self, data: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -114,7 +112,7 @@ async def test_words_that_trickle_are_put_together() -> None:
         0,
         0,
     )
-    assert not standing.handler.left
+    assert not standing.handler.departed
     writer.close()
     standing.close()
 
@@ -126,7 +124,7 @@ async def test_who_leaves_is_forgotten() -> None:
     await _until(lambda: len(standing.acceptor) == 2 and standing.acceptor.held_bytes == 4)
     silent.close()
     began.transport.abort()
-    await _until(lambda: len(standing.handler.left) == 2)
+    await _until(lambda: len(standing.handler.departed) == 2)
     assert (len(standing.limiter), len(standing.acceptor), standing.acceptor.held_bytes) == (
         0,
         0,
@@ -150,7 +148,7 @@ async def test_all_of_them_together_may_keep_so_much(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(acceptor_module, "_HELD_BYTES_MAX", 20)
     standing = Standing()
     pending_sockets = [await standing.come(bytes(9)) for _ in range(5)]
-    await _until(lambda: len(standing.handler.left) == 3)
+    await _until(lambda: len(standing.handler.departed) == 3)
     assert standing.acceptor.held_bytes == 18
     for reader, _ in pending_sockets[:3]:  # the oldest make room
         assert await _ended(reader) == b""
@@ -162,7 +160,7 @@ async def test_all_of_them_together_may_keep_so_much(monkeypatch: pytest.MonkeyP
 async def test_files_that_others_need_are_left_to_them() -> None:
     standing = Standing(admits=lambda pending_sockets: pending_sockets <= 2)
     pending_sockets = [await standing.come(bytes(9)) for _ in range(5)]
-    await _until(lambda: len(standing.handler.left) == 3)
+    await _until(lambda: len(standing.handler.departed) == 3)
     assert (len(standing.acceptor), standing.limiter.cut) == (2, 3)
     for _, writer in pending_sockets:
         writer.close()
@@ -180,7 +178,7 @@ async def test_who_is_turned_away_at_once_takes_nobodys_place() -> None:
     await _until(lambda: standing.acceptor.held_bytes == 18)
     standing.handler.look = lambda pending: pending.end(b"no")  # type: ignore[method-assign] # of this one
     remotes = [standing.come_and_speak(b"words") for _ in range(5)]
-    await _until(lambda: len(standing.handler.left) == 5)
+    await _until(lambda: len(standing.handler.departed) == 5)
     assert (len(standing.acceptor), standing.acceptor.held_bytes, standing.limiter.cut) == (
         2,
         18,
@@ -212,7 +210,7 @@ async def test_who_reads_nothing_keeps_nobody_waiting(how: str) -> None:
             pending.send(bytes(1 << 20))
     assert rescue.is_alive()
     rescue.cancel()
-    assert standing.handler.left == [pending]
+    assert standing.handler.departed == [pending]
     remote.close()
     standing.close()
 

@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 import magnetar
-from magnetar.broker.auth.certificate import common_name
+from magnetar.bookkeeper.auth.certificates import common_name
 from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.listener.tls import TlsListener, server_context
 from magnetar.embedding import EmbeddedBroker
@@ -257,18 +257,19 @@ async def test_files_are_renewed_without_dropping_connections(
         _settings(server, tlsTrustCertsFilePath=trusted, tlsRequireTrustedClientCertOnConnect=True)
     )
     listener = TlsListener(config, _Echo, backlog=16)
+    listener.renewal.settle_s = 0
     port = await listener.start("127.0.0.1", 0, "test")
     old = await _connect(port, authority, alice)
     assert await _echo(old) == b"x"
     try:
         # Half of a renewal: key and certificate don't fit, so nothing changes
         shutil.copy(successor.certificate, server.certificate)
-        listener.check()
+        await listener.renewal.check()
         halfway = await _connect(port, authority, alice)
         assert await _echo(halfway) == b"x"
         shutil.copy(successor.key, server.key)
         shutil.copy(new.certificate, trusted)
-        listener.check()
+        await listener.renewal.check()
         fresh = await _connect(port, new, bob)
         assert await _echo(fresh) == b"x"
         assert not await _answers(port, new, alice)  # who is trusted no longer

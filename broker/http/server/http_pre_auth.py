@@ -34,39 +34,27 @@ _DOUBTED_MAX: Final = 1024
 have a connection meanwhile."""
 
 
-class HttpPreAuth:
-    """Owns a listening socket."""
-
+class HttpPreAuth(PreAuthAcceptor):
     def __init__(
         self,
         factory: Callable[[], asyncio.BaseProtocol],
         config: BrokerConfig,
-        listener: socket.socket,
         refusals: FastRejector | None = None,
     ) -> None:
-        """Raises OSError: it can't listen."""
-        self._refusals = refusals
-        self._factory = factory
-        self._loop = asyncio.get_running_loop()
-        self._speaking: TimeSlicedQueue[PendingSocket] = TimeSlicedQueue(
-            self._loop, self._connect, turn_s=0.0
-        )
         pending_max = max(2, min(_SILENT_MAX, file_limit() // 64))
-        self._doubted = 0
-        self._doubted_max = min(_DOUBTED_MAX, pending_max)
-        self.limiter = UnauthenticatedLimiter(pending_max, pending_max // 2)
-        self._acceptor = PreAuthAcceptor(
-            self,
-            self.limiter,
+        super().__init__(
+            UnauthenticatedLimiter(pending_max, pending_max // 2),
             what="HTTP",
             deadline_s=lambda: config.http_request_header_timeout_millis / 1000,
             peek_bytes=HEAD_BYTES_MAX + 1,
         )
-        self._acceptor.start(listener, config.http_server_accept_queue_size)
-
-    def close(self) -> None:
-        """Stop listening; connections stay."""
-        self._acceptor.close()
+        self._refusals = refusals
+        self._factory = factory
+        self._speaking: TimeSlicedQueue[PendingSocket] = TimeSlicedQueue(
+            self.loop, self._connect, turn_s=0.0
+        )
+        self._doubted = 0
+        self._doubted_max = min(_DOUBTED_MAX, pending_max)
 
     def look(self, pending: PendingSocket) -> None:
         if self._refusals is not None:
@@ -79,7 +67,7 @@ class HttpPreAuth:
             if found is not None and self._doubted < self._doubted_max:
                 taken = pending.take()
                 waiting = self._resolve(self._refusals, found, taken, len(words))
-                self._acceptor.run(waiting, taken)
+                self.run(waiting, taken.close)
                 return
         self._speaking.add(pending)
 
@@ -92,17 +80,15 @@ class HttpPreAuth:
         finally:
             self._doubted -= 1
         if answer is None:
-            await self._loop.connect_accepted_socket(self._factory, taken)
+            await self.loop.connect_accepted_socket(self._factory, taken)
             return
         with taken, contextlib.suppress(OSError):
             taken.recv(size)  # as PendingSocket.read
             taken.send(answer)
 
-    def gone(self, pending: PendingSocket) -> None:
-        """Nothing is kept of him."""
-
     def _connect(self, pending: PendingSocket) -> None:
         if pending.ended:
             return
         taken = pending.take()
-        self._acceptor.run(self._loop.connect_accepted_socket(self._factory, taken), taken)
+        connecting = self.loop.connect_accepted_socket(self._factory, taken)
+        self.run(connecting, taken.close)

@@ -84,7 +84,8 @@ class HttpServer:
         self.port = -1 if listener is None else listener.getsockname()[1]
         if listener is not None and self._socket is None:
             refusals = fast_rejector(self._app, settings)
-            self._pre_auth = HttpPreAuth(self._protocol, settings, listener, refusals)
+            self._pre_auth = HttpPreAuth(self._protocol, settings, refusals)
+            self._pre_auth.listen(listener, settings.http_server_accept_queue_size)
             self._app.state.service.limiters["http"] = self._pre_auth.limiter
         return self.port
 
