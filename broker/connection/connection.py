@@ -145,6 +145,13 @@ class Connection(asyncio.BufferedProtocol):
             received, self._received = self._received, b""
             self._buffer.target()[: len(received)] = received
             self.buffer_updated(len(received))
+            # uvloop's transports read after this, although they were paused in it.
+            self._loop.call_soon(self._pause_again)
+
+    def _pause_again(self) -> None:
+        if self._paused and self._is_open():
+            assert self._transport is not None
+            self._transport.pause_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         target = self._buffer.target()

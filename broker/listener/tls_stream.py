@@ -89,7 +89,10 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         if self._ended:
             return
         self._incoming.write(self._buffer[:nbytes])
-        if not self._paused:
+        if self._paused:
+            # uvloop's transports read after connection_made, although they were paused in it.
+            self._lower.pause_reading()
+        else:
             self._decrypt()
 
     def eof_received(self) -> bool | None:

@@ -15,6 +15,7 @@ from urllib.error import HTTPError, URLError
 
 import pulsar
 import pytest
+import uvloop
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
@@ -25,6 +26,7 @@ from magnetar.broker.listener.tls import TlsListener, server_context
 from magnetar.embedding import EmbeddedBroker
 from magnetar.errors import EmbeddedError
 from tests.certificates import Authority, Pair
+from tests.unit.managed_ledger.cluster import eventually
 
 TOPIC = "persistent://public/default/tls"
 
@@ -304,6 +306,45 @@ async def test_the_timer_notices_changed_files(authority: Authority) -> None:
                 pass
     finally:
         listener.close()
+
+
+class _Pausing(asyncio.Protocol):
+    """Reads nothing for now."""
+
+    made: list[_Pausing]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.pause_reading()
+        self.size = 0
+        self.made.append(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.size += len(data)
+
+
+def test_who_pauses_as_soon_as_it_is_connected_is_not_read(authority: Authority) -> None:
+    """uvloop begins to read after connection_made, whatever was said in it."""
+    config = BrokerConfig().with_keys(_settings(authority.sign("localhost")))
+
+    async def pause() -> None:
+        _Pausing.made = []
+        listener = TlsListener(config, _Pausing, backlog=16)
+        port = await listener.start("127.0.0.1", 0, "test")
+        _, writer = await _connect(port, authority)
+        writer.write(bytes(1 << 20))
+        await eventually(lambda: bool(_Pausing.made), 30)
+        (protocol,) = _Pausing.made
+        lower = cast("Any", protocol.transport)._lower
+        await eventually(lambda: not lower.is_reading(), 30)
+        assert protocol.size == 0
+        protocol.transport.resume_reading()
+        await eventually(lambda: protocol.size == 1 << 20, 30)
+        writer.close()
+        listener.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(pause())
 
 
 # --- limits before anybody has proved anything
