@@ -26,6 +26,8 @@ from pathlib import Path
 
 import uvloop
 
+from magnetar.bookkeeper.transport import ReadRequest
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from magnetar.bookkeeper import codes, packet
@@ -266,7 +268,7 @@ async def read_all(bookie: Bookie, ledger: int, entries: int, count_max: int) ->
     """Payload bytes of a whole ledger, read in order."""
     first = total = 0
     while first < entries:
-        reply = await bookie.read_entries(ledger, first, count_max, 1 << 20)
+        reply = await bookie.read_entries(ReadRequest(ledger, first, count_max, 1 << 20))
         assert reply.code == codes.OK, reply
         total += sum(map(len, reply.packets))
         first += len(reply.packets)

@@ -21,10 +21,13 @@ from pathlib import Path
 
 import uvloop
 
+from magnetar.bookkeeper.transport import ReadRequest
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from magnetar.bookkeeper import codes, packet
-from magnetar.bookkeeper.transport import AddRequest, BookieClient
+from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.transport import AddRequest
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.metadata.factory import connect_store
@@ -99,7 +102,9 @@ def check_read(url: str, bookie_id: str, ledger_id: int, entries: int) -> None:
         connector = BookieConnector(store, TransportConfig())
         try:
             client = connector.connect(bookie_id)
-            return len((await client.read_entries(ledger_id, 0, entries + 1, 1 << 20)).packets)
+            return len(
+                (await client.read_entries(ReadRequest(ledger_id, 0, entries + 1, 1 << 20))).packets
+            )
         finally:
             await connector.close()
             await store.close()

@@ -37,7 +37,6 @@ import uvloop
 from benchmarks.managed_ledgers import CONFIG, HEAD, append_one, now_ms, resident_bytes
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.placement import RandomPlacement
@@ -100,7 +99,7 @@ class Place:
 
     def broker(self) -> ManagedLedgerFactory:
         pool, rng = BookiePool(), random.Random()
-        pool.add(InProcessBookieClient(self._bookie))
+        pool.add(self._bookie)
         client = BookKeeperClient(self.store, pool, RandomPlacement(rng), clock=now_ms, rng=rng)
         cache = EntryCache(64 << 20)
         offloaders = [self._offloader]
@@ -272,7 +271,7 @@ async def operations(place: Place, name: str, config: ManagedLedgerConfig) -> di
         log = await broker.open(name, config)
 
     await done("opened", open_, 1)
-    ledgers = len(log.ledgers)
+    ledgers = len(log.offsets)
     done.metrics["opened"].count = ledgers
 
     async def append() -> None:
@@ -307,14 +306,14 @@ async def operations(place: Place, name: str, config: ManagedLedgerConfig) -> di
 
     async def trim(count: int) -> None:
         upto = log.lists.info.ledgers[count].ledger_id
-        log.cursors["sub"].ack_cumulative(log.previous_position((upto, 0)))
+        log.cursors["sub"].ack_cumulative(log.offsets.previous_position((upto, 0)))
         await eventually(lambda: log.lists.info.ledgers[0].ledger_id == upto, WAIT_S)
         await log.trimmer.finish()
 
-    half = len(log.ledgers) // 2
+    half = len(log.offsets) // 2
     await done("ledger trimmed, of the first half", partial(trim, half), half)
-    await trim(max(0, len(log.ledgers) - DELETED))
-    left = len(log.ledgers)
+    await trim(max(0, len(log.offsets) - DELETED))
+    left = len(log.offsets)
     await done("ledger deleted with the log", log.delete, left)
     await broker.close()
     return done.metrics

@@ -34,7 +34,6 @@ from pyroaring import BitMap
 from benchmarks.micro import managed_ledger as micro
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.placement import RandomPlacement
@@ -92,7 +91,7 @@ class Site:
 
     def broker(self, cache_bytes: int = 64 << 20) -> ManagedLedgerFactory:
         pool, rng = BookiePool(), random.Random(1)
-        pool.add(InProcessBookieClient(self.bookie))
+        pool.add(self.bookie)
         client = BookKeeperClient(self.store, pool, RandomPlacement(rng), clock=now_ms, rng=rng)
         cache = EntryCache(cache_bytes)
         return ManagedLedgerFactory(client, self.store, cache, FactoryConfig(), now_ms, rng)
@@ -338,7 +337,7 @@ async def stored_and_loaded(told: Report, site: Site, name: str, acked: dict[int
     config = dataclasses.replace(CONFIG, cursor_ledger_entries_max=1)
     log = await site.broker().open(f"public/default/persistent/{name.replace(' ', '-')}", config)
     last = max(acked, default=BATCHES // LEDGER) + 1
-    log.ledgers = LedgerOffsets((n, LEDGER) for n in range(1, last + 1))  # never read
+    log.offsets = LedgerOffsets((n, LEDGER) for n in range(1, last + 1))  # never read
     cursor = await log.open_cursor("sub", EARLIEST)
     if not acked:
         acknowledge_batches(cursor)

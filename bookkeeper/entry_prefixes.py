@@ -7,17 +7,15 @@ read for it all the same, as only they have a digest, but a piece at a time, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from functools import partial
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES
 from magnetar.bookkeeper.transport import (
-    ALL_ENTRIES,
-    HEADS_BYTES_MAX,
     EntryPrefixesReply,
     ReadReply,
+    ReadRequest,
     Stripe,
     TruncatedReply,
 )
@@ -30,32 +28,21 @@ ENTRIES_MAX: Final = 16 * 1024  # of one request
 SIZE_BYTES: Final = 4  # beside each cut packet in a reply
 
 
-class ReadEntriesCall(Protocol):
-    """As ``BookieClient.read_entries`` without a fence."""
-
-    def __call__(
-        self, ledger_id: int, first: int, count_max: int, bytes_max: int, /, *, stripe: Stripe
-    ) -> Awaitable[ReadReply]: ...
-
-
 async def read_cut(
-    read_entries: ReadEntriesCall,
-    ledger_id: int,
-    first: int,
-    count_max: int,
-    head_bytes: int,
-    *,
-    stripe: Stripe,
-    bytes_max: int,
+    read_entries: Callable[[ReadRequest], Awaitable[ReadReply]], request: ReadRequest
 ) -> TruncatedReply:
     """See ``BookieClient.read_heads``; ``read_entries`` gives checked packets of the bookie."""
+    first, stripe, bytes_max = request.first, request.stripe, request.bytes_max
     reply = TruncatedReply(codes.OK, first, [], [])
-    cut_bytes, count_max = PACKET_HEADER_BYTES + head_bytes, min(count_max, ENTRIES_MAX)
+    cut_bytes = PACKET_HEADER_BYTES + (request.head_bytes or 0)
+    count_max = min(request.count_max, ENTRIES_MAX)
     entry_id, read_bytes = first, 0
     while True:
         piece_max = min(PIECE_BYTES_MAX, READ_BYTES_MAX - read_bytes)
         wanted = count_max - len(reply.packets)
-        found = await read_entries(ledger_id, entry_id, wanted, piece_max, stripe=stripe)
+        piece = ReadRequest(request.ledger_id, entry_id, wanted, piece_max)
+        piece.stripe, piece.creator = stripe, request.creator
+        found = await read_entries(piece)
         if found.code != codes.OK or not found.packets:
             if not reply.packets:  # else the reason is for who asks for this one
                 reply.code = codes.UNAVAILABLE if found.code == codes.OK else found.code
@@ -91,50 +78,3 @@ def are_of(reply: TruncatedReply, ledger_id: int, stripe: Stripe) -> bool:
         if found_ledger != ledger_id or found_entry != entry_id:
             return False
     return True
-
-
-class _EntriesReader(Protocol):
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        /,
-        *,
-        stripe: Stripe,
-        creator: int,
-    ) -> ReadReply: ...
-
-
-class PrefixesFromEntries:
-    """``read_heads`` of a ``BookieClient`` whose ``read_entries`` sends no bytes anywhere."""
-
-    async def read_heads(
-        self: _EntriesReader,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        head_bytes: int,
-        *,
-        stripe: Stripe = ALL_ENTRIES,
-        bytes_max: int = HEADS_BYTES_MAX,
-        creator: int = 0,
-    ) -> EntryPrefixesReply:
-        """See ``BookieClient.read_heads``."""
-        if not is_request(first, count_max, head_bytes, stripe):
-            return EntryPrefixesReply(codes.BAD_REQUEST, first, [], [])
-        read_entries = partial(self.read_entries, creator=creator)
-        cut = await read_cut(
-            *(read_entries, ledger_id, first, count_max, head_bytes),
-            stripe=stripe,
-            bytes_max=bytes_max,
-        )
-        return to_heads(cut)
-
-
-def is_request(first: int, count_max: int, head_bytes: int, stripe: Stripe) -> bool:
-    """True if these arguments of ``read_heads`` make sense."""
-    return (
-        first >= 0 and count_max > 0 and head_bytes >= 0 and stripe.is_legal and stripe.has(first)
-    )

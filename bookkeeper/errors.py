@@ -6,7 +6,6 @@
     +-- LedgerError                    of one ledger or one request; ``code`` as in codes.py
     |   +-- LedgerFencedError          another client recovers or recovered the ledger: stop writing
     |   +-- LedgerClosedError          the handle or the ledger is closed
-    |   +-- LedgerExistsError          create met a ledger with this id
     |   +-- NoSuchLedgerError
     |   |   +-- OtherCreatorError      a bookie holds another ledger with the same id
     |   +-- EntryDiffersError          a bookie holds the entry with another payload or length
@@ -60,12 +59,6 @@ class LedgerClosedError(LedgerError):
     """The handle is closed, or the ledger's metadata says CLOSED."""
 
     code = codes.FENCED
-
-
-class LedgerExistsError(LedgerError):
-    """A ledger with this id exists already."""
-
-    code = codes.BAD_REQUEST
 
 
 class NoSuchLedgerError(LedgerError):

@@ -30,8 +30,6 @@ _DIGESTED = Struct(">QQqQ")  # the part of the header that the digest covers
 _DIGESTED_BYTES: Final = 32
 _DIGEST = Struct(">I")
 
-INVALID_LAC: Final = -1
-
 assert PACKET_HEADER.size == PACKET_HEADER_BYTES
 assert _DIGESTED.size == _DIGESTED_BYTES
 
@@ -107,14 +105,3 @@ def is_intact(packet: Buffer) -> bool:
         return False
     (digest,) = _DIGEST.unpack_from(packet, _DIGESTED_BYTES)
     return bool(digest == payload_digest(packet))
-
-
-def are_intact(heads: Sequence[Buffer], bodies: Sequence[Buffer]) -> bool:
-    """True if every pair of (packet header and head, body) carries the right digest."""
-    unpack_digest = _DIGEST.unpack_from
-    for head, body in zip(heads, bodies, strict=True):
-        if len(head) < PACKET_HEADER_BYTES:
-            return False
-        if unpack_digest(head, _DIGESTED_BYTES)[0] != payload_digest(head, body):
-            return False
-    return True

@@ -70,10 +70,20 @@ class SettingsParser:
     def _parse(self, name: str, key: str, text: str) -> object:
         kind = self._types[name]
         try:
-            if kind is bool:
-                if text.lower() not in _TRUE | _FALSE:
-                    raise ValueError("not true or false")
-                return text.lower() in _TRUE
-            return self._defaults[name] if text == "" and kind is not str else kind(text)
+            is_default = text == "" and kind not in (str, bool)
+            return self._defaults[name] if is_default else value_of(kind, text)
         except ValueError as error:
             raise self._error(f"{key}={text!r}: {error}") from error
+
+
+def value_of(kind: type[Any], text: str) -> object:
+    """A str, int, float or bool out of a text.
+
+    Raises:
+        ValueError: it isn't one.
+    """
+    if kind is not bool:
+        return kind(text)
+    if text.lower() not in _TRUE | _FALSE:
+        raise ValueError("not true or false")
+    return text.lower() in _TRUE

@@ -1,8 +1,6 @@
 """What a ledger client and a bookie say to each other, independent of how the bytes travel.
 
-One ``BookieClient`` stands for one bookie: in process (``bookie/in_process_client.py``) or remote
-(``transport_grpc/remote_bookie.py``).
-Result codes are in ``codes.py``.
+What may be asked of a bookie is in ``bookie_client.py``, result codes are in ``codes.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 HEADS_BYTES_MAX: Final = 1024 * 1024
 """Of a reply with heads, unless another limit is given."""
@@ -111,6 +109,40 @@ ALL_ENTRIES: Final = Stripe()
 
 
 @dataclass(slots=True)
+class ReadRequest:
+    """Entries of one ledger that are asked for, see ``BookieClient``.
+
+    Attributes:
+        first, count_max: consecutive ones of ``stripe``, which has ``first``.
+        bytes_max: the reply stops before it has so many, but not before the first one.
+        fence, master_key: the ledger is durably fenced before it is read.
+        head_bytes: of ``read_heads``: so much of each entry; a shorter one comes whole.
+        creator: see ``BookieClient``.
+    """
+
+    ledger_id: int
+    first: int
+    count_max: int
+    bytes_max: int = HEADS_BYTES_MAX
+    fence: bool = False
+    master_key: bytes = b""
+    stripe: Stripe = ALL_ENTRIES
+    head_bytes: int | None = None  # neither this nor another stripe with a fence
+    creator: int = 0
+
+    @property
+    def is_legal(self) -> bool:
+        stripe = self.stripe
+        return (
+            self.first >= 0
+            and self.count_max > 0
+            and (self.head_bytes is None or self.head_bytes >= 0)
+            and stripe.is_legal
+            and stripe.has(self.first)
+        )
+
+
+@dataclass(slots=True)
 class EntryPrefixesReply:
     """Beginnings of consecutive entries (of a stripe) from ``first`` on, as two parallel lists.
 
@@ -164,143 +196,3 @@ class BookieStatus:
     read_only: bool
     free_bytes: int
     total_bytes: int
-
-
-class BookieClient(Protocol):
-    """One bookie as its clients see it.
-
-    ``creator``, wherever it is an argument, is the ``creator_token`` of the ledger that is meant. A
-    bookie that holds the id's other ledger answers OTHER_CREATOR, or UNKNOWN_LEDGER_STATE while it
-    may have lost data of that id. 0: not known, whichever ledger has the id is meant.
-    """
-
-    @property
-    def bookie_id(self) -> str: ...
-
-    @property
-    def is_backlogged(self) -> bool:
-        """It answers, but so much waits for it that writers should slow down."""
-        ...
-
-    @property
-    def pending_requests(self) -> int:
-        """Requests that this process sent it and that it hasn't answered, long polls apart."""
-        ...
-
-    def add_entries(self, request: AddRequest) -> None:
-        """Store entries; ``request.done`` gets OK once all of them are durable."""
-        ...
-
-    async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
-        """Make durable what it acknowledged of deferred adds, from entry ``first`` on; a code.
-
-        Anything but OK means that some of it may be lost: UNKNOWN_LEDGER_STATE when the bookie was
-        started again since it acknowledged ``first``.
-        """
-        ...
-
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        *,
-        fence: bool = False,
-        master_key: bytes = b"",
-        stripe: Stripe = ALL_ENTRIES,
-        creator: int = 0,
-    ) -> ReadReply:
-        """Consecutive packets of ``stripe`` from ``first`` on, which it has.
-
-        At most ``count_max`` packets and ``bytes_max`` bytes, but always the first one when it
-        exists. With ``fence`` the ledger is durably fenced before it is read.
-        """
-        ...
-
-    async def read_heads(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        head_bytes: int,
-        *,
-        stripe: Stripe = ALL_ENTRIES,
-        bytes_max: int = HEADS_BYTES_MAX,
-        creator: int = 0,
-    ) -> EntryPrefixesReply:
-        """The first ``head_bytes`` bytes of entries from ``first`` on, and the sizes of all.
-
-        Digests were checked by the bookie, over whole entries: of what it read from a disk just
-        now, of what is in its memory when that arrived. What it can't vouch for is IO_ERROR, or
-        ends the reply if it isn't the first.
-
-        Args:
-            count_max: at most so many entries.
-            head_bytes: shorter entries come whole.
-            stripe: the entries that are meant; it has ``first``.
-            bytes_max: entries beyond the first one stop before the reply has this many bytes. A
-                bookie may give fewer than asked for: it reads whole entries for them.
-        """
-        ...
-
-    async def read_lac(
-        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
-    ) -> LacReply:
-        """Last packet and explicit LAC; with ``fence`` the ledger is durably fenced before."""
-        ...
-
-    async def wait_lac(
-        self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0
-    ) -> LacReply:
-        """``read_lac`` without a fence, answered once it tells a LAC above ``above``.
-
-        After ``wait_s`` seconds, or when the ledger is fenced or dropped meanwhile, it answers
-        whatever it knows. A ledger this bookie doesn't know yet is waited for, too. Entry
-        ``above`` + 1 comes with the answer if the bookie has it in memory.
-        """
-        ...
-
-    async def write_lac(
-        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
-    ) -> int:
-        """Store an explicit last-add-confirmed; a result code."""
-        ...
-
-    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
-        """Entry ids this bookie holds, as ascending runs ``(first, end)``, end not in it.
-
-        Raises:
-            LedgerError: the bookie can't tell (limbo, I/O error, closed).
-        """
-        ...
-
-    async def list_ledgers(self, first: int, count_max: int) -> list[int]:
-        """Ids of the ledgers it holds, ascending from ``first`` on, at most ``count_max``.
-
-        Raises:
-            LedgerError: the bookie can't tell (closed, unreachable).
-        """
-        ...
-
-    async def info(self) -> BookieStatus: ...
-
-    async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
-        """Say that this bookie's copy of an entry didn't fit its digest; a result code.
-
-        The bookie looks for itself, and repairs what it finds damaged. OK: it will look.
-        TOO_MANY_REQUESTS: it has heard of so many that it won't; its scrub will find it.
-        """
-        ...
-
-    async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
-        """What the bookie knows of the state of its data, as JSON (docs/operate/bookies.md).
-
-        Args:
-            scrub: begin to read and check everything it holds, now.
-            integrity: begin to compare what it should hold with what it holds, now.
-
-        Raises:
-            LedgerError: the bookie can't tell (closed, unreachable).
-        """
-        ...

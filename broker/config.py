@@ -22,6 +22,7 @@ from typing import Any, Self, get_type_hints
 from magnetar.bookkeeper.environment import PREFIXES, normalize_key, settings_among
 from magnetar.bookkeeper.network_location import ZONE_LABEL, check_place
 from magnetar.bookkeeper.origin_check import host_names
+from magnetar.bookkeeper.settings_parser import value_of
 from magnetar.broker.advertised_listeners import parse_listeners
 from magnetar.broker.pulsar_settings import (
     BOOKKEEPER,
@@ -38,7 +39,6 @@ from magnetar.managed_ledger.offload.locations import FILESYSTEM, path_of_uri
 
 logger = logging.getLogger(__name__)
 
-_TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 _CHOICES = {
     "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
     "broker_delete_inactive_topics_mode": (
@@ -638,19 +638,13 @@ def _environment_pairs(environment: Mapping[str, str]) -> dict[str, str]:
 def _parse(name: str, text: str, source: str) -> object:
     kind = _TYPES[name]
     try:
-        if kind is bool:
-            if text.lower() in _TRUE:
-                return True
-            if text.lower() in _FALSE:
-                return False
-            raise ValueError("not true or false")
         if name in _ALL_PORTS and text == "":
             return -1  # Pulsar's way to switch a port off
         if name in _LISTS:
             return frozenset(filter(None, map(str.strip, text.split(",")))) or _DEFAULTS[name]
         # Pulsar writes an empty value for "default"; of texts only these are never empty.
-        never_empty = kind is not str or name in _CHOICES or name == "cluster_name"
-        return _DEFAULTS[name] if text == "" and never_empty else kind(text)
+        never_empty = kind not in (str, bool) or name in _CHOICES or name == "cluster_name"
+        return _DEFAULTS[name] if text == "" and never_empty else value_of(kind, text)
     except ValueError as error:
         raise ConfigError(f"{key_of(name)}={text!r} ({source}): {error}") from error
 

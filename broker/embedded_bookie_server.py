@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.errors import ServiceNotReadyError
@@ -34,13 +33,13 @@ if TYPE_CHECKING:
     from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
     from magnetar.bookkeeper.bookie.bookie import Bookie
     from magnetar.bookkeeper.bookie.read_only_client import ReaderCheck
-    from magnetar.bookkeeper.transport_grpc.read_only_server import ReadOnlyServer
+    from magnetar.bookkeeper.transport_grpc.bookie_server import ReadOnlyServer
     from magnetar.broker.config import BrokerConfig
     from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
-_IMPORTED: Final = "magnetar.bookkeeper.transport_grpc.read_only_server"
+_IMPORTED: Final = "magnetar.bookkeeper.transport_grpc.bookie_server"
 _MIB: Final = 1024 * 1024
 _ENTRY_OVERHEAD_BYTES: Final = 64 * 1024
 """Beside a message of the largest size: its metadata and our headers."""
@@ -103,8 +102,8 @@ class EmbeddedBookieServer:
     async def _open(self) -> None:
         # In a thread: it takes a tenth of a second and more, and others are served meanwhile.
         await asyncio.to_thread(importlib.import_module, _IMPORTED)
+        from magnetar.bookkeeper.transport_grpc.bookie_server import ReadOnlyServer
         from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-        from magnetar.bookkeeper.transport_grpc.read_only_server import ReadOnlyServer
 
         config, tokens = self._config, self._tokens
         self._instance_id = await read_instance_id(self._store)
@@ -125,8 +124,7 @@ class EmbeddedBookieServer:
         except BaseException:
             await server.close()
             raise
-        bookie = InProcessBookieClient(self._bookie)
-        server.serve(bookie, self._instance_id, queue_bytes_max=_MIB)
+        server.serve(self._bookie, self._instance_id, queue_bytes_max=_MIB)
         self._server, self.port = server, port
         logger.info("the bookie's entries can be read at port %d", port)
 

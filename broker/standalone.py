@@ -22,9 +22,7 @@ from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
 from magnetar.bookkeeper.bookie.cookie import FILE as COOKIE_FILE
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
-from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from magnetar.bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector, MetadataFreshnessCheck
 from magnetar.bookkeeper.bookie.integrity.integrity_service import (
     IntegrityService,
     IntegrityServiceConfig,
@@ -209,7 +207,7 @@ class Standalone:
         stack.push_async_callback(integrity_service.close)
         integrity_service.start()
         pool = BookiePool()
-        pool.add(InProcessBookieClient(bookie))
+        pool.add(bookie)
         return pool, collector.ledger_deleted_hint
 
     async def _open_placement(

@@ -258,7 +258,7 @@ class AppendPath:
         writer.on_confirmed, writer.on_failed = news.on_confirmed, news.on_failed
         self.created_ms = log.now_ms()
         log.metrics.switched((perf_counter() - began_s) * 1000)
-        log.ledgers.add(ledger_id)
+        log.offsets.add(ledger_id)
         log.on_list_changed(info)
         core.on_ledger_ready(ledger_id, self.created_ms)
         self.run()
@@ -329,9 +329,9 @@ class AppendPath:
 
     def _confirm_upto(self, ledger_id: int, metadata: LedgerMetadata) -> None:
         """Entries that were failed may be below the definite end: then they exist after all."""
-        entries = self._log.ledgers.entries(ledger_id)
+        entries = self._log.offsets.entries(ledger_id)
         if entries is not None and metadata.last_entry >= entries:
-            self._log.ledgers.confirm(ledger_id, metadata.last_entry)
+            self._log.offsets.confirm(ledger_id, metadata.last_entry)
             self._has_moved = True
 
     async def _definite_end(self, writer: AsyncLedgerWriter, *, is_retry: bool) -> LedgerMetadata:

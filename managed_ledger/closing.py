@@ -57,7 +57,7 @@ async def terminate(log: ManagedLedger) -> Position:
 async def truncate(log: ManagedLedger) -> None:
     """See `ManagedLedger.truncate`."""
     log.require_open()
-    if log.ledgers.entry_count and log.terminated is None:
+    if log.offsets.entry_count and log.terminated is None:
         appends = log.append_path()
         written = log.last_confirmed[0]
         appends.core.rotate(log.now_ms())
@@ -68,7 +68,7 @@ async def truncate(log: ManagedLedger) -> None:
         await appends.finish_tasks()
     for cursor in list(log.cursors.values()):
         try:
-            await cursor.reset(log.ledgers.next_position(log.last_confirmed))
+            await cursor.reset(log.offsets.next_position(log.last_confirmed))
         except CursorClosedError:
             log.require_open()  # else this cursor is being deleted: it holds nothing back
     left = None

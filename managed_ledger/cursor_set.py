@@ -132,7 +132,7 @@ class CursorSet:
 
     def slowest_active(self) -> Position | None:
         """Before it nobody who is nearly up to date will read; None: there is nobody."""
-        ledgers = self._log.ledgers
+        ledgers = self._log.offsets
         last = ledgers.last_confirmed
         active = [
             x.mark_delete
@@ -143,7 +143,7 @@ class CursorSet:
 
     def on_trimmed(self) -> None:
         """Cursors that hold nothing back move behind the gap at the front."""
-        ledgers = self._log.ledgers
+        ledgers = self._log.offsets
         first = ledgers.previous_position(ledgers.first_position())
         for cursor in self.loaded.values():
             if not cursor.durable and cursor.mark_delete < first:
@@ -151,7 +151,7 @@ class CursorSet:
 
     def _before(self, position: Position) -> Position:
         """The mark-delete position of a cursor that delivers ``position`` first."""
-        ledgers = self._log.ledgers
+        ledgers = self._log.offsets
         if position > ledgers.last_confirmed:
             return ledgers.last_confirmed
         return ledgers.previous_position(max(position, ledgers.first_position()))

@@ -11,7 +11,6 @@
     ├── AppendFailedError               storage can't take entries now; retry later
     ├── OpenFailedError                 recovery met an error that may pass, or another opener
     │                                   was faster; retry later
-    ├── CursorNotFoundError             no such cursor
     ├── CursorClosedError               the cursor was closed or deleted
     └── InvalidPositionError            a position that can't be acknowledged or reset to
 """
@@ -55,10 +54,6 @@ class OpenFailedError(ManagedLedgerError):
     """Recovery met an error that may pass, or another opener was faster; no data was dropped.
     Retry later.
     """
-
-
-class CursorNotFoundError(ManagedLedgerError):
-    """There is no cursor of that name."""
 
 
 class CursorClosedError(ManagedLedgerError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,15 +32,13 @@ from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets, ManagedLe
 from magnetar.managed_ledger.metrics import LedgerMetrics
 from magnetar.managed_ledger.offload.offload_path import Offloading, OffloadPath
 from magnetar.managed_ledger.position import EARLIEST, LATEST, InitialPosition, Position
-from magnetar.managed_ledger.read_path import ReadPath
-from magnetar.managed_ledger.search import Predicate, find_newest
+from magnetar.managed_ledger.read_path import Predicate, ReadPath, find_newest
 from magnetar.managed_ledger.sizes import (
     LedgerSize,
     bytes_after,
     position_before_bytes,
     segment_sizes,
 )
-from magnetar.managed_ledger.stats import ManagedLedgerStats, stats_of
 from magnetar.managed_ledger.trim_path import Trimmer
 from magnetar.metadata.errors import ValueTooLargeError
 from magnetar.metadata.store import MetadataStore
@@ -67,10 +65,14 @@ _STATE_NAMES = {
 class ManagedLedger:
     """One open log; made by `ManagedLedgerFactory.open`, and the only one of its name.
 
+    One object, because it is what Pulsar's interface of this name is: the parts that append, read,
+    trim and offload are objects of their own, and meet here only.
+
     Attributes:
         on_appended: called once per tick in which ``last_confirmed`` moved.
         on_fenced: called once when another owner has taken over: unload. Nothing more is written.
         cursors: durable and non-durable ones by name; read only.
+        offsets: which positions exist; read only.
         entries_added: entries confirmed since the open.
         metrics: what metrics show of its writes and reads.
 
@@ -96,13 +98,13 @@ class ManagedLedger:
         "cursors",
         "entries_added",
         "failure",
-        "ledgers",
         "lists",
         "log_cache",
         "metrics",
         "name",
         "now_ms",
         "offloads",
+        "offsets",
         "on_appended",
         "on_fenced",
         "path",
@@ -121,7 +123,7 @@ class ManagedLedger:
         config: ManagedLedgerConfig,
         now_ms: Callable[[], int],
         lists: LedgerInfoStore,
-        ledgers: LedgerOffsets,
+        offsets: LedgerOffsets,
         on_closed: Callable[[ManagedLedger], None],
         offloading: Offloading,
     ) -> None:
@@ -134,7 +136,7 @@ class ManagedLedger:
         self.config = config
         self.now_ms = now_ms
         self.lists = lists
-        self.ledgers = ledgers
+        self.offsets = offsets
         self._listed = lists.info.ledgers
         self.cursor_set = CursorSet(self)
         self.cursors: dict[str, Cursor] = self.cursor_set.loaded
@@ -184,12 +186,7 @@ class ManagedLedger:
     @property
     def last_confirmed(self) -> Position:
         """The last durable entry; see `LedgerOffsets.last_confirmed`."""
-        return self.ledgers.last_confirmed
-
-    @property
-    def entry_count(self) -> int:
-        """Existing entries."""
-        return self.ledgers.entry_count
+        return self.offsets.last_confirmed
 
     @property
     def total_bytes(self) -> int:
@@ -271,7 +268,7 @@ class ManagedLedger:
     ) -> None:
         """For the append path: entries are durable. The lists go to the cache."""
         count = len(heads)
-        self.ledgers.confirm(ledger_id, first + count - 1)
+        self.offsets.confirm(ledger_id, first + count - 1)
         self.entries_added += count
         if self.cache.bytes_max:
             self.cache_of_log().append(ledger_id, first, heads, bodies, size)
@@ -307,12 +304,12 @@ class ManagedLedger:
         Returns:
             None when the cache doesn't have it, or when there is nothing yet.
         """
-        log_cache, ledgers = self.log_cache, self.ledgers
-        if log_cache is None or position > ledgers.last_confirmed:
+        log_cache, offsets = self.log_cache, self.offsets
+        if log_cache is None or position > offsets.last_confirmed:
             return None
         chunk = log_cache.find(position[0], position[1])
         if chunk is None:
-            existing = ledgers.first_at_or_after(position)
+            existing = offsets.first_at_or_after(position)
             if existing is None or existing == position:
                 return None
             position = existing
@@ -334,7 +331,7 @@ class ManagedLedger:
 
     def _read_ahead(self, ledger_id: int, entry_id: int) -> None:
         """A reader works off a chunk from storage: have the next one ready."""
-        following = self.ledgers.first_at_or_after((ledger_id, entry_id))
+        following = self.offsets.first_at_or_after((ledger_id, entry_id))
         if following is None or self._reads is None or self.failure is not None:
             return
         if self.log_cache is not None and self.log_cache.find(*following) is None:
@@ -356,7 +353,7 @@ class ManagedLedger:
         while True:
             if isinstance(self.failure, ManagedLedgerClosedError):
                 raise self.failure
-            existing = self.ledgers.first_at_or_after(position)
+            existing = self.offsets.first_at_or_after(position)
             if existing is None:
                 return None
             batch = self.read_nowait(existing, entries_max, bytes_max)
@@ -365,7 +362,7 @@ class ManagedLedger:
             try:
                 run = await self.read_path().read_run(existing, bytes_max)
             except LedgerError:
-                if self.ledgers.is_valid(existing):
+                if self.offsets.is_valid(existing):
                     raise
                 continue  # trimmed while it was read: go on behind the gap
             heads, bodies = run.heads[:entries_max], run.bodies[:entries_max]
@@ -403,38 +400,6 @@ class ManagedLedger:
         return None if writer is None else writer.reader()
 
     # Positions
-
-    def ledger_counts(self) -> Sequence[tuple[int, int]]:
-        """(ledger id, confirmed entries) of every listed ledger."""
-        return self.ledgers.counts()
-
-    def ledger_entries(self, ledger_id: int) -> int | None:
-        """Confirmed entries of a listed ledger; None when it isn't listed."""
-        return self.ledgers.entries(ledger_id)
-
-    def is_valid(self, position: Position) -> bool:
-        """Whether a confirmed entry exists there."""
-        return self.ledgers.is_valid(position)
-
-    def first_position(self) -> Position:
-        """First existing entry, or the next to be written."""
-        return self.ledgers.first_position()
-
-    def next_position(self, position: Position) -> Position:
-        """First existing entry after the position, or the next to be written."""
-        return self.ledgers.next_position(position)
-
-    def previous_position(self, position: Position) -> Position:
-        """Last existing entry before the position, or just before the first ledger."""
-        return self.ledgers.previous_position(position)
-
-    def position_after(self, position: Position, entries: int) -> Position:
-        """``entries`` steps of `next_position`."""
-        return self.ledgers.position_after(position, entries)
-
-    def entries_between(self, after: Position, upto: Position) -> int:
-        """Existing entries in ``(after, upto]``."""
-        return self.ledgers.entries_between(after, upto)
 
     def bytes_after(self, position: Position) -> int:
         """Bytes of the entries behind a position, by the mean entry within one ledger."""
@@ -538,7 +503,7 @@ class ManagedLedger:
         gone = ids_gone(self._listed, info.ledgers)
         self._listed = info.ledgers
         if gone:
-            self.ledgers.remove(gone)
+            self.offsets.remove(gone)
             if self.log_cache is not None and info.ledgers:
                 self.log_cache.drop_ledgers(info.ledgers[0].ledger_id)
             for ledger_id in gone:
@@ -585,7 +550,7 @@ class ManagedLedger:
         if self.appends is not None:
             self.appends.configure()
         retention = (config.retention_ms, config.retention_bytes)
-        if retention != (before.retention_ms, before.retention_bytes) and len(self.ledgers) > 1:
+        if retention != (before.retention_ms, before.retention_bytes) and len(self.offsets) > 1:
             self.trimmer.trim_soon()
         if config.offload != before.offload:
             self.offloads.on_list_changed(self.lists.info)
@@ -644,10 +609,6 @@ class ManagedLedger:
             MetadataError, LedgerError: nothing is deleted, or the next open finishes what is left.
         """
         await closing.delete(self)
-
-    def stats(self) -> ManagedLedgerStats:
-        """A snapshot for the admin API; O(ledgers)."""
-        return stats_of(self)
 
     # For the package
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.cursor.ack_state import LedgerPositions
 from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
@@ -45,10 +46,8 @@ class ManagedLedgerView(Protocol):
         """Wall clock in milliseconds."""
 
     @property
-    def last_confirmed(self) -> Position:
-        """Last durable entry. ``(ledger, -1)`` when the log's listed ledgers are empty, EARLIEST
-        when it never had one.
-        """
+    def offsets(self) -> LedgerPositions:
+        """Which entries exist."""
 
     @property
     def is_owner(self) -> bool:
@@ -62,31 +61,6 @@ class ManagedLedgerView(Protocol):
         Raises:
             MetadataError: it can't be read now.
         """
-
-    def ledger_entries(self, ledger_id: int) -> int | None:
-        """Confirmed entries of a listed ledger; None when it isn't listed (any more)."""
-
-    def is_valid(self, position: Position) -> bool:
-        """Whether a confirmed entry exists at that position now."""
-
-    def first_position(self) -> Position:
-        """First existing entry; the next to be written when there is none."""
-
-    def next_position(self, position: Position) -> Position:
-        """First existing entry after ``position``; ``(ledger, entry + 1)`` of last_confirmed when
-        there is none yet.
-        """
-
-    def previous_position(self, position: Position) -> Position:
-        """Last existing entry before ``position``; ``(first ledger, -1)`` when there is none."""
-
-    def position_after(self, position: Position, entries: int) -> Position:
-        """The position ``entries`` existing entries after ``position``; not beyond `next_position`
-        of last_confirmed.
-        """
-
-    def entries_between(self, after: Position, upto: Position) -> int:
-        """How many existing entries lie in ``(after, upto]``; 0 when upto <= after."""
 
     def on_mark_delete(self, previous: Position, current: Position) -> None:
         """A durable cursor's mark-delete moved: the log may trim. Called after the move, at most

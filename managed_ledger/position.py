@@ -28,15 +28,3 @@ LATEST: Final[Position] = (2**63 - 1, 2**63 - 1)
 def format_position(position: Position) -> str:
     """Text form ``ledger:entry``, as operators know it from Pulsar's statistics."""
     return f"{position[0]}:{position[1]}"
-
-
-def parse_position(text: str) -> Position:
-    """Inverse of `format_position`.
-
-    Raises:
-        ValueError: the text isn't two decimal integers with a colon between them.
-    """
-    ledger_id, separator, entry_id = text.partition(":")
-    if not separator:
-        raise ValueError(f"not a position: {text!r}")
-    return (int(ledger_id), int(entry_id))

@@ -8,12 +8,13 @@ an entry is asked of the bookies once, whoever wants it meanwhile.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from magnetar.bookkeeper.client.ledger_reader import EntryRun
 from magnetar.bookkeeper.errors import BookieTooManyRequestsError, LedgerError
-from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.offload.interfaces import EntryReader
 from magnetar.managed_ledger.position import Position
 
@@ -121,7 +122,7 @@ class ReadPath:
         """As far as it makes sense: up to what is in the cache, or is being read."""
         log = self._log
         ledger_id, first = position
-        confirmed = log.ledgers.entries(ledger_id) or 0
+        confirmed = log.offsets.entries(ledger_id) or 0
         last = min(confirmed, first + READ_AHEAD_ENTRIES_MAX) - 1
         if log.log_cache is not None:
             room = log.log_cache.room_after(ledger_id, first)
@@ -146,7 +147,7 @@ class ReadPath:
             del self._in_flight[position]
         batch = EntryBatch(run.ledger_id, run.first, run.heads, run.bodies)
         self._sequential = (ledger_id, batch.last + 1)
-        if log.ledgers.entries(ledger_id) is not None:  # else trimmed meanwhile
+        if log.offsets.entries(ledger_id) is not None:  # else trimmed meanwhile
             log.cache_of_log().add_read(batch)
         return batch
 
@@ -185,3 +186,44 @@ def _retrieve(task: asyncio.Task[EntryBatch]) -> None:
     """A run read ahead may fail with nobody waiting: who wants it will read it again."""
     if not task.cancelled():
         task.exception()
+
+
+Predicate: TypeAlias = Callable[[bytes, Buffer], bool]
+"""Of an entry's head and body."""
+
+
+async def find_newest(
+    log: ManagedLedger, predicate: Predicate, after: Position, upto: Position
+) -> Position | None:
+    """See `ManagedLedger.find_newest`."""
+    ledgers = log.offsets
+    found: Position | None = None
+    upto = min(upto, ledgers.last_confirmed)
+    count = ledgers.entries_between(after, upto)
+    while count > 0:
+        half = (count + 1) // 2
+        position = ledgers.position_after(after, half)
+        if position > upto:
+            break
+        if await _test(log, position, predicate):
+            found = after = position
+        elif half == 1:
+            break
+        else:
+            upto = ledgers.previous_position(position)
+        count = ledgers.entries_between(after, upto)
+    return found
+
+
+async def _test(log: ManagedLedger, position: Position, predicate: Predicate) -> bool:
+    chunk = None if log.log_cache is None else log.log_cache.find(*position)
+    if chunk is not None:
+        batch = chunk.slice(position[1], 1, 1)
+    else:
+        try:
+            batch = await log.read_path().read_entry(position)
+        except LedgerError:
+            if log.offsets.is_valid(position):
+                raise
+            return True  # trimmed meanwhile: what follows is later
+    return predicate(batch.heads[0], batch.bodies[0])

@@ -86,7 +86,7 @@ class ReadableRange:
         """The first of its entries that is there now; there is none: the one behind the last."""
         ledger_id, entry_id = self.last_confirmed
         # All of it may be gone, and more written since.
-        return min(log.first_position(), (ledger_id, entry_id + 1))
+        return min(log.offsets.first_position(), (ledger_id, entry_id + 1))
 
 
 def extent_of(log: ManagedLedger, from_ledger: int = EARLIEST[0]) -> ReadableRange:
@@ -101,12 +101,12 @@ def extent_of(log: ManagedLedger, from_ledger: int = EARLIEST[0]) -> ReadableRan
         if x.ledger_id > last_confirmed[0]:
             break
         # None: the stored list is a step ahead of the log's, and the ledger about to go.
-        entries = log.ledger_entries(x.ledger_id) if x.ledger_id >= from_ledger else None
+        entries = log.offsets.entries(x.ledger_id) if x.ledger_id >= from_ledger else None
         if entries is not None:
             size = _size(log, x, entries)
             newest.append(ReadableLedger(x.ledger_id, entries, size, x.closed_ms, x.offload))
     return ReadableRange(
-        *(log.first_position(), last_confirmed, log.terminated is not None, from_ledger),
+        *(log.offsets.first_position(), last_confirmed, log.terminated is not None, from_ledger),
         *(rows.segments_from(from_ledger), tuple(newest)),
     )
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from magnetar.metadata.argument_checks import check_delete, check_put
 from magnetar.metadata.database import Database
 from magnetar.metadata.errors import SessionLostError, StoreClosedError
 from magnetar.metadata.group_commit import GroupCommitter
@@ -25,6 +24,8 @@ from magnetar.metadata.store import (
     Stat,
     Versioned,
     Watch,
+    check_delete,
+    check_put,
 )
 from magnetar.metadata.watches import CallbackWatch, PathWatches
 

@@ -14,7 +14,7 @@ import httpx
 from fastapi import FastAPI
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.transport import AddRequest, LacReply, ReadReply
+from magnetar.bookkeeper.transport import AddRequest, LacReply, ReadReply, ReadRequest
 from magnetar.broker.cluster.load_sharing import LoadSharing
 from magnetar.broker.http.app import attach, create_app
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -358,11 +358,11 @@ class World:
             else:
                 answer(request)
 
-        async def read_or_not(ledger_id: int, first: int, *more: Any, **named: Any) -> ReadReply:
+        async def read_or_not(request: ReadRequest) -> ReadReply:
             fate = self._meets("bookies")
             if fate != "fails":
-                reply = await read(ledger_id, first, *more, **named)
-            return ReadReply(codes.UNAVAILABLE, first, []) if fate else reply
+                reply = await read(request)
+            return ReadReply(codes.UNAVAILABLE, request.first, []) if fate else reply
 
         async def read_lac_or_not(ledger_id: int, **named: Any) -> LacReply:
             fate = self._meets("bookies")

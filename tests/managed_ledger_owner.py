@@ -88,8 +88,8 @@ def say(**fields: object) -> None:
 def say_found(log: ManagedLedger) -> None:
     """What the cursors have, as (before first, last) above mark-delete."""
     for name, cursor in log.cursors.items():
-        ranges = cursor.ranges(1 << 20)
-        assert len(ranges) == cursor.range_count
+        ranges = cursor.state.ranges(1 << 20)
+        assert len(ranges) == cursor.state.range_count
         say(found=name, mark=cursor.mark_delete, holes=ranges)
 
 
@@ -105,11 +105,11 @@ class Owner:
         await self._append()
         cursors, last = self._log.cursors, self._log.last_confirmed
         waits = [self._mark(cursors["fast"], last)]
-        first = self._log.first_position()
+        first = self._log.offsets.first_position()
         before = (first[0], first[1] - 1)
-        count = self._log.entries_between(before, last)
+        count = self._log.offsets.entries_between(before, last)
         for name, behind in (("holes", HOLES_BEHIND), ("slow", SLOW_BEHIND)):
-            target = self._log.position_after(before, max(count - behind, 0))
+            target = self._log.offsets.position_after(before, max(count - behind, 0))
             if target > cursors[name].mark_delete:
                 waits.append(self._mark(cursors[name], target))
         chosen = [

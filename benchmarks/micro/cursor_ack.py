@@ -38,7 +38,11 @@ class Log:
 
     last_confirmed = (LEDGERS - 1, LEDGER_ENTRIES - 1)
 
-    def ledger_entries(self, ledger_id: int) -> int | None:
+    @property
+    def offsets(self) -> Log:
+        return self
+
+    def entries(self, ledger_id: int) -> int | None:
         return LEDGER_ENTRIES if 0 <= ledger_id < LEDGERS else None
 
     def next_position(self, position: Position) -> Position:

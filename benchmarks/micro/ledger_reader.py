@@ -23,7 +23,7 @@ from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.packet import encode_heads
-from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe
+from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadReply, ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 ROUNDS = 9
@@ -34,22 +34,11 @@ BODY = bytes(100)
 class FullBookie(InstantBookie):
     """Has every entry of every ledger, and gives them within the call."""
 
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        *,
-        fence: bool = False,
-        master_key: bytes = b"",
-        stripe: Stripe = ALL_ENTRIES,
-        creator: int = 0,
-    ) -> ReadReply:
-        packets = PACKETS[ledger_id]
-        if stripe is ALL_ENTRIES:
+    async def read_entries(self, request: ReadRequest) -> ReadReply:
+        packets, first, count_max = PACKETS[request.ledger_id], request.first, request.count_max
+        if request.stripe is ALL_ENTRIES:
             return ReadReply(codes.OK, first, packets[first : first + count_max])
-        ids = islice(stripe.ids(first), count_max)
+        ids = islice(request.stripe.ids(first), count_max)
         return ReadReply(codes.OK, first, [packets[entry_id] for entry_id in ids])
 
 

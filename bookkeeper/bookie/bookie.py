@@ -34,7 +34,7 @@ from magnetar.bookkeeper.bookie.storage.location_runs import to_ranges
 from magnetar.bookkeeper.bookie.storage.read_ahead import ReadAhead
 from magnetar.bookkeeper.bookie.storage.stripe_rows import read_rows
 from magnetar.bookkeeper.bookie.workers import CooperativeWorker
-from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.errors import (
     BookieClosedError,
     JournalFullError,
@@ -43,12 +43,11 @@ from magnetar.bookkeeper.errors import (
 )
 from magnetar.bookkeeper.storage.file_system import DirectoryLock
 from magnetar.bookkeeper.transport import (
-    ALL_ENTRIES,
     AddRequest,
     BookieStatus,
     LacReply,
     ReadReply,
-    Stripe,
+    ReadRequest,
 )
 
 _log = logging.getLogger(__name__)
@@ -56,16 +55,17 @@ _log = logging.getLogger(__name__)
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class Bookie(PrefixesFromEntries):
-    """A storage node. Open one with ``open_bookie``.
+class Bookie(BookieClient):
+    """A storage node, and the ``BookieClient`` of whoever has it in the same process: buffers are
+    shared then, and digests aren't checked again. Open one with ``open_bookie``.
 
     ``on_fatal`` is called once, on the loop, when a disk error ended the bookie: nothing that it
     had not acknowledged by then may be trusted. The process should end and start again; replay
     decides.
-    """
 
-    is_backlogged = False  # whoever calls it directly has a limit of his own
-    pending_requests = 0  # and nobody else to ask
+    One object, because adds, flushes and the disk's space decide about each other: what is accepted
+    follows from all three. What is done with it is in the parts that it owns.
+    """
 
     def __init__(self, config: BookieConfig, storage: LedgerStorage, lock: DirectoryLock) -> None:
         self.on_fatal: Callable[[BaseException], None] = functools.partial(
@@ -112,7 +112,7 @@ class Bookie(PrefixesFromEntries):
     @property
     def is_closed(self) -> bool:
         """It is closing, closed, or was ended by an error."""
-        return self._unavailable()
+        return self._closing or self.error is not None
 
     @property
     def is_registered(self) -> bool:
@@ -126,7 +126,7 @@ class Bookie(PrefixesFromEntries):
 
     def takes_recovery(self) -> bool:
         """Adds of a recovery are accepted, though others may be refused for want of space."""
-        return not self._unavailable() and (not self.read_only or self._space.has_reserve())
+        return not self.is_closed and (not self.read_only or self._space.has_reserve())
 
     async def register(self, registration: Registration) -> None:
         """Announce the bookie; the last step of a start."""
@@ -182,7 +182,7 @@ class Bookie(PrefixesFromEntries):
         self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
     ) -> int:
         """Store an explicit last-add-confirmed durably; a result code."""
-        if self._unavailable():
+        if self.is_closed:
             return codes.UNAVAILABLE
         done: asyncio.Future[int] = self._loop.create_future()
         answer = functools.partial(_resolve, done)
@@ -196,7 +196,7 @@ class Bookie(PrefixesFromEntries):
 
     async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
         """Make deferred adds durable; see ``BookieClient.force``."""
-        if self._unavailable():
+        if self.is_closed:
             return codes.UNAVAILABLE
         state = self.storage.ledgers.get(ledger_id)
         if state is None:
@@ -227,9 +227,6 @@ class Bookie(PrefixesFromEntries):
         if self.read_only and not (request.recovery and self._space.has_reserve()):
             return codes.READ_ONLY
         return codes.OK
-
-    def _unavailable(self) -> bool:
-        return self._closing or self.error is not None
 
     async def _fence(self, ledger_id: int, master_key: bytes, creator: int) -> int:
         """Fence durably; concurrent callers share one journal record."""
@@ -310,10 +307,6 @@ class Bookie(PrefixesFromEntries):
         if self._drained is not None:
             self._check_drained()
 
-    def on_journal_failed(self, error: BaseException) -> None:
-        """See ``JournalListener``."""
-        self._fail(error)
-
     def _answer(self, waiting: object, code: int) -> None:
         try:
             if isinstance(waiting, AddRequest):  # the client sends its own subclass
@@ -323,8 +316,11 @@ class Bookie(PrefixesFromEntries):
         except Exception:  # a caller's bug must not keep the others from their answers
             _log.exception("a caller's completion failed")
 
-    def _fail(self, error: BaseException) -> None:
-        """A disk failed: answer everything pending, then tell the owner. Never retried."""
+    def give_up(self, error: BaseException) -> None:
+        """End the bookie, with ``on_fatal``: a disk failed, or it must not answer any more.
+
+        Everything pending is answered before. Never retried.
+        """
         if self.error is not None:
             return
         self.error = error
@@ -391,7 +387,7 @@ class Bookie(PrefixesFromEntries):
             if isinstance(error, OSError) and error.errno in _NO_SPACE:
                 self._on_disk_full(error)
             else:
-                self._fail(error)
+                self.give_up(error)
             return
         if (job := self._job) is not None:
             self.metrics.count_flush(job, (perf_counter() - self._job_began_s) * 1000)
@@ -416,13 +412,13 @@ class Bookie(PrefixesFromEntries):
             BookieClosedError: the bookie is closed or ended.
             Exception: of a step. An OSError other than a full disk also ends the bookie.
         """
-        if self._unavailable():
+        if self.is_closed:
             raise BookieClosedError("the bookie is closed")
         done: asyncio.Future[None] = self._loop.create_future()
 
         def on_done(error: BaseException | None) -> None:
             if isinstance(error, OSError) and error.errno not in _NO_SPACE:
-                self._fail(error)
+                self.give_up(error)
             if done.done():
                 return
             if error is None:
@@ -456,12 +452,12 @@ class Bookie(PrefixesFromEntries):
         self._arm_disk_timer()
         self._dispatch_soon()  # what waits for this flush was let in: it needs only the journal
 
-    def on_journal_full(self, of: JournalThread, error: JournalFullError, *, again: bool) -> None:
+    def on_journal_full(self, error: JournalFullError, *, again: bool) -> None:
         """Writers wait, readers go on; the same group is tried again until there is space."""
         if self.error is not None:
             return
         if self._closing:  # nobody will try again, and nothing of it was acknowledged
-            self._fail(error)
+            self.give_up(error)
             return
         if not again:
             _log.error("no space for the journal, writers wait: %s/%s", self.config.data_dir, error)
@@ -526,24 +522,16 @@ class Bookie(PrefixesFromEntries):
 
     # ---- reading
 
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        *,
-        fence: bool = False,
-        master_key: bytes = b"",
-        stripe: Stripe = ALL_ENTRIES,
-        creator: int = 0,
-    ) -> ReadReply:
+    async def read_entries(self, request: ReadRequest) -> ReadReply:
         """Packets from ``first`` on; see ``BookieClient.read_entries``."""
-        if self._unavailable():
+        ledger_id, first, creator = request.ledger_id, request.first, request.creator
+        if self.is_closed:
             return ReadReply(codes.UNAVAILABLE, first, [])
-        if fence and (code := await self._fence(ledger_id, master_key, creator)) != codes.OK:
-            return ReadReply(code, first, [])
-        if first < 0 or count_max < 1 or not (stripe.is_legal and stripe.has(first)):
+        if request.fence:
+            code = await self._fence(ledger_id, request.master_key, creator)
+            if code != codes.OK:
+                return ReadReply(code, first, [])
+        if not request.is_legal:
             return ReadReply(codes.BAD_REQUEST, first, [])
         state = self.storage.ledgers.get(ledger_id)
         if state is None:
@@ -551,6 +539,7 @@ class Bookie(PrefixesFromEntries):
         if not state.is_of(creator):
             return ReadReply(self.storage.denial(ledger_id), first, [])
         began_s = perf_counter()
+        stripe, count_max, bytes_max = request.stripe, request.count_max, request.bytes_max
         if stripe.width == stripe.cycle:
             code, packets = await self._read(state, first, count_max, bytes_max)
         else:
@@ -590,7 +579,7 @@ class Bookie(PrefixesFromEntries):
         self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
     ) -> LacReply:
         """Last packet and explicit LAC; see ``BookieClient.read_lac``."""
-        if self._unavailable():
+        if self.is_closed:
             return LacReply(codes.UNAVAILABLE, None, -1)
         if fence and (code := await self._fence(ledger_id, master_key, creator)) != codes.OK:
             return LacReply(code, None, -1)
@@ -640,7 +629,7 @@ class Bookie(PrefixesFromEntries):
 
     async def list_ledgers(self, first: int, count_max: int) -> list[int]:
         """Ids of the ledgers it holds, ascending; see ``BookieClient.list_ledgers``."""
-        if self._unavailable():
+        if self.is_closed:
             raise error_for_code(codes.UNAVAILABLE, "list ledgers")
         return heapq.nsmallest(count_max, (id_ for id_ in self.storage.ledgers if id_ >= first))
 
@@ -651,7 +640,7 @@ class Bookie(PrefixesFromEntries):
             LedgerError: limbo, an I/O error, closed. An unknown ledger has no entries.
         """
         what = f"list entries of ledger {ledger_id}"
-        if self._unavailable():
+        if self.is_closed:
             raise error_for_code(codes.UNAVAILABLE, what)
         storage = self.storage
         state = storage.ledgers.get(ledger_id)
@@ -705,7 +694,7 @@ class Bookie(PrefixesFromEntries):
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
         """See ``BookieClient.report_corrupt``."""
-        if self._unavailable():
+        if self.is_closed:
             return codes.UNAVAILABLE
         if ledger_id < 0 or entry_id < 0:
             return codes.BAD_REQUEST
@@ -714,15 +703,11 @@ class Bookie(PrefixesFromEntries):
 
     async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
         """See ``BookieClient.check_data``."""
-        if self._unavailable() or self.integrity is None:
+        if self.is_closed or self.integrity is None:
             raise error_for_code(codes.UNAVAILABLE, "check data")
         return self.integrity.check(scrub=scrub, integrity=integrity)
 
     # ---- end
-
-    def give_up(self, error: BaseException) -> None:
-        """End the bookie, with ``on_fatal``: it must not answer any more."""
-        self._fail(error)
 
     def give_up_waiting(self) -> None:
         """End the bookie, with ``on_fatal``, if its journal waits for space: nobody can write.
@@ -730,7 +715,7 @@ class Bookie(PrefixesFromEntries):
         Call it before an orderly end, in which all writers would wait for the disk.
         """
         if self.is_stalled:
-            self._fail(BookieClosedError("stopped while there was no space for the journal"))
+            self.give_up(BookieClosedError("stopped while there was no space for the journal"))
 
     async def close(self) -> None:
         """Answer what was accepted, flush, unregister, release the directory."""

@@ -14,13 +14,14 @@ from typing import TypeVar
 
 from magnetar.bookkeeper.bookie import cookie as cookies
 from magnetar.bookkeeper.bookie.bookie import Bookie
-from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
 from magnetar.bookkeeper.bookie.limbo import enter_limbo
 from magnetar.bookkeeper.bookie.metadata_commit_check import follow_metadata
-from magnetar.bookkeeper.bookie.open_damaged import open_damaged
 from magnetar.bookkeeper.bookie.registration import Registration, wait_until_free
+from magnetar.bookkeeper.bookie.storage import entry_log as entry_log
 from magnetar.bookkeeper.bookie.storage import index_format as index_format
 from magnetar.bookkeeper.bookie.storage.disk_space import storage_fitting
+from magnetar.bookkeeper.bookie.storage.index_rebuild import forget_lost_logs, rebuild_index
 from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.bookkeeper.bookie.storage.storage_startup import open_storage
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
@@ -204,3 +205,36 @@ def _close_files(storage: LedgerStorage) -> None:
     for writer in storage.writers:
         writer.close()
     storage.logs.close()
+
+
+def open_damaged(
+    file_system: FileSystem,
+    index: OrderedStore,
+    config: StorageConfig,
+    new_nonce: Callable[[], int],
+) -> LedgerStorage:
+    """Open what is left, once somebody has accepted the loss.
+
+    ``limbo_phase`` of the result says what must follow.
+
+    Least first: entry logs that are gone concern the ledgers that were in them, a damaged journal
+    or index concerns every ledger.
+
+    Raises:
+        OSError: a disk failed.
+    """
+    file_system.make_directory(entry_log.DIRECTORY)
+    try:
+        if index.get(index_format.FORMAT_KEY) is None:
+            raise CorruptFileError("index", 0, "it is empty")
+        lost = forget_lost_logs(file_system, index)
+        if lost:
+            _log.error("%d entry logs have lost something", lost)
+        return open_storage(file_system, index, config, new_nonce)
+    except (CorruptFileError, MissingFileError) as error:
+        if isinstance(error, CorruptFileError) and error.path.startswith("index"):
+            _log.error("the index is made anew from the entry logs: %s", error)
+            rebuild_index(file_system, index, config)
+        else:
+            _log.error("what is intact of the journal is kept: %s", error)
+    return open_storage(file_system, index, config, new_nonce, damaged=True)

@@ -22,13 +22,11 @@ from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
 from magnetar.bookkeeper.bookie.drain import Drain
-from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from magnetar.bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector, MetadataFreshnessCheck
 from magnetar.bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
 from magnetar.bookkeeper.bookie.http.admin_access import AdminAccess
 from magnetar.bookkeeper.bookie.http.admin_pages import AdminPages, Metrics
 from magnetar.bookkeeper.bookie.http.admin_server import AdminServer
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
 from magnetar.bookkeeper.bookie.integrity.integrity_service import IntegrityService
 from magnetar.bookkeeper.bookie.integrity.replica_source import EnsembleReplicaSource
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
@@ -205,7 +203,7 @@ class BookieProcess:
         connector = BookieConnector(store, settings.transport(), settings.tls())
         stack.push_async_callback(connector.close)
         pool = BookiePool(store, connector.connect)
-        pool.use(InProcessBookieClient(bookie))
+        pool.use(bookie)
         stack.push_async_callback(pool.close)
         await pool.start()
         rng = random.Random()

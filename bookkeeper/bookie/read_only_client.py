@@ -7,28 +7,24 @@ writer's ledger.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.errors import LedgerError, error_for_code
 from magnetar.bookkeeper.transport import (
-    ALL_ENTRIES,
-    AddRequest,
-    BookieClient,
     BookieStatus,
     LacReply,
     ReadReply,
-    Stripe,
+    ReadRequest,
 )
 
 ReaderCheck: TypeAlias = "Callable[[int], Awaitable[int]]"
 """Ledger id -> OK, or the code that a caller who may not know the ledger is told."""
 
 
-class ReadOnlyBookieClient(PrefixesFromEntries):
+class ReadOnlyBookieClient(BookieClient):
     """``BookieClient`` of another one, for one caller.
 
     READ_ONLY is the answer to what would write, UNAUTHORIZED to what isn't about one ledger.
@@ -37,8 +33,7 @@ class ReadOnlyBookieClient(PrefixesFromEntries):
         reader_check: asked about each ledger; None: all may be read.
     """
 
-    is_backlogged = False
-    pending_requests = 0
+    refusal = codes.READ_ONLY
 
     def __init__(self, bookie: BookieClient, reader_check: ReaderCheck | None = None) -> None:
         self._bookie = bookie
@@ -50,23 +45,11 @@ class ReadOnlyBookieClient(PrefixesFromEntries):
 
     # ---- what may be read
 
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        *,
-        fence: bool = False,
-        master_key: bytes = b"",
-        stripe: Stripe = ALL_ENTRIES,
-        creator: int = 0,
-    ) -> ReadReply:
-        if (code := await self._refusal(ledger_id, fence=fence)) != codes.OK:
-            return ReadReply(code, first, [])
-        return await self._bookie.read_entries(
-            ledger_id, first, count_max, bytes_max, stripe=stripe, creator=creator
-        )
+    async def read_entries(self, request: ReadRequest) -> ReadReply:
+        code = await self._refusal(request.ledger_id, fence=request.fence)
+        if code != codes.OK:
+            return ReadReply(code, request.first, [])
+        return await self._bookie.read_entries(request)
 
     async def read_lac(
         self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
@@ -90,22 +73,7 @@ class ReadOnlyBookieClient(PrefixesFromEntries):
     async def info(self) -> BookieStatus:
         return await self._bookie.info()
 
-    # ---- what is refused
-
-    def add_entries(self, request: AddRequest) -> None:
-        # Not at once: callers may rely on an answer coming after the call.
-        asyncio.get_running_loop().call_soon(request.done, request, codes.READ_ONLY)
-
-    async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
-        return codes.READ_ONLY
-
-    async def write_lac(
-        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
-    ) -> int:
-        return codes.READ_ONLY
-
-    async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
-        return codes.READ_ONLY
+    # ---- what isn't about one ledger
 
     async def list_ledgers(self, first: int, count_max: int) -> list[int]:
         raise _not_here("list ledgers")

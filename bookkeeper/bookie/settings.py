@@ -5,26 +5,24 @@ Unlike ``config.py``, which is what the bookie's parts are given: sizes in bytes
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 import resource
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Final
 
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from magnetar.bookkeeper.auth.settings import AuthSettingsBase
-from magnetar.bookkeeper.auth.token_source import token_setting
 from magnetar.bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
 from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
 from magnetar.bookkeeper.bookie.integrity.integrity_service import IntegrityServiceConfig
 from magnetar.bookkeeper.bookie.integrity.scrubber import ScrubConfig
-from magnetar.bookkeeper.environment import PREFIXES, normalize_key, settings_among
-from magnetar.bookkeeper.network_location import DEFAULT_LOCATION, ZONE_LABEL, check_place, place
-from magnetar.bookkeeper.origin_check import host_names
+from magnetar.bookkeeper.environment import PREFIXES
+from magnetar.bookkeeper.network_location import place
+from magnetar.bookkeeper.process_settings import ALIASES, ProcessSettings
+from magnetar.bookkeeper.settings_parser import SettingsParser
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 
@@ -32,10 +30,7 @@ _log = logging.getLogger(__name__)
 
 # The later one wins.
 ENVIRONMENT_PREFIXES: Final = (*PREFIXES, "BOOKIE_", "MAGNETAR_BOOKIE_")
-_TRUE: Final = frozenset({"true", "1", "yes", "on"})
-_FALSE: Final = frozenset({"false", "0", "no", "off"})
 _MIB: Final = 1024 * 1024
-_LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 _LEDGERS: Final = "/ledgers"
 
 
@@ -44,10 +39,10 @@ class BookieSettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookieSettings(AuthSettingsBase):
+class BookieSettings(ProcessSettings):
     """Attribute names are the keys in snake case: ``journalMaxSizeMB`` -> ``journal_max_size_mb``.
 
-    "own key" marks what bookkeeper.conf doesn't have. Who may use the bookie: ``AuthSettingsBase``.
+    "own key" marks what bookkeeper.conf doesn't have. ``ProcessSettings`` has more of them.
     """
 
     # --- who and where
@@ -56,19 +51,7 @@ class BookieSettings(AuthSettingsBase):
     bookie_port: int = 3181  # 0: any free port
     bookie_add_port: int = 0  # own key: adds go on here, without gRPC; 0: any free port; -1: no
     advertised_address: str = ""  # "": the bind address, or the host's name for 0.0.0.0
-    metadata_service_uri: str = ""  # zk:host:port,.../chroot, or BookKeeper's zk+...://.../ledgers
-    metadata_store_config_path: str = ""  # Pulsar's key: TLS and login (docs/operate/metadata.md)
-    network_location: str = DEFAULT_LOCATION  # own key: /zone/upgrade-domain
-    zone: str = ""  # own key: instead of the first part of networkLocation
-    upgrade_domain: str = ""  # own key: instead of the second
-    node_name: str = (
-        ""  # own key: without a zone, that of this node of Kubernetes (network_location.py)
-    )
-    zone_label: str = ZONE_LABEL  # own key: of that node
     upgrade_domains: int = 0  # own key: > 0: /zone/ud<number at the host name's end, modulo this>
-    zk_timeout: int = 30_000  # ms
-    # own key: how long a start waits for a metadata store that isn't there yet
-    metadata_store_start_timeout_seconds: int = 300
 
     # own key: SIGTERM sends writers away first, for so long; 0: at once (drain.py)
     shutdown_drain_timeout_ms: int = 0
@@ -88,7 +71,6 @@ class BookieSettings(AuthSettingsBase):
     entry_log_cached_mb: int = 256  # own key: of entry logs, newest or read last, in the page cache
     flush_interval: int = 30_000  # ms
     gc_wait_time: int = 900_000  # ms
-    netty_max_frame_size_bytes: int = 64 * _MIB  # the largest entry
 
     # --- compaction: logs with a smaller share of live bytes are rewritten
     minor_compaction_threshold: float = 0.2
@@ -123,44 +105,27 @@ class BookieSettings(AuthSettingsBase):
     stream_max_in_flight_bytes: int = 32 * _MIB  # own key: of one client
     read_replies_max_bytes: int = 64 * _MIB  # own key: of all clients
 
-    # --- what this bookie shows to the others: token, and where it is
-    bookkeeper_client_authentication_plugin: str = ""
-    bookkeeper_client_authentication_parameters: str = field(default="", repr=False)
-
     # --- auto-recovery in this process: its keys are in bookkeeper/replication/settings.py
     auto_recovery_daemon_enabled: bool = False
 
     # --- HTTP: probes and metrics
     loop_stall_threshold_millis: int = 0  # own key: longer turns of the loop are told; 0: none
-    http_server_enabled: bool = False
     http_server_host: str = ""  # "": bindAddress
-    http_server_allowed_hosts: str = ""  # own key: names, *.suffix, *
-    http_server_port: int = 8080  # 0: any free port
-    cluster_name: str = ""  # own key: label of all series
-
-    # --- log
-    log_level: str = "INFO"
-    log_format: str = "text"  # own key: "json"
 
     def __post_init__(self) -> None:
         for key, port in (
             ("bookiePort", self.bookie_port),
             ("bookieAddPort", 0 if self.bookie_add_port == -1 else self.bookie_add_port),
-            ("httpServerPort", self.http_server_port),
         ):
             if not 0 <= port <= 65_535:
                 raise BookieSettingsError(f"{key}={port}: not a port number")
-        if self.log_level not in _LOG_LEVELS or self.log_format not in ("text", "json"):
-            raise BookieSettingsError(f"logLevel={self.log_level}, logFormat={self.log_format}")
         if not self.ledgers:
             raise BookieSettingsError("ledgerDirectories is empty")
         if self.upgrade_domains < 0:
             raise BookieSettingsError(f"upgradeDomains={self.upgrade_domains}: negative")
         try:
-            check_place(self.zone, self.upgrade_domain)
+            self.check_process()
             self.tls()
-            self.client_token()
-            host_names(self.http_server_allowed_hosts)
         except ValueError as error:
             raise BookieSettingsError(str(error)) from error
 
@@ -176,16 +141,8 @@ class BookieSettings(AuthSettingsBase):
         Raises:
             BookieSettingsError: a value doesn't fit its key.
         """
-        values: dict[str, Any] = {}
-        unknown: set[str] = set()
-        for pairs in sources:
-            for key, text in pairs.items():
-                name = _FIELD_OF_KEY.get(normalize_key(key))
-                if name is None:
-                    if not others(key):
-                        unknown.add(key)
-                else:
-                    values[name] = _parse(name, key, text)
+        values, unknown = _KEYS.parse(sources)
+        unknown = {key for key in unknown if not others(key)}
         if unknown:  # a stock file holds hundreds of keys of parts that aren't here
             names = ", ".join(sorted(unknown))
             _log.warning("ignored %d unknown settings: %s", len(unknown), names)
@@ -204,12 +161,7 @@ class BookieSettings(AuthSettingsBase):
         Raises:
             BookieSettingsError: variables that contradict each other.
         """
-        try:
-            return settings_among(
-                variables, ENVIRONMENT_PREFIXES, lambda key: normalize_key(key) in _FIELD_OF_KEY
-            )
-        except ValueError as error:
-            raise BookieSettingsError(str(error)) from None
+        return _KEYS.environment(variables, ENVIRONMENT_PREFIXES)
 
     def check(self) -> None:
         """Find what doesn't go together before anything is opened.
@@ -293,13 +245,6 @@ class BookieSettings(AuthSettingsBase):
             connections_max=self.max_connections or _half_of_files(),
             add_connections=self.bookie_add_port >= 0,
             add_port=max(0, self.bookie_add_port),
-        )
-
-    def client_token(self) -> str:
-        """Where the token is that other bookies are shown; "": none. Raises ValueError."""
-        return token_setting(
-            self.bookkeeper_client_authentication_plugin,
-            self.bookkeeper_client_authentication_parameters,
         )
 
     def authenticator(self) -> BookieAuthenticator | None:
@@ -417,34 +362,18 @@ def _paths(text: str) -> tuple[Path, ...]:
     return tuple(Path(part.strip()) for part in text.split(",") if part.strip())
 
 
-def _parse(name: str, key: str, text: str) -> object:
-    kind = _TYPES[name]
-    try:
-        if kind is bool:
-            if text.lower() not in _TRUE | _FALSE:
-                raise ValueError("not true or false")
-            return text.lower() in _TRUE
-        return _DEFAULTS[name] if text == "" and kind is not str else kind(text)
-    except ValueError as error:
-        raise BookieSettingsError(f"{key}={text!r}: {error}") from error
-
-
-_TYPES: Final[dict[str, type]] = get_type_hints(BookieSettings)
-_DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in dataclasses.fields(BookieSettings)}
-_FIELD_OF_KEY: Final = {
-    **{normalize_key(name): name for name in _TYPES},
-    # Other names of the same things: Pulsar's, and older ones of BookKeeper.
-    "metadatastoreurl": "metadata_service_uri",
-    "zkservers": "metadata_service_uri",
-    "zookeeperservers": "metadata_service_uri",
-    "journaldirectory": "journal_directories",
-    "ledgerdirectory": "ledger_directories",
-    "zookeepersessiontimeoutmillis": "zk_timeout",
-    "metadatastoresessiontimeoutmillis": "zk_timeout",
-    "tlscertificatefilepath": "tls_certificate_path",
-    "tlskeyfilepath": "tls_key_path",
-    "tlskeystore": "tls_key_path",  # with tlsKeyStoreType=PEM
-    "tlstrustcertsfilepath": "tls_trust_path",
-    "tlstruststore": "tls_trust_path",
-    "tlsrequiretrustedclientcertonconnect": "tls_client_authentication",
-}
+_KEYS: Final = SettingsParser(
+    BookieSettings,
+    {
+        **ALIASES,
+        "journalDirectory": "journal_directories",
+        "ledgerDirectory": "ledger_directories",
+        "tlsCertificateFilePath": "tls_certificate_path",
+        "tlsKeyFilePath": "tls_key_path",
+        "tlsKeyStore": "tls_key_path",  # with tlsKeyStoreType=PEM
+        "tlsTrustCertsFilePath": "tls_trust_path",
+        "tlsTrustStore": "tls_trust_path",
+        "tlsRequireTrustedClientCertOnConnect": "tls_client_authentication",
+    },
+    BookieSettingsError,
+)

@@ -35,7 +35,7 @@ from magnetar.bookkeeper.ledger_metadata import (
     close_by_recovery,
     master_key,
 )
-from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 
 
 class _LastSegmentChanged(Exception):
@@ -184,7 +184,7 @@ class _Attempt:
             self._config.recovery_slow_ms / 1000, self._on_slow, effect.first
         )
         try:
-            reply = await client.read_entries(
+            request = ReadRequest(
                 self._ledger_id,
                 effect.first,
                 effect.count_max,
@@ -193,6 +193,7 @@ class _Attempt:
                 master_key=self._master_key,
                 creator=self._creator,
             )
+            reply = await client.read_entries(request)
         except BookkeeperError:
             self._bookies.health.note_error(effect.bookie)
             self._core.on_read(effect, codes.UNAVAILABLE, [])

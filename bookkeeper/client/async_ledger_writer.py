@@ -10,13 +10,13 @@ the watermark is held back, so that the owner slows down instead of losing the b
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.client.add_deadline import AddDeadline
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.explicit_lac import ExplicitLac
 from magnetar.bookkeeper.client.force_rounds import ForceLedger
@@ -54,6 +54,32 @@ from magnetar.metadata.errors import MetadataError
 
 _HOLD_S: Final = 0.005  # how often a held watermark is looked at again
 _NONE: Final[frozenset[Any]] = frozenset()  # a new empty set is 216 bytes in each idle writer
+
+
+#: Marks within one timeout: a wait is noticed at most this part of it too late.
+MARKS: Final = 4
+
+
+class AddDeadline:
+    """Told now and then how far appends and confirmations are, it knows the age of the oldest add.
+
+    Args:
+        timeout_s: longest allowed wait.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.interval_s = timeout_s / MARKS  # how often ``check`` is to be called
+        self._marks: deque[tuple[float, int]] = deque()  # (time, entries appended before it)
+
+    def check(self, now_s: float, next_entry: int, last_confirmed: int) -> bool:
+        """True if some entry was appended more than ``timeout_s`` ago and isn't confirmed."""
+        marks = self._marks
+        while marks and marks[0][1] <= last_confirmed + 1:
+            marks.popleft()
+        if next_entry > last_confirmed + 1 and (not marks or marks[-1][1] < next_entry):
+            marks.append((now_s, next_entry))
+        return bool(marks) and now_s - marks[0][0] >= self.timeout_s
 
 
 class AsyncLedgerWriter:
@@ -347,7 +373,7 @@ class AsyncLedgerWriter:
 
     def _is_backlogged(self) -> bool:
         client = self._bookies.client
-        return any(client(bookie).is_backlogged for bookie in self._core.ensemble)
+        return any(client(bookie).is_backlogged for bookie in self._core.bookies)
 
     def _hold(self, upto: int) -> None:
         self._held = upto
@@ -443,9 +469,3 @@ class _WriterReader(LedgerReader):
 
     async def refresh(self) -> None:
         return  # the writer knows
-
-    async def read_last_confirmed(self) -> int:
-        return self._writer.last_confirmed
-
-    async def try_read_last_confirmed(self) -> int:
-        return self._writer.last_confirmed

@@ -98,7 +98,7 @@ class ReadConfig:
         sticky: an unstriped ledger is read from one bookie until that fails, as its read-ahead is
             warm; else successive reads start at successive replicas.
         speculation: of reads; off by default.
-        lac_speculation: of queries for the last confirmed entry, and how a long poll spreads.
+        lac_speculation: how a long poll spreads.
         slow_memory_ms: a bookie that lost a race is asked later for so long.
     """
 

@@ -15,8 +15,8 @@ from functools import partial
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.ledger_metadata_source import LedgerMetadataSource
 from magnetar.bookkeeper.client.ledger_reader import worst_failure
+from magnetar.bookkeeper.client.ledger_store import LedgerMetadataSource
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.replicas import FailedReplicas, Replicas
 from magnetar.bookkeeper.client.speculative_read import SpeculativeRead, first_good
@@ -30,7 +30,7 @@ from magnetar.bookkeeper.errors import (
     error_for_code,
 )
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
-from magnetar.bookkeeper.transport import ALL_ENTRIES, HEADS_BYTES_MAX, Stripe
+from magnetar.bookkeeper.transport import ALL_ENTRIES, HEADS_BYTES_MAX, ReadRequest, Stripe
 
 
 @dataclass(slots=True)
@@ -200,12 +200,13 @@ class EntryPrefixReader:
         first, stripe = part.first, part.stripe
         where = f"ledger {self.ledger_id}: head of entry {first} on {bookie}"
         try:
-            reply = await self._bookies.client(bookie).read_heads(
-                *(self.ledger_id, first, stripe.count(first, end), self._head_bytes),
+            request = ReadRequest(
+                *(self.ledger_id, first, stripe.count(first, end), self._bytes_max),
                 stripe=stripe,
-                bytes_max=self._bytes_max,
+                head_bytes=self._head_bytes,
                 creator=self._creator,
             )
+            reply = await self._bookies.client(bookie).read_heads(request)
         except LedgerError as error:
             self._replicas.note_code(bookie, error.code)
             failures.append(error)

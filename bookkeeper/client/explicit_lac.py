@@ -80,7 +80,7 @@ class ExplicitLac:
 
     async def _tell(self) -> None:
         lac = self._core.last_confirmed
-        members = self._core.ensemble
+        members = self._core.bookies
         answers = await asyncio.gather(*(self._write(bookie, lac) for bookie in members))
         self._task = None
         if answers.count(codes.OK) >= self._ack_quorum:

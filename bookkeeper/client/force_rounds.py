@@ -74,7 +74,7 @@ class ForceRounds:
     def begin(self, adds: PendingAdds) -> list[ForceLedger]:
         """Force everything that has its quorum by now; empty: there is nothing to force."""
         assert self._round is None
-        wanted = [(b, b.acks) for b in self._unforced if b.end - 1 <= adds.last_confirmed]
+        wanted = [(b, b.acks) for b in self._unforced if b.end - 1 <= adds.last_written]
         if not wanted:
             return []
         self._rounds += 1
@@ -84,7 +84,7 @@ class ForceRounds:
             if (first := _first_held(wanted, slot, adds)) is not None
         ]
         self._round = _Round(
-            *(self._rounds, adds.last_confirmed, adds.confirmed_length),
+            *(self._rounds, adds.last_written, adds.written_length),
             *(wanted, 0, {sent.slot for sent in sends}),
         )
         return sends

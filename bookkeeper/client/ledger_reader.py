@@ -18,7 +18,7 @@ from crc32c import crc32c
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.ledger_metadata_source import LedgerMetadataSource
+from magnetar.bookkeeper.client.ledger_store import LedgerMetadataSource
 from magnetar.bookkeeper.client.ledger_tail import LedgerTail
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.replicas import FailedReplicas, Replicas
@@ -35,7 +35,7 @@ from magnetar.bookkeeper.errors import (
 )
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES, Buffer
-from magnetar.bookkeeper.transport import ALL_ENTRIES, Stripe
+from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadRequest, Stripe
 
 #: From this packet size on a body stays a view of the buffer it was read into. Smaller ones are
 #: copied: a view costs as much as the copy, and would pin the whole read buffer.
@@ -220,9 +220,11 @@ class LedgerReader(LedgerTail):
         count = stripe.count(first, end)
         try:
             reply = await self._bookies.client(bookie).read_entries(
-                *(self.ledger_id, first, count, bytes_max),
-                stripe=stripe,
-                creator=self.creator,
+                ReadRequest(
+                    *(self.ledger_id, first, count, bytes_max),
+                    stripe=stripe,
+                    creator=self.creator,
+                )
             )
         except LedgerError as error:
             self._replicas.note_code(bookie, error.code)

@@ -209,7 +209,7 @@ class LedgerRecovery:
             self._bookies,
             master_key(self.metadata.password),
             self._done,
-            last_confirmed=self.base_lac,
+            last_written=self.base_lac,
             recovery=True,
             creator=self.metadata.creator_token,
             generation=self._attempt,
@@ -365,7 +365,7 @@ class LedgerRecovery:
             assert handled[slot] == failed
             bookies[slot] = newcomer
         if replacements:
-            segment = EnsembleSegment(adds.last_confirmed + 1, tuple(bookies))
+            segment = EnsembleSegment(adds.last_written + 1, tuple(bookies))
             self._segments = with_segment(self._segments, segment)
             adds.replace(bookies)
         kept = self._differing.intersection(
@@ -423,7 +423,7 @@ class LedgerRecovery:
 
     def _finish_rewrites(self) -> None:
         assert self._adds is not None
-        if self._adds.last_confirmed < self._end:
+        if self._adds.last_written < self._end:
             return
         if self._end > self.base_lac:
             self._close(self._end_length)

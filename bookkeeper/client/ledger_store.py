@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from magnetar.bookkeeper.errors import LedgerError, LedgerMetadataError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode, encode
@@ -247,3 +247,17 @@ def _versioned(ledger_id: int, found: Versioned) -> VersionedLedger:
     if metadata.ledger_id != ledger_id:
         raise LedgerMetadataError(f"{found.path} holds the metadata of {metadata.ledger_id}")
     return VersionedLedger(metadata, found.stat.version)
+
+
+class LedgerMetadataSource(Protocol):
+    """What readers want of a ``LedgerStore``; a process without a session implements it, too."""
+
+    async def require(self, ledger_id: int) -> VersionedLedger:
+        """The ledger's metadata as it is now.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger. MetadataError: the store failed.
+        """
+
+    def watch(self, ledger_id: int, on_change: Callable[[], None]) -> Watch:
+        """Calls ``on_change`` when the metadata changes; needed by ``wait`` only."""

@@ -21,10 +21,9 @@ from typing import Final
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.ledger_metadata_source import LedgerMetadataSource
+from magnetar.bookkeeper.client.ledger_store import LedgerMetadataSource
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.replicas import Replicas
-from magnetar.bookkeeper.client.speculative_read import SpeculativeRead, first_good
 from magnetar.bookkeeper.errors import BookieUnavailableError, BookkeeperError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.bookkeeper.packet import Buffer, decode_header, is_intact
@@ -95,39 +94,6 @@ class LedgerTail:
         await self._read_metadata()
         if not self.is_closed and not await self._ask_all():
             raise self._no_answer("no bookie answered")
-
-    async def read_last_confirmed(self) -> int:
-        """The last confirmed entry as its bookies knew it when this was called, or a later one.
-
-        Raises:
-            BookieUnavailableError: too few bookies answered to be sure.
-            NoSuchLedgerError: the ledger was deleted.
-        """
-        await self._read_metadata()
-        if not self.is_closed and not self._is_covered(await self._ask_all()):
-            raise self._no_answer("too few bookies answered")
-        return self.last_confirmed
-
-    async def try_read_last_confirmed(self) -> int:
-        """A last confirmed entry that any one bookie knows: one of the past, perhaps.
-
-        Raises:
-            BookieUnavailableError: no bookie of the last segment answered.
-        """
-        if self.is_closed:
-            return self.last_confirmed
-        members = self.metadata.last_segment.bookies
-
-        async def ask(slot: int) -> bool | None:
-            return self._learn(await self._ask(members[slot])) or None
-
-        slots = self._tail_slots(self.last_confirmed + 1)
-        race = SpeculativeRead()
-        found = await first_good(slots, ask, self._replicas.config.lac_speculation, race)
-        self._replicas.count(race, [members[slot] for slot in slots])
-        if found is None:
-            raise self._no_answer("no bookie answered")
-        return self.last_confirmed
 
     async def wait(self, above: int, timeout_s: float) -> int:
         """Wait until entries above ``above`` are confirmed, or the ledger is closed.

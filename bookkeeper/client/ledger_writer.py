@@ -78,7 +78,7 @@ WriterEffect: TypeAlias = (
 )
 
 
-class LedgerWriter:
+class LedgerWriter(PendingAdds):
     """Appends to one ledger and confirms in order.
 
     Invariants: an entry is confirmed after every lower one, and once Qa bookies of its write set
@@ -101,15 +101,7 @@ class LedgerWriter:
         deferred_sync: bool = False,
     ) -> None:
         assert len(metadata.segments) == 1, "a ledger is written only by its creator"
-        self.ledger_id = metadata.ledger_id
-        self.next_entry = 0
-        self.length = 0
-        self.error: LedgerError | None = None
-        self.lac_carried = -1
-        self._config = config
-        self._forces = ForceRounds() if deferred_sync else None
-        self._is_plain = not deferred_sync and not config.delay_ensemble_change
-        self._adds = PendingAdds(
+        super().__init__(
             metadata.ledger_id,
             (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
             metadata.last_segment.bookies,
@@ -119,6 +111,13 @@ class LedgerWriter:
             spread_of=spread_of,
             creator=metadata.creator_token,
         )
+        self.next_entry = 0
+        self.length = 0
+        self.error: LedgerError | None = None
+        self.lac_carried = -1
+        self._config = config
+        self._forces = ForceRounds() if deferred_sync else None
+        self._is_plain = not deferred_sync and not config.delay_ensemble_change
         self._delayed: frozenset[int] = _NONE  # slots that failed after the quorum of their batch
         self._in_change: dict[int, str] = {}  # failures the running change knows
         self._changes = 0
@@ -127,30 +126,12 @@ class LedgerWriter:
 
     @property
     def last_confirmed(self) -> int:
-        """Durable on its quorum, with everything below it."""
-        return self._adds.last_confirmed if self._forces is None else self._forces.last_forced
-
-    @property
-    def last_written(self) -> int:
-        """Acknowledged by its quorum; of deferred adds this may still be lost."""
-        return self._adds.last_confirmed
+        """Durable on its quorum, with everything below it: of deferred adds less than written."""
+        return self.last_written if self._forces is None else self._forces.last_forced
 
     @property
     def confirmed_length(self) -> int:
-        return self._adds.confirmed_length if self._forces is None else self._forces.forced_length
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of packets that wait for their quorum."""
-        return self._adds.pending_bytes
-
-    @property
-    def ensemble(self) -> tuple[str, ...]:
-        return tuple(self._adds.bookies)
-
-    @property
-    def is_changing(self) -> bool:
-        return self._adds.frozen
+        return self.written_length if self._forces is None else self._forces.forced_length
 
     def append(self, heads: list[bytes], bodies: list[bytes]) -> int:
         """Accept a batch; its sends leave with the next ``take_sends``.
@@ -167,16 +148,14 @@ class LedgerWriter:
         if self.error is not None:
             raise self.error
         assert heads
-        adds = self._adds
-        if self._delayed and not adds.frozen:
+        if self._delayed and not self.frozen:
             for slot in self._delayed:
-                adds.fail(slot)
+                self.fail(slot)
             self._delayed = _NONE
             self._change_ensemble()
             if self.error is not None:
                 raise self.error
-        lac = adds.last_confirmed if self._forces is None else self._forces.last_forced
-        self.lac_carried = lac
+        lac = self.lac_carried = self.last_confirmed
         first = self.next_entry
         before = self.length
         if len(heads) == 1:  # one entry an append is common; the loop's set-up costs as much again
@@ -186,7 +165,7 @@ class LedgerWriter:
         else:
             encoded, self.length = encode_heads(self.ledger_id, first, lac, before, heads, bodies)
         self.next_entry = first + len(encoded)
-        batch = adds.push(first, encoded, bodies, self.length - before, self.length)
+        batch = self.push(first, encoded, bodies, self.length - before, self.length)
         if self._forces is not None:
             self._forces.on_pushed(batch)
         return first
@@ -203,7 +182,7 @@ class LedgerWriter:
         assert self._forces is not None
         if self.error is not None:
             return False
-        sends = self._forces.begin(self._adds)
+        sends = self._forces.begin(self)
         self._effects += sends
         return bool(sends)
 
@@ -211,7 +190,7 @@ class LedgerWriter:
         """A bookie answered a force; answers to earlier ones are ignored."""
         if self.error is not None or self._forces is None:
             return
-        moved = self._forces.on_answer(sent, code == codes.OK, self._adds)
+        moved = self._forces.on_answer(sent, code == codes.OK, self)
         if moved:
             self._effects.append(AddsConfirmed(self._forces.last_forced))
         elif moved is False:
@@ -227,36 +206,35 @@ class LedgerWriter:
         if self.error is not None:
             return
         if code == codes.OK:
-            if self._adds.on_stored(request):
+            if self.on_stored(request):
                 if self._is_plain:
-                    self._effects.append(AddsConfirmed(self._adds.last_confirmed))
+                    self._effects.append(AddsConfirmed(self.last_written))
                 else:
                     self._on_written()
         elif code == codes.FENCED:
             # From a replaced bookie too: whoever fenced it has taken the ledger from us.
             self.on_fatal(LedgerFencedError(f"ledger {self.ledger_id}: fenced by {request.bookie}"))
-        elif self._adds.is_current(request):
+        elif self.is_current(request):
             self._on_failure(request, code)
 
     def on_ensemble_changed(self, bookies: tuple[str, ...]) -> None:
         """The store names ``bookies`` for the segment at last confirmed + 1."""
         if self.error is not None:
             return
-        adds = self._adds
         handled, self._in_change = self._in_change, {}
         # A failed bookie that stays (partial replacement) gets its batches once more, or a batch
         # that needs its ack would wait for ever; if it fails again, a new change decides.
         keep = [slot for slot, bookie in handled.items() if bookies[slot] == bookie]
-        replaced = {slot for slot, bookie in enumerate(adds.bookies) if bookies[slot] != bookie}
-        adds.replace(bookies, retry=keep)
+        replaced = {slot for slot, bookie in enumerate(self.bookies) if bookies[slot] != bookie}
+        self.replace(bookies, retry=keep)
         self._delayed = (self._delayed - replaced) or _NONE
-        if adds.failed:
+        if self.failed:
             self._change_ensemble()
-        elif adds.complete():
+        elif self.complete():
             self._on_written()
 
     def _on_written(self) -> None:
-        upto = self._adds.last_confirmed
+        upto = self.last_written
         if self._tolerated:
             self._tolerated = {first: s for first, s in self._tolerated.items() if first > upto}
         self._effects.append(
@@ -268,7 +246,7 @@ class LedgerWriter:
         if self.error is not None:
             return
         self.error = error
-        self._adds.drop_pending()
+        self.drop_pending()
         self._effects.append(WriterFailed(error))
 
     def close(self) -> tuple[int, int]:
@@ -284,17 +262,17 @@ class LedgerWriter:
             raise self.error
         if self.error is None:
             self.error = LedgerClosedError(f"ledger {self.ledger_id} was closed by its writer")
-            if self._adds.drop_pending():
+            if self.drop_pending():
                 self._effects.append(WriterFailed(self.error))
         return self.last_confirmed, self.confirmed_length
 
     @property
     def has_effects(self) -> bool:
         """True if ``take_effects`` or ``take_sends`` has something to give."""
-        return bool(self._effects or self._adds.sends)
+        return bool(self._effects or self.sends)
 
     def take_sends(self) -> list[SendAdds]:
-        sends, self._adds.sends = self._adds.sends, []
+        sends, self.sends = self.sends, []
         return sends
 
     def take_effects(self) -> list[WriterEffect]:
@@ -316,11 +294,10 @@ class LedgerWriter:
                 )
             )
             return
-        adds = self._adds
-        if request.slot in adds.failed:
+        if request.slot in self.failed:
             return  # reported before
         tolerates = self._config.delay_ensemble_change and code != codes.READ_ONLY
-        if adds.is_satisfied(request.batch):
+        if self.is_satisfied(request.batch):
             # With tolerance the next batch decides for itself if it can do without the bookie.
             if not tolerates:
                 self._delayed |= {request.slot}
@@ -329,11 +306,11 @@ class LedgerWriter:
         if tolerates:
             tolerated = self._tolerated.get(request.batch.first, 0) | 1 << request.slot
             self._tolerated[request.batch.first] = tolerated
-            if adds.is_satisfied(request.batch, ~tolerated & ((1 << adds.ensemble_size) - 1)):
+            if self.is_satisfied(request.batch, ~tolerated & ((1 << self.ensemble_size) - 1)):
                 return
-            slots |= {slot for slot in range(adds.ensemble_size) if tolerated >> slot & 1}
+            slots |= {slot for slot in range(self.ensemble_size) if tolerated >> slot & 1}
         for slot in slots:
-            adds.fail(slot)
+            self.fail(slot)
         self._delayed = (self._delayed - slots) or _NONE
         if not self._in_change:
             self._change_ensemble()
@@ -341,7 +318,7 @@ class LedgerWriter:
     def _change_ensemble(self) -> None:
         self._changes += 1
         if self._changes > self._config.ensemble_changes_max:
-            failed = sorted(self._adds.failed.values())
+            failed = sorted(self.failed.values())
             self.on_fatal(
                 WriteFailedError(
                     f"ledger {self.ledger_id}: {failed} failed after "
@@ -349,5 +326,5 @@ class LedgerWriter:
                 )
             )
             return
-        self._in_change = dict(self._adds.failed)
-        self._effects.append(ChangeEnsemble(self._adds.last_confirmed + 1, dict(self._in_change)))
+        self._in_change = dict(self.failed)
+        self._effects.append(ChangeEnsemble(self.last_written + 1, dict(self._in_change)))

@@ -1,6 +1,7 @@
 """Batches on their way to the bookies of one ensemble: sends, acks, replacement, order.
 
-Shared by the writer (``ledger_writer.py``) and by recovery's re-writes (``ledger_recovery.py``).
+The writer is one (``ledger_writer.py``), and recovery has one for its re-writes
+(``ledger_recovery.py``).
 Pure: no clock, socket, task or chance.
 
 The unit is the batch that one append brought: one request per bookie, one bit per bookie for its
@@ -80,8 +81,8 @@ class PendingAdds:
 
     Attributes:
         bookies: current ensemble by slot.
-        last_confirmed: highest entry with everything below it confirmed.
-        confirmed_length: payload bytes of the ledger up to ``last_confirmed``.
+        last_written: highest entry that has its quorum, with everything below it.
+        written_length: payload bytes of the ledger up to ``last_written``.
         failed: slots whose bookie failed and isn't replaced yet; nothing is sent to them.
         frozen: a replacement is under way: nothing completes.
     """
@@ -94,7 +95,7 @@ class PendingAdds:
         master_key: bytes,
         done: Callable[[AddRequest, int], None],
         *,
-        last_confirmed: int = -1,
+        last_written: int = -1,
         recovery: bool = False,
         deferred_sync: bool = False,
         spread_of: SpreadOf | None = None,
@@ -105,8 +106,8 @@ class PendingAdds:
         self.ensemble_size, self.write_quorum, self.ack_quorum = quorums
         assert len(bookies) == self.ensemble_size <= len(_BIT)
         self.bookies = list(bookies)
-        self.last_confirmed = last_confirmed
-        self.confirmed_length = 0
+        self.last_written = last_written
+        self.written_length = 0
         self.pending_bytes = 0
         self.failed: dict[int, str] = {}
         self.frozen = False
@@ -159,7 +160,7 @@ class PendingAdds:
         return self._generations[request.slot] == request.generation
 
     def on_stored(self, request: SendAdds) -> bool:
-        """A bookie holds its share; True if ``last_confirmed`` moved."""
+        """A bookie holds its share; True if ``last_written`` moved."""
         if self._generations[request.slot] != request.generation:
             return False
         batch = request.batch
@@ -194,17 +195,17 @@ class PendingAdds:
         """Confirm from the head of the queue as far as quorums reach; True if any was."""
         if self.frozen:
             return False
-        pending, before = self.pending, self.last_confirmed
+        pending, before = self.pending, self.last_written
         whole = 0
         for batch in pending:
             if not self.is_satisfied(batch):
                 break
             whole += 1
-            self.last_confirmed = batch.end - 1
-            self.confirmed_length = batch.length
+            self.last_written = batch.end - 1
+            self.written_length = batch.length
             self.pending_bytes -= batch.body_bytes
         del pending[:whole]
-        return self.last_confirmed != before
+        return self.last_written != before
 
     def drop_pending(self) -> int:
         """Forget everything unconfirmed (its fate is unknown); the number of entries dropped."""

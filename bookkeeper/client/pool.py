@@ -8,11 +8,10 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.client.config import HealthConfig
 from magnetar.bookkeeper.client.health import BookieHealth
 from magnetar.bookkeeper.client.rack_mapping import BookieRackMapping
-from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
 from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.bookkeeper.service_info import (
     AVAILABLE_PATH,
@@ -21,15 +20,6 @@ from magnetar.bookkeeper.service_info import (
     READ_ONLY_NAME,
     READ_ONLY_PATH,
     ServiceInfo,
-)
-from magnetar.bookkeeper.transport import (
-    ALL_ENTRIES,
-    AddRequest,
-    BookieClient,
-    BookieStatus,
-    LacReply,
-    ReadReply,
-    Stripe,
 )
 from magnetar.metadata.errors import MetadataError, StoreClosedError
 from magnetar.metadata.paths import decode_name
@@ -232,11 +222,8 @@ def _loop_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1000)
 
 
-class UnreachableBookie(PrefixesFromEntries):
+class UnreachableBookie(BookieClient):
     """Client of a bookie that can't be reached: every answer is UNAVAILABLE, and proves nothing."""
-
-    is_backlogged = False
-    pending_requests = 0
 
     def __init__(self, bookie_id: str) -> None:
         self._bookie_id = bookie_id
@@ -244,54 +231,3 @@ class UnreachableBookie(PrefixesFromEntries):
     @property
     def bookie_id(self) -> str:
         return self._bookie_id
-
-    def add_entries(self, request: AddRequest) -> None:
-        # Not at once: callers may rely on an answer coming after the call.
-        asyncio.get_running_loop().call_soon(request.done, request, codes.UNAVAILABLE)
-
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        *,
-        fence: bool = False,
-        master_key: bytes = b"",
-        stripe: Stripe = ALL_ENTRIES,
-        creator: int = 0,
-    ) -> ReadReply:
-        return ReadReply(codes.UNAVAILABLE, first, [])
-
-    async def read_lac(
-        self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
-    ) -> LacReply:
-        return LacReply(codes.UNAVAILABLE, None, -1)
-
-    async def wait_lac(
-        self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0
-    ) -> LacReply:
-        return LacReply(codes.UNAVAILABLE, None, -1)
-
-    async def write_lac(
-        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
-    ) -> int:
-        return codes.UNAVAILABLE
-
-    async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
-        return codes.UNAVAILABLE
-
-    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
-        raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
-
-    async def list_ledgers(self, first: int, count_max: int) -> list[int]:
-        raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
-
-    async def info(self) -> BookieStatus:
-        raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")
-
-    async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
-        return codes.UNAVAILABLE
-
-    async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
-        raise BookieUnavailableError(f"bookie {self._bookie_id} can't be reached")

@@ -32,8 +32,8 @@ from magnetar.bookkeeper.replication.auditor_core import (
     EnableReplication,
     SaveZones,
 )
-from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
 from magnetar.bookkeeper.replication.cluster_watch import ClusterWatch
+from magnetar.bookkeeper.replication.metrics import AuditorMetrics
 from magnetar.bookkeeper.replication.under_replication import (
     UNDER_REPLICATION_ROOT,
     UnderReplicationStore,

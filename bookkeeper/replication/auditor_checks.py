@@ -25,14 +25,16 @@ from magnetar.bookkeeper.replication.audit_pass import (
     walk_ledgers,
 )
 from magnetar.bookkeeper.replication.auditor import Auditor
-from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
-from magnetar.bookkeeper.replication.fragments import Fragment, Run, fragments_of
-from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker, ReplicaProblem, gather_all
-from magnetar.bookkeeper.replication.replica_counts import (
+from magnetar.bookkeeper.replication.fragments import (
+    Fragment,
     ReplicaCounts,
+    Run,
     count_replicas,
+    fragments_of,
     missing_runs,
 )
+from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker, ReplicaProblem, gather_all
+from magnetar.bookkeeper.replication.metrics import AuditorMetrics
 from magnetar.bookkeeper.replication.replica_reader import ReplicaStatus, list_entries
 from magnetar.bookkeeper.replication.under_replication import (
     CHECK_ALL_LEDGERS,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.bookkeeper.replication.auditor import Auditor, AuditorDependencies
-from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
+from magnetar.bookkeeper.replication.metrics import AuditorMetrics
 from magnetar.metadata.coordination import LeaderElection, LeaderState
 
 _AGAIN_S: Final = 10.0

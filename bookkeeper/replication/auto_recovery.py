@@ -14,9 +14,9 @@ from magnetar.bookkeeper.replication.auditor import Auditor, AuditorDependencies
 from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig, PeriodicChecks
 from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
 from magnetar.bookkeeper.replication.auditor_elector import AuditorElector
-from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
+from magnetar.bookkeeper.replication.metrics import AuditorMetrics
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.replication.worker import ReplicationWorker
 from magnetar.metadata.store import MetadataStore

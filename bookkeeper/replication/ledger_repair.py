@@ -47,14 +47,13 @@ from magnetar.bookkeeper.replication.ledger_checker import (
     LedgerChecker,
     ReplicaProblem,
 )
-from magnetar.bookkeeper.replication.repair_report import RepairReport
-from magnetar.bookkeeper.replication.replicator import Replicator
+from magnetar.bookkeeper.replication.metrics import ReplicationMetrics
+from magnetar.bookkeeper.replication.replicator import RepairReport, Replicator
 from magnetar.bookkeeper.replication.under_replication import (
     MarkerLock,
     UnderreplicationMarker,
     UnderReplicationStore,
 )
-from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
 from magnetar.metadata.errors import MetadataError
 
 _ROUNDS_MAX: Final = 20

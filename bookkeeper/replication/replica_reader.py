@@ -13,7 +13,7 @@ from magnetar.bookkeeper.errors import BookkeeperError, LedgerError
 from magnetar.bookkeeper.packet import decode_header, is_intact
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.fragments import Run, join_runs, split_runs
-from magnetar.bookkeeper.transport import ALL_ENTRIES, Stripe
+from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadRequest, Stripe
 
 
 class ReplicaStatus(Enum):
@@ -99,7 +99,7 @@ async def read_replica(
     try:
         async with asyncio.timeout(timeout_s):
             reply = await client.read_entries(
-                ledger_id, first, count_max, bytes_max, stripe=stripe, creator=creator
+                ReadRequest(ledger_id, first, count_max, bytes_max, stripe=stripe, creator=creator)
             )
     except TimeoutError:
         return ReplicaRead(ReplicaStatus.SILENT, [], f"for {timeout_s:g} s")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.bookkeeper import codes
@@ -45,21 +45,59 @@ from magnetar.bookkeeper.replication.fragments import (
     join_runs,
     subtract_runs,
 )
-from magnetar.bookkeeper.replication.repair_report import RepairReport
+from magnetar.bookkeeper.replication.metrics import ReplicationMetrics
 from magnetar.bookkeeper.replication.replica_reader import (
     ReplicaStatus,
     examine_replica,
     list_entries,
 )
-from magnetar.bookkeeper.replication.replication_throttle import ReplicationThrottle
-from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
 from magnetar.bookkeeper.transport import AddRequest
 
 _WRITES_MAX: Final = 2  # requests to the target under way for one copy
+_STEPS_MAX: Final = 8  # told of one ledger; a long one may have a thousand segments
 _BUSY_ATTEMPTS: Final = 8  # of a request that the target had no room for
 
 Check = Callable[[], None]
 """Raises RepairStoppedError when the repair must end; called before each step."""
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What the repair of one ledger came to, over all attempts of one worker.
+
+    Attributes:
+        entries, bytes: copied, headers included; what a target had already isn't counted.
+        steps: what was done, in words, in order.
+    """
+
+    entries: int = 0
+    bytes: int = 0
+    steps: list[str] = field(default_factory=list)
+
+    def on_copied(self, entries: int, byte_count: int) -> None:
+        """A request was confirmed by its target."""
+        self.entries += entries
+        self.bytes += byte_count
+
+    def on_replaced(self, first_entry: int, gone: str, came: str) -> None:
+        self.steps.append(f"segment {first_entry}: {gone} to {came}")
+
+    def on_filled(self, first_entry: int, bookie: str) -> None:
+        """It got what it missed, and stays."""
+        self.steps.append(f"segment {first_entry}: {bookie} filled up")
+
+    def on_closed(self) -> None:
+        self.steps.append("closed by recovery")
+
+    def text(self, ledger_id: int, seconds: float) -> str:
+        """REQUIRES: ``steps`` isn't empty."""
+        steps = "; ".join(self.steps[:_STEPS_MAX])
+        if len(self.steps) > _STEPS_MAX:
+            steps += f"; and {len(self.steps) - _STEPS_MAX} more"
+        return (
+            f"ledger {ledger_id} is repaired: {steps}; "
+            f"{self.entries} entries, {self.bytes} bytes copied in {seconds:.1f} s"
+        )
 
 
 @dataclass(slots=True)
@@ -311,3 +349,25 @@ def _with_target(
         return replace_members(current, first, {slot: (fragment.bookies[slot], target)})
     except LedgerMetadataError as error:  # another worker gave the target another slot
         raise FragmentChangedError(str(error)) from error
+
+
+class ReplicationThrottle:
+    """Lets ``bytes_per_s`` through on average, in the order of the calls; 0: no limit.
+
+    What was let through is paid for by the next one, so a single batch never waits for itself.
+    """
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0  # time of the loop
+
+    async def take(self, byte_count: int) -> None:
+        """Wait until ``byte_count`` more bytes may be copied."""
+        if not self._bytes_per_s:
+            return
+        now = asyncio.get_running_loop().time()
+        wait_s = self._free_at - now
+        # Reserved before the wait: those who come meanwhile queue up behind.
+        self._free_at = max(now, self._free_at) + byte_count / self._bytes_per_s
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)

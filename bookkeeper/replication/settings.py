@@ -11,17 +11,15 @@ import math
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from magnetar.bookkeeper.auth.settings import AuthSettingsBase
-from magnetar.bookkeeper.auth.token_source import token_setting
 from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
 from magnetar.bookkeeper.client.placement.config import RACK_AWARE, policy_named
 from magnetar.bookkeeper.environment import PREFIXES
-from magnetar.bookkeeper.network_location import ZONE_LABEL, check_place, place
-from magnetar.bookkeeper.origin_check import host_names
+from magnetar.bookkeeper.network_location import place
+from magnetar.bookkeeper.process_settings import ALIASES, ProcessSettings
 from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig
 from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
 from magnetar.bookkeeper.replication.config import ReplicationConfig
@@ -36,11 +34,9 @@ ENVIRONMENT_PREFIXES: Final = (
     *(*PREFIXES, "BOOKIE_", "MAGNETAR_BOOKIE_"),
     *("AUTORECOVERY_", "MAGNETAR_AUTORECOVERY_"),
 )
-_MIB: Final = 1024 * 1024
 # Longer is a mistake: most keys beside it are in milliseconds. To wait for hours is what
 # lostBookieRecoveryDelay is for.
 _ZONE_SETTLE_S_MAX: Final = 600.0
-_LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 class AutoRecoverySettingsError(ValueError):
@@ -48,23 +44,15 @@ class AutoRecoverySettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AutoRecoverySettings(AuthSettingsBase):
+class AutoRecoverySettings(ProcessSettings):
     """Attribute names are the keys in snake case; "own key" marks what bookkeeper.conf lacks.
 
-    Who may use the HTTP port: ``AuthSettingsBase``, a bookie's keys.
+    ``ProcessSettings`` has more of them, a bookie's.
     """
 
     # --- who and where
     auto_recovery_id: str = ""  # own key; "": host name and process id
-    metadata_service_uri: str = ""
-    metadata_store_config_path: str = ""  # Pulsar's key: TLS and login
-    zk_timeout: int = 30_000  # ms
-    metadata_store_start_timeout_seconds: int = 300  # own key, as a bookie's
     network_location: str = ""  # own key: /zone/upgrade-domain of this process
-    zone: str = ""  # own keys: instead of its parts, as a bookie's
-    upgrade_domain: str = ""
-    node_name: str = ""
-    zone_label: str = ZONE_LABEL
 
     # --- auditor
     auditor_enabled: bool = True  # own key: take part in the election
@@ -106,31 +94,11 @@ class AutoRecoverySettings(AuthSettingsBase):
 
     # --- how bookies are talked to
     client_timeout_in_seconds: float = 30.0  # own key
-    netty_max_frame_size_bytes: int = 64 * _MIB
     client_certificate_path: str = ""  # own keys; the broker's bookkeeperTLS... fit, too
     client_key_path: str = ""
     client_trust_path: str = ""
-    bookkeeper_client_authentication_plugin: str = ""  # token: what bookies are shown ...
-    bookkeeper_client_authentication_parameters: str = field(default="", repr=False)  # ... of
-
-    # --- HTTP: probes and metrics
-    http_server_enabled: bool = False
-    http_server_host: str = "127.0.0.1"
-    http_server_allowed_hosts: str = ""  # own key, as a bookie's
-    http_server_port: int = 8080  # 0: any free port
-    cluster_name: str = ""  # own key: label of all series
-
-    # --- log
-    log_level: str = "INFO"
-    log_format: str = "text"  # own key: "json"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.http_server_port <= 65_535:
-            raise AutoRecoverySettingsError(f"httpServerPort={self.http_server_port}: not a port")
-        if self.log_level not in _LOG_LEVELS or self.log_format not in ("text", "json"):
-            raise AutoRecoverySettingsError(
-                f"logLevel={self.log_level}, logFormat={self.log_format}"
-            )
         if self.replication_workers < 0 or (
             not self.replication_workers and not self.auditor_enabled
         ):
@@ -139,9 +107,8 @@ class AutoRecoverySettings(AuthSettingsBase):
                 f"{str(self.auditor_enabled).lower()}: nothing to do"
             )
         try:
-            check_place(self.zone, self.upgrade_domain)
+            self.check_process()
             self._check_times()
-            host_names(self.http_server_allowed_hosts)
             self.auditor(), self.replication(), self.placement(), self.tls()
         except AutoRecoverySettingsError:
             raise
@@ -267,10 +234,7 @@ class AutoRecoverySettings(AuthSettingsBase):
             add_timeout_s=self.client_timeout_in_seconds,
             call_timeout_s=self.client_timeout_in_seconds,
             entry_bytes_max=self.netty_max_frame_size_bytes,
-            token=token_setting(
-                self.bookkeeper_client_authentication_plugin,
-                self.bookkeeper_client_authentication_parameters,
-            ),
+            token=self.client_token(),
         )
 
     def authenticator(self) -> BookieAuthenticator | None:
@@ -295,12 +259,7 @@ class AutoRecoverySettings(AuthSettingsBase):
 KEYS: Final = SettingsParser(
     AutoRecoverySettings,
     {
-        # Other names of the same things: Pulsar's, and older ones of BookKeeper.
-        "metadataStoreUrl": "metadata_service_uri",
-        "zkServers": "metadata_service_uri",
-        "zooKeeperServers": "metadata_service_uri",
-        "zooKeeperSessionTimeoutMillis": "zk_timeout",
-        "metadataStoreSessionTimeoutMillis": "zk_timeout",
+        **ALIASES,
         # The broker's names: the same lines may stand in both files.
         **{
             f"bookkeeper_{name}": name

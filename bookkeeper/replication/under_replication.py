@@ -479,10 +479,6 @@ class UnderReplicationStore:
             raise ValueError(f"not a delay in seconds: {seconds}")
         await self._store.put(self._delay, f"{seconds:g}".encode())
 
-    def watch_lost_bookie_delay(self, on_change: Callable[[], None]) -> Watch:
-        """Calls ``on_change`` when the delay may have been set, also to the value it had."""
-        return self._watch(self._delay, lambda _: on_change(), on_change)
-
     async def check_time_ms(self, name: str) -> int | None:
         """When the periodic check ``name`` last ended; None: never."""
         found = await self._store.get(self._check_path(name))

@@ -20,6 +20,8 @@ from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
 from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import LedgerMetadataError
+from magnetar.bookkeeper.replication.cluster_watch import read_zones
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
 from magnetar.bookkeeper.replication.ledger_repair import (
@@ -28,13 +30,12 @@ from magnetar.bookkeeper.replication.ledger_repair import (
     RepairResult,
     RepairStatus,
 )
+from magnetar.bookkeeper.replication.metrics import ReplicationMetrics
 from magnetar.bookkeeper.replication.registrations import read_registered, read_start
-from magnetar.bookkeeper.replication.replication_throttle import ReplicationThrottle
-from magnetar.bookkeeper.replication.replicator import Replicator
-from magnetar.bookkeeper.replication.suspended_bookies import read_suspended_bookies
+from magnetar.bookkeeper.replication.replicator import ReplicationThrottle, Replicator
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
 from magnetar.bookkeeper.replication.zone_store import ZoneStore
+from magnetar.bookkeeper.replication.zones import ZonePhase
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH
 from magnetar.metadata.errors import MetadataError, StoreClosedError
 from magnetar.metadata.item_errors import ItemErrors
@@ -132,11 +133,6 @@ class ReplicationWorker:
         self._switch_task: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._watches: list[Watch] = []
-
-    @property
-    def is_paused(self) -> bool:
-        """Auto-recovery is switched off, as far as this worker knows."""
-        return self._paused
 
     def _is_stopped(self) -> bool:
         return self._paused
@@ -349,3 +345,24 @@ class ReplicationWorker:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+_HELD = (ZonePhase.DOWN, ZonePhase.HELD)
+
+
+async def read_suspended_bookies(store: MetadataStore) -> frozenset[str]:
+    """Of all zones that are held, as an auditor stored it; one small read while there is none.
+    Those whose zone can't be read may be in one.
+
+    Raises:
+        MetadataError: the store can't tell.
+    """
+    try:
+        phases = await ZoneStore(store).read()
+    except LedgerMetadataError:  # its next writer mends it
+        return frozenset()
+    held = {name for name, phase in phases.items() if phase in _HELD}
+    if not held:
+        return frozenset()
+    zones = await read_zones(store)
+    return frozenset(bookie for bookie, zone in zones.items() if zone in held or not zone)

@@ -4,7 +4,7 @@ Paths are relative to the file system's root and use "/". Every call that makes 
 durable carries the name of its *sync point* ("journal.group", "entry-log.data"): the power-loss
 test turns single sync points into no-ops and shows that each one is needed.
 
-``os_file_system.py`` talks to the kernel, ``memory_file_system.py`` loses unsynced
+``os_file_system.py`` talks to the kernel, ``tests/memory_file_system.py`` loses unsynced
 bytes in a crash. Failures are ``OSError``; after a failed sync the unsynced bytes may be
 lost although a repeated sync reports success (Linux), so callers must never retry one.
 """

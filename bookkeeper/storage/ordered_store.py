@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -56,12 +56,3 @@ def iterate(
     while page := store.range(first, end, page_items):
         yield from page
         first = page[-1][0] + b"\0"
-
-
-def last_in(store: OrderedStore, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-    """The item with the greatest key in ``first <= key < end``."""
-    found = store.floor(end)
-    if found is not None and found[0] == end:
-        items: Iterable[tuple[bytes, bytes]] = store.range(first, end)
-        return max(items, default=None)
-    return found if found is not None and found[0] >= first else None

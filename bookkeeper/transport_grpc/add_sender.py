@@ -22,9 +22,9 @@ import grpc
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.transport import AddRequest
-from magnetar.bookkeeper.transport_grpc.add_connection import AddConnectionOffer
-from magnetar.bookkeeper.transport_grpc.add_connection_client import (
+from magnetar.bookkeeper.transport_grpc.add_connection import (
     AddConnectionListener,
+    AddConnectionOffer,
     ClientAddConnection,
 )
 from magnetar.bookkeeper.transport_grpc.add_frames import (

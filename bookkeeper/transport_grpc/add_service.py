@@ -18,9 +18,10 @@ from typing import Any, Protocol, cast
 import grpc
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.transport import AddRequest, BookieClient
-from magnetar.bookkeeper.transport_grpc.add_connection import AddConnectionOffer
-from magnetar.bookkeeper.transport_grpc.add_connection_server import (
+from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport_grpc.add_connection import (
+    AddConnectionOffer,
     AddConnectionServer,
     ServerAddConnection,
 )

@@ -6,26 +6,30 @@ others are messages of ``bookkeeper/proto/bookie.proto``.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
+from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from magnetar.bookkeeper.bookie.read_only_client import ReaderCheck, ReadOnlyBookieClient
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.entry_prefixes import PIECE_BYTES_MAX, read_cut
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.bookkeeper.proto import bookie_pb2 as pb
-from magnetar.bookkeeper.transport import BookieClient, LacReply
-from magnetar.bookkeeper.transport_grpc.add_connection import ADD_CONNECTION_HEADER
-from magnetar.bookkeeper.transport_grpc.add_connection_server import AddConnectionServer
+from magnetar.bookkeeper.transport import LacReply, ReadRequest
+from magnetar.bookkeeper.transport_grpc.add_connection import (
+    ADD_CONNECTION_HEADER,
+    AddConnectionServer,
+)
 from magnetar.bookkeeper.transport_grpc.add_service import AddService
 from magnetar.bookkeeper.transport_grpc.auth_interceptor import AuthInterceptor
-from magnetar.bookkeeper.transport_grpc.byte_semaphore import ByteSemaphore
 from magnetar.bookkeeper.transport_grpc.config import (
     BOOKIE_ID_HEADER,
     INSTANCE_HEADER,
@@ -34,7 +38,6 @@ from magnetar.bookkeeper.transport_grpc.config import (
 )
 from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.read_frames import (
-    ReadRequest,
     decode_read_request,
     encode_heads_reply,
     encode_read_reply,
@@ -306,23 +309,10 @@ class BookieServer:
 
 async def _read_and_encode(bookie: BookieClient, request: ReadRequest) -> bytes:
     """The reply's frame; what it was made of is free again."""
-    bytes_max, stripe = min(request.bytes_max, _REPLY_BYTES_MAX), request.stripe
-    wanted = (request.ledger_id, request.first, request.count_max)
+    request.bytes_max = min(request.bytes_max, _REPLY_BYTES_MAX)
     if request.head_bytes is not None:
-        found = await read_cut(
-            partial(bookie.read_entries, creator=request.creator),
-            *(*wanted, request.head_bytes),
-            stripe=stripe,
-            bytes_max=bytes_max,
-        )
-        return encode_heads_reply(found)
-    reply = await bookie.read_entries(
-        *(*wanted, bytes_max),
-        fence=request.fence,
-        master_key=request.master_key,
-        stripe=stripe,
-        creator=request.creator,
-    )
+        return encode_heads_reply(await read_cut(bookie.read_entries, request))
+    reply = await bookie.read_entries(request)
     return encode_read_reply(reply.code, reply.first, reply.packets)
 
 
@@ -334,3 +324,86 @@ def _encode_lac(reply: LacReply) -> bytes:
         explicit_lac=reply.explicit_lac,
         next_packet=None if following is None else bytes(following),
     ).SerializeToString()
+
+
+class ByteSemaphore:
+    """Lets callers in as long as the sum of their bytes is below ``bytes_max``.
+
+    One caller is always let in, whatever its size, so nobody waits for ever.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.used = 0
+        self._bytes_max = bytes_max
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def acquire(self, size: int) -> None:
+        """Wait for room; ``release(size)`` must follow."""
+        if not self._waiting and self._fits(size):
+            self.used += size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # let in and cancelled in the same tick
+                self.release(size)
+            else:
+                self._let_in()
+            raise
+
+    def grow(self, size: int) -> None:
+        """Charge ``size`` more than was asked for, or give back what wasn't needed (< 0)."""
+        self.used += size
+        if size < 0:
+            self._let_in()
+
+    def release(self, size: int) -> None:
+        self.grow(-size)
+
+    def _fits(self, size: int) -> bool:
+        return self.used == 0 or self.used + size <= self._bytes_max
+
+    def _let_in(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            size, turn = waiting[0]
+            if not turn.done():
+                if not self._fits(size):
+                    return
+                self.used += size
+                turn.set_result(None)
+            waiting.popleft()
+
+
+ReaderCheckOfRole: TypeAlias = "Callable[[str], ReaderCheck]"
+
+
+class ReadOnlyServer(BookieServer):
+    """As its base, of a bookie that nobody can write to by it (``ReadOnlyBookieClient``).
+
+    Args:
+        gate, reader_check_of: who a caller is, and what that role may read; None: everybody,
+        everything.
+    """
+
+    def __init__(
+        self,
+        bookie_id: str,
+        config: TransportConfig,
+        credentials: grpc.ServerCredentials | None = None,
+        authenticator: BookieAuthenticator | None = None,
+        reader_check_of: ReaderCheckOfRole | None = None,
+    ) -> None:
+        assert (authenticator is None) is (reader_check_of is None)
+        super().__init__(bookie_id, config, credentials, authenticator)
+        self._reader_check_of = reader_check_of
+
+    async def _called(self, context: Any) -> BookieClient:
+        bookie = await super()._called(context)
+        if self._reader_check_of is None or self._admissions is None:
+            return ReadOnlyBookieClient(bookie)
+        return ReadOnlyBookieClient(
+            bookie, self._reader_check_of(await self._admissions.role(context))
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from struct import Struct, unpack_from
 from struct import pack as struct_pack
 from typing import Final
@@ -11,7 +10,13 @@ from typing import Final
 from crc32c import crc32c
 
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
-from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe, TruncatedReply
+from magnetar.bookkeeper.transport import (
+    ALL_ENTRIES,
+    ReadReply,
+    ReadRequest,
+    Stripe,
+    TruncatedReply,
+)
 from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 #: ledger u64, first entry u64, count u32, bytes u32, flags u8; what the flag says and the master
@@ -32,21 +37,6 @@ _MORE_BYTES: Final = {0: 0, FLAG_FENCE: 0, FLAG_HEADS: CUT.size, FLAG_STRIPE: ST
 _U32_MAX: Final = (1 << 32) - 1
 
 
-@dataclass(slots=True)
-class ReadRequest:
-    """Arguments of ``BookieClient.read_entries``; with ``head_bytes``: of ``read_heads``."""
-
-    ledger_id: int
-    first: int
-    count_max: int
-    bytes_max: int
-    fence: bool
-    master_key: bytes
-    stripe: Stripe = ALL_ENTRIES
-    head_bytes: int | None = None  # neither this nor another stripe with a fence
-    creator: int = 0
-
-
 def encode_read_request(request: ReadRequest) -> bytes:
     """Limits above what 32 bits hold are cut to that."""
     stripe, flags, more = request.stripe, FLAG_FENCE if request.fence else 0, b""
@@ -64,7 +54,7 @@ def encode_read_request(request: ReadRequest) -> bytes:
         request.ledger_id,
         request.first,
         min(request.count_max, _U32_MAX),
-        min(request.bytes_max, _U32_MAX),
+        min(max(0, request.bytes_max), _U32_MAX),
         flags,
     )
     return b"".join((fixed, more, request.master_key))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import grpc
@@ -18,7 +18,8 @@ from google.protobuf.message import DecodeError, Message
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.auth.token_source import TokenSource
-from magnetar.bookkeeper.entry_prefixes import are_of, is_request, to_heads
+from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.entry_prefixes import are_of, to_heads
 from magnetar.bookkeeper.errors import (
     BadRequestError,
     BookieUnavailableError,
@@ -28,20 +29,17 @@ from magnetar.bookkeeper.errors import (
 from magnetar.bookkeeper.proto import bookie_pb2 as pb
 from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
-    HEADS_BYTES_MAX,
     AddRequest,
     BookieStatus,
     EntryPrefixesReply,
     LacReply,
     ReadReply,
-    Stripe,
+    ReadRequest,
 )
 from magnetar.bookkeeper.transport_grpc.add_connection import (
     ADD_CONNECTION_HEADER,
-    AddConnectionOffer,
-)
-from magnetar.bookkeeper.transport_grpc.add_connection_client import (
     AddConnectionListener,
+    AddConnectionOffer,
     ClientAddConnection,
 )
 from magnetar.bookkeeper.transport_grpc.add_sender import (
@@ -61,7 +59,6 @@ from magnetar.bookkeeper.transport_grpc.config import (
 )
 from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.read_frames import (
-    ReadRequest,
     decode_heads_reply,
     decode_read_reply,
     encode_read_request,
@@ -148,7 +145,7 @@ def _open_channel(
     return grpc.aio.secure_channel(target, credentials, options=options)
 
 
-class RemoteBookieClient:
+class RemoteBookieClient(BookieClient):
     """One bookie over gRPC; connects when it is first needed and again after failures.
 
     Args:
@@ -216,34 +213,21 @@ class RemoteBookieClient:
         self._drop_link()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    # ---- BookieClient
+    # ---- what is asked of the bookie
 
     def add_entries(self, request: AddRequest) -> None:
         self._adds.add(request)
 
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        *,
-        fence: bool = False,
-        master_key: bytes = b"",
-        stripe: Stripe = ALL_ENTRIES,
-        creator: int = 0,
-    ) -> ReadReply:
-        if first < 0 or count_max < 1 or not (stripe.is_legal and stripe.has(first)):
-            return ReadReply(codes.BAD_REQUEST, first, [])
-        request = ReadRequest(
-            ledger_id, first, count_max, max(0, bytes_max), fence, master_key, stripe
-        )
-        request.creator = creator
+    async def read_entries(self, request: ReadRequest) -> ReadReply:
+        if not request.is_legal:
+            return ReadReply(codes.BAD_REQUEST, request.first, [])
+        request = replace(request)
         reply = await self._read_entries(request)
+        stripe, first = request.stripe, request.first
         if reply.code == codes.BAD_REQUEST and stripe.width < stripe.cycle:
             # A bookie from before there were stripes: what is in a row it does give.
             request.stripe = ALL_ENTRIES
-            request.count_max = stripe.run_end(first, first + count_max) - first
+            request.count_max = stripe.run_end(first, first + request.count_max) - first
             return await self._read_entries(request)
         return reply
 
@@ -261,37 +245,16 @@ class RemoteBookieClient:
             return ReadReply(codes.UNAVAILABLE, first, [])
         return reply
 
-    async def read_heads(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        head_bytes: int,
-        *,
-        stripe: Stripe = ALL_ENTRIES,
-        bytes_max: int = HEADS_BYTES_MAX,
-        creator: int = 0,
-    ) -> EntryPrefixesReply:
+    async def read_heads(self, request: ReadRequest) -> EntryPrefixesReply:
         """See ``BookieClient.read_heads``.
 
         The bookie checks digests. Here ledger and entry id of each packet are checked, and the
         digest of the whole reply. A bookie from before there were heads answers BAD_REQUEST.
         """
-        if not is_request(first, count_max, head_bytes, stripe):
+        first, head_bytes = request.first, request.head_bytes
+        if not request.is_legal or head_bytes is None:
             return EntryPrefixesReply(codes.BAD_REQUEST, first, [], [])
-        request = ReadRequest(
-            *(
-                ledger_id,
-                first,
-                count_max,
-                max(0, bytes_max),
-                False,
-                b"",
-                stripe,
-                head_bytes,
-                creator,
-            )
-        )
+        request = replace(request)
         try:
             frame = await self._read(request)
             reply = decode_heads_reply(frame, head_bytes)
@@ -303,8 +266,8 @@ class RemoteBookieClient:
         if (
             reply.first != first
             or (reply.code == codes.OK) != bool(reply.packets)
-            or len(reply.packets) > count_max
-            or not are_of(reply, ledger_id, stripe)
+            or len(reply.packets) > request.count_max
+            or not are_of(reply, request.ledger_id, request.stripe)
         ):
             _log.error("bookie %s: a reply to another read", self._bookie_id)
             return EntryPrefixesReply(codes.UNAVAILABLE, first, [], [])

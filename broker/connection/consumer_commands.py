@@ -499,7 +499,7 @@ async def _fill_last(subscription: PersistentSubscription, last: pb.MessageIdDat
             last.ledgerId, last.entryId = batch.ledger_id, batch.first
             last.batch_index = head.message_count - 1 if head.flags & FLAG_BATCH else -1
             return
-        position = ledger.previous_position(position)
+        position = ledger.offsets.previous_position(position)
 
 
 def on_consumer_stats(connection: Connection, command: pb.CommandConsumerStats) -> None:
@@ -524,7 +524,7 @@ def on_consumer_stats(connection: Connection, command: pb.CommandConsumerStats) 
     reply.type = SUB_TYPE_NAMES[subscription.sub_type or 0]
     reply.msgRateExpired = 0.0
     if isinstance(subscription, PersistentSubscription):
-        reply.msgBacklog = subscription.cursor.backlog
+        reply.msgBacklog = subscription.cursor.state.backlog
     connection.send(base)
 
 

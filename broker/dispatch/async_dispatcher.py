@@ -60,7 +60,7 @@ class AsyncDispatcher:
         self._now_ms, self._deliver, self._notify_active = now_ms, deliver, notify_active
         self._label = label
         self._limiter = limiter
-        self._ack_set_of = cursor.batch_ack_set if ack_sets else None
+        self._ack_set_of = cursor.state.batch_ack_set if ack_sets else None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._closed = False
@@ -113,7 +113,7 @@ class AsyncDispatcher:
         while self._reading is None and (request := core.next_read()) is not None:
             position = request.position
             if position is None:
-                position = self._cursor.first_unacked()
+                position = self._cursor.state.first_unacked()
             if self._limiter is not None and position <= ledger.last_confirmed:
                 admitted = self._limiter.admit(self, self._go_on, position, core.per_entry)
                 if admitted is None:
@@ -150,7 +150,7 @@ class AsyncDispatcher:
         logger.warning(text, self._label)
 
     def _dispatch(self, request: DispatchReadRequest, batch: EntryBatch) -> int:
-        acked = self._cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))
+        acked = self._cursor.state.acked_in(batch.ledger_id, batch.first, len(batch.heads))
         self._core.on_entries(request, batch, acked, self._ack_set_of, self._now_ms())
         # A batch of nothing but acknowledged entries costs time as well: it must count.
         return max(self._perform(), 64 * len(batch.heads))

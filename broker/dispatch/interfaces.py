@@ -29,13 +29,20 @@ class EntrySource(Protocol):
     ) -> EntryBatch | None: ...
 
 
-class CursorView(Protocol):
-    """The reading face of a cursor, and the one write dispatch makes: acking what it skips."""
+class AckStateView(Protocol):
+    """What dispatch asks of a cursor's state."""
 
-    def ack(self, positions: Sequence[Position]) -> None: ...
     def acked_in(self, ledger_id: int, first: int, count: int) -> list[int] | None: ...
     def batch_ack_set(self, position: Position) -> list[int] | None: ...
     def first_unacked(self) -> Position: ...
+
+
+class CursorView(Protocol):
+    """A cursor's state, and the one write dispatch makes: acking what it skips."""
+
+    @property
+    def state(self) -> AckStateView: ...
+    def ack(self, positions: Sequence[Position]) -> None: ...
 
 
 class DispatchLimiter(Protocol):

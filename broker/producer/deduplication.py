@@ -123,7 +123,7 @@ class Deduplication:
                 if ledger.is_undecided:  # since before there was de-duplication
                     self._seek_end()
                 cursor = await ledger.open_cursor(DEDUPLICATION_CURSOR, LATEST)
-                for name, sequence_id in cursor.properties.items():
+                for name, sequence_id in cursor.state.properties.items():
                     self._ids.stored(name, sequence_id)
                 # Entries stored meanwhile are noted as they are stored.
                 await self._replay(cursor.mark_delete, ledger.last_confirmed)
@@ -135,7 +135,7 @@ class Deduplication:
 
     async def _replay(self, after: Position, upto: Position) -> None:
         ledger = self._topic.ledger
-        position, count = ledger.next_position(after), 0
+        position, count = ledger.offsets.next_position(after), 0
         while position <= upto:
             if (run := await ledger.read(position, _REPLAY_ENTRIES, _REPLAY_BYTES)) is None:
                 break
@@ -143,7 +143,7 @@ class Deduplication:
                 self._replay_entry(head, bytes(body))
             count += len(run)
             self._note((run.ledger_id, run.last), len(run))
-            position = ledger.next_position((run.ledger_id, run.last))
+            position = ledger.offsets.next_position((run.ledger_id, run.last))
             await asyncio.sleep(0)
         if count:
             logger.info("%s: read %d entries for de-duplication", self._topic.name, count)

@@ -150,7 +150,7 @@ class BackgroundTasks:
                     if (
                         not isinstance(subscription, PersistentSubscription)
                         or subscription.fenced
-                        or subscription.cursor.backlog == 0
+                        or subscription.cursor.state.backlog == 0
                     ):
                         continue
                     with each.item(f"{topic.name} {subscription.name}"):
@@ -250,6 +250,6 @@ def _in_use(topic: Topic) -> bool:
         return bool(topic.subscriptions)
     return any(
         subscription.consumers
-        or (subscription.cursor is not None and subscription.cursor.backlog > 0)
+        or (subscription.cursor is not None and subscription.cursor.state.backlog > 0)
         for subscription in topic.subscriptions.values()
     )

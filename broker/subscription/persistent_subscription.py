@@ -110,7 +110,7 @@ class PersistentSubscription(Subscription):
         self._rate = SubscriptionRate(topic, name)
         self._batch_acks = config.acknowledgment_at_batch_index_level_enabled
         self.properties = dict(cursor.cursor_properties)
-        self.marked_replicated = _REPLICATED in cursor.properties
+        self.marked_replicated = _REPLICATED in cursor.state.properties
         self._core: SingleActiveDispatcher | SharedDispatcher | None = None
         self._dispatcher: AsyncDispatcher | None = None
         self._terminated = topic.terminated
@@ -142,7 +142,9 @@ class PersistentSubscription(Subscription):
                 self.name,
             )
         wanted = {
-            name: value for name, value in self.cursor.properties.items() if name != _REPLICATED
+            name: value
+            for name, value in self.cursor.state.properties.items()
+            if name != _REPLICATED
         }
         self.marked_replicated = replicated  # what is acknowledged meanwhile must not remove it
         try:
@@ -200,7 +202,7 @@ class PersistentSubscription(Subscription):
 
     def _entries_from(self, position: Position) -> int:
         ledger = self.ledger
-        return ledger.entries_between((position[0], position[1] - 1), ledger.last_confirmed)
+        return ledger.offsets.entries_between((position[0], position[1] - 1), ledger.last_confirmed)
 
     def policies_changed(self) -> None:
         self._limits = dispatch_limits(self.topic.service.config, self.topic.policies)
@@ -344,7 +346,7 @@ class PersistentSubscription(Subscription):
             elif self._batch_acks:
                 self.cursor.ack_cumulative_batch(position, ack_set, on_durable)
             else:  # what comes before the batch is done, the batch itself stays whole
-                previous = self.ledger.previous_position(position)
+                previous = self.ledger.offsets.previous_position(position)
                 self.cursor.ack_cumulative(previous, properties, on_durable)
         except InvalidPositionError as error:  # beyond the end: a lying client
             if on_durable is not None:
@@ -378,7 +380,7 @@ class PersistentSubscription(Subscription):
         if isinstance(self._core, SharedDispatcher):
             if whole:
                 self._core.on_acked(consumer, (position,))
-            elif left := self.cursor.batch_messages_left(position):
+            elif left := self.cursor.state.batch_messages_left(position):
                 self._core.on_batch_acked(position, left)
         self._after_ack()
 
@@ -421,7 +423,7 @@ class PersistentSubscription(Subscription):
         self._tell_end()
 
     def _tell_end(self) -> None:
-        if self.cursor.backlog > 0:
+        if self.cursor.state.backlog > 0:
             return
         for consumer in self.consumers:
             if consumer not in self._told_end:
@@ -469,10 +471,7 @@ class PersistentSubscription(Subscription):
         self._begin_reset()
         try:
             before = await self._newest_before(publish_time_ms)
-            if before is None:
-                await self._move_cursor(self.ledger.first_position())
-            else:
-                await self._move_cursor(self.ledger.next_position(before))
+            await self._move_cursor(self.ledger.offsets.next_position(before or EARLIEST))
         finally:
             self._end_reset()
 
@@ -486,10 +485,10 @@ class PersistentSubscription(Subscription):
         """First existing entry at or after ``position``; past the end: the next to be written."""
         ledger = self.ledger
         if position >= LATEST or position > ledger.last_confirmed:
-            return ledger.next_position(ledger.last_confirmed)
+            return ledger.offsets.next_position(ledger.last_confirmed)
         if position <= EARLIEST:
-            return ledger.first_position()
-        return ledger.next_position((position[0], position[1] - 1))
+            return ledger.offsets.first_position()
+        return ledger.offsets.next_position((position[0], position[1] - 1))
 
     def _begin_reset(self) -> None:
         if self.fenced or self._opened is not None:
@@ -534,17 +533,17 @@ class PersistentSubscription(Subscription):
         position = min(position, self.ledger.last_confirmed)
         if position <= self.cursor.mark_delete:
             return 0
-        before, acked_ms = self.cursor.backlog, self.last_acked_ms
+        before, acked_ms = self.cursor.state.backlog, self.last_acked_ms
         self.acknowledge_cumulative(None, position)
         self.last_acked_ms = acked_ms  # nobody used it
-        return before - self.cursor.backlog
+        return before - self.cursor.state.backlog
 
     def skip_messages(self, count: int) -> int:
         """Acknowledge the ``count`` oldest unacknowledged entries; answers how many there were."""
-        before = self.cursor.backlog
+        before = self.cursor.state.backlog
         if count > 0 and (target := self._nth_unacked(count)) is not None:
             self.acknowledge_cumulative(None, target)
-        return before - self.cursor.backlog
+        return before - self.cursor.state.backlog
 
     def clear_backlog(self) -> None:
         """Acknowledge everything that is there now."""
@@ -553,7 +552,7 @@ class PersistentSubscription(Subscription):
 
     async def peek(self, number: int) -> EntryBatch | None:
         """The ``number``-th unacknowledged entry (from 1) as a batch of one; None: not so many."""
-        if number < 1 or number > self.cursor.backlog:
+        if number < 1 or number > self.cursor.state.backlog:
             return None
         target = self._nth_unacked(number)
         return await self.ledger.read(target, 1, _PEEK_BYTES_MAX) if target is not None else None
@@ -564,13 +563,13 @@ class PersistentSubscription(Subscription):
         position, left = cursor.mark_delete, number
         last, found = ledger.last_confirmed, None
         while left > 0 and position < last:
-            ledger_id, first = ledger.next_position(position)
-            end = min(ledger.position_after(position, left), last)
+            ledger_id, first = ledger.offsets.next_position(position)
+            end = min(ledger.offsets.position_after(position, left), last)
             if end[0] != ledger_id:  # stay in one ledger: its last entry
-                end = ledger.previous_position((ledger_id + 1, -1))
+                end = ledger.offsets.previous_position((ledger_id + 1, -1))
             if end < (ledger_id, first):
                 break
-            acked = cursor.acked_in(ledger_id, first, end[1] - first + 1)
+            acked = cursor.state.acked_in(ledger_id, first, end[1] - first + 1)
             left -= end[1] - first + 1 - len(acked or ())
             position = found = (ledger_id, end[1])
         return found
@@ -580,7 +579,7 @@ class PersistentSubscription(Subscription):
     def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
         stats = self.common_stats(with_consumers=with_consumers)
         cursor, core = self.cursor, self._core
-        backlog = cursor.backlog
+        backlog = cursor.state.backlog
         delayed = 0
         if isinstance(core, SharedDispatcher):
             delayed = core.delayed.count
@@ -602,8 +601,8 @@ class PersistentSubscription(Subscription):
         stats["msgRateExpired"] = self._expiry_rate.rates[0]
         stats["lastExpireTimestamp"] = self.last_expire_ms
         stats["lastMarkDeleteAdvancedTimestamp"] = self._moved_ms
-        stats["nonContiguousDeletedMessagesRanges"] = cursor.range_count
-        stats["nonContiguousDeletedMessagesRangesSerializedSize"] = cursor.bitmap_bytes
+        stats["nonContiguousDeletedMessagesRanges"] = cursor.state.range_count
+        stats["nonContiguousDeletedMessagesRangesSerializedSize"] = cursor.state.bitmap_bytes
         stats.update(self._rate.events)
         return stats
 
@@ -631,7 +630,7 @@ class PersistentSubscription(Subscription):
         """What its dispatcher reads next; without consumers the first unacknowledged entry."""
         core = self._core
         position = None if core is None else core.read_position
-        return self.cursor.first_unacked() if position is None else position
+        return self.cursor.state.first_unacked() if position is None else position
 
     @property
     def reading(self) -> DispatchReadRequest | None:

@@ -8,6 +8,7 @@ from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.broker.subscription.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.subscription.subscription_base import Subscription
+from magnetar.managed_ledger.position import EARLIEST
 
 if TYPE_CHECKING:
     from magnetar.broker.subscription.consumer import SubscribeRequest
@@ -43,7 +44,7 @@ async def start_position(ledger: ManagedLedger, request: SubscribeRequest, now_m
         before = await ledger.find_newest(
             lambda head, _: parse_header(head).publish_time_ms < since_ms
         )
-        return ledger.first_position() if before is None else ledger.next_position(before)
+        return ledger.offsets.next_position(before or EARLIEST)
     start = request.start_position
     if request.durable or start is None or start > ledger.last_confirmed:
         return request.initial_position

@@ -16,6 +16,7 @@ from magnetar.broker.errors import PersistenceError, SubscriptionFencedError
 from magnetar.broker.protocol.entry_header import FLAG_MARKER, parse_header
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
 from magnetar.managed_ledger.errors import CursorClosedError, ManagedLedgerError
+from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
@@ -63,13 +64,13 @@ async def expire_older(subscription: PersistentSubscription, seconds: int) -> bo
         False when it wasn't begun, by Pulsar's rule: there is no backlog, or so little that
         connected consumers will work it off and even its oldest entry isn't due.
     """
-    backlog = subscription.cursor.backlog
+    backlog = subscription.cursor.state.backlog
     if not backlog:
         return False
     due_ms = subscription.now_ms() - seconds * 1000
     if subscription.consumers and backlog < _EXPIRY_BACKLOG_MIN:
         first = await _done(
-            subscription, subscription.ledger.read(subscription.cursor.first_unacked(), 1, 1)
+            subscription, subscription.ledger.read(subscription.cursor.state.first_unacked(), 1, 1)
         )
         if first is None or parse_header(first.heads[0]).publish_time_ms >= due_ms:
             return False
@@ -110,7 +111,7 @@ class BacklogAnalysis:
 
     def add(self, batch: EntryBatch, cursor: Cursor, entries_max: int) -> None:
         """Count the unacknowledged entries of a batch, up to ``entries_max`` in all."""
-        acked = cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))
+        acked = cursor.state.acked_in(batch.ledger_id, batch.first, len(batch.heads))
         done = frozenset(acked or ())
         for index, raw in enumerate(batch.heads):
             if batch.first + index in done:
@@ -126,7 +127,7 @@ class BacklogAnalysis:
             if head.flags & FLAG_MARKER:
                 self.markers += 1
             else:
-                left = cursor.batch_ack_set(position)
+                left = cursor.state.batch_ack_set(position)
                 self.messages += remaining_messages(left) if left else head.message_count
 
 
@@ -148,7 +149,7 @@ async def analyze_backlog(
     cursor, ledger = subscription.cursor, subscription.ledger
     metrics = BacklogAnalysis()
     deadline_ms = subscription.now_ms() + time_max_ms
-    position = cursor.first_unacked() if start is None else max(start, cursor.first_unacked())
+    position = max(start or EARLIEST, cursor.state.first_unacked())
     while not metrics.aborted:
         batch = await _done(subscription, ledger.read(position, _SCAN_ENTRIES, _SCAN_BYTES))
         if batch is None:

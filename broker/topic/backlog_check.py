@@ -81,9 +81,9 @@ class BacklogCheck:
     def _oldest_position(self) -> tuple[Position, str] | None:
         return min(
             (
-                (each.cursor.first_unacked(), each.name)
+                (each.cursor.state.first_unacked(), each.name)
                 for each in self._durable()
-                if each.cursor.backlog
+                if each.cursor.state.backlog
             ),
             default=None,
         )

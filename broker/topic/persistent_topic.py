@@ -473,7 +473,7 @@ class PersistentTopic(Topic):
 
     @property
     def holds_entries(self) -> bool:
-        return self.ledger.entry_count > 0
+        return self.ledger.offsets.entry_count > 0
 
     # --- statistics
 

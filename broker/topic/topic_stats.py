@@ -120,7 +120,7 @@ async def add_earliest_times(topic: PersistentTopic, stats: dict[str, Any]) -> N
         subscription = topic.subscriptions.get(name)
         if subscription is None or subscription.cursor is None or not metrics["msgBacklog"]:
             continue
-        batch = await topic.ledger.read(subscription.cursor.first_unacked(), 1, 1)
+        batch = await topic.ledger.read(subscription.cursor.state.first_unacked(), 1, 1)
         if batch is not None:
             time_ms = parse_header(batch.heads[0]).publish_time_ms
             metrics["earliestMsgPublishTimeInBacklog"] = time_ms

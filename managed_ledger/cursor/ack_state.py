@@ -46,13 +46,12 @@ _ADOPTED_SETS: Final = 16 << 10
 
 
 class LedgerPositions(Protocol):
-    """What the state asks of its log; a part of
-    `magnetar.managed_ledger.managed_ledger_view.ManagedLedgerView`."""
+    """What the state asks of its log: a part of `managed_ledger_info.LedgerOffsets`."""
 
     @property
     def last_confirmed(self) -> Position: ...
 
-    def ledger_entries(self, ledger_id: int) -> int | None: ...
+    def entries(self, ledger_id: int) -> int | None: ...
 
     def next_position(self, position: Position) -> Position: ...
 
@@ -153,7 +152,8 @@ class _WideSets:
 
 
 class AckState:
-    """Acknowledged positions of one cursor.
+    """Acknowledged positions of one cursor. One object, because every method keeps, or relies on,
+    the invariants between its bitmaps, batch sets and mark-delete.
 
     Invariants, after every call: all ids in ``_acked`` are above mark_delete and exist in the log;
     the entry after mark_delete isn't in it; no bitmap and no dict of sets is empty; an entry with a
@@ -533,7 +533,7 @@ class AckState:
     def _range_above(self, ledger_id: int) -> tuple[int, int]:
         """Entries that a ledger has above mark-delete, of those that a bitmap holds: first, end."""
         marked_ledger, marked = self.mark_delete
-        confirmed = self._log.ledger_entries(ledger_id)
+        confirmed = self._log.entries(ledger_id)
         if confirmed is None or ledger_id < marked_ledger:
             return ENTRY_END, 0
         return marked + 1 if ledger_id == marked_ledger else 0, min(confirmed, ENTRY_END)
@@ -542,7 +542,7 @@ class AckState:
 
     def _ack_entries(self, ledger_id: int, entries: list[int]) -> bool:
         """``entries``: not empty."""
-        confirmed = self._log.ledger_entries(ledger_id)
+        confirmed = self._log.entries(ledger_id)
         marked_ledger, marked = self.mark_delete
         if confirmed is None or ledger_id < marked_ledger:
             return False
@@ -643,7 +643,7 @@ class AckState:
             _drop(self._batch_sets, marked_ledger, passed)
 
     def _exists(self, position: Position) -> bool:
-        confirmed = self._log.ledger_entries(position[0])
+        confirmed = self._log.entries(position[0])
         return confirmed is not None and 0 <= position[1] < min(confirmed, ENTRY_END)
 
     def _existing(self, position: Position) -> Position:
@@ -653,7 +653,7 @@ class AckState:
                 f"{format_position(position)} is beyond the last confirmed entry "
                 f"{format_position(self._log.last_confirmed)}"
             )
-        confirmed = self._log.ledger_entries(position[0])
+        confirmed = self._log.entries(position[0])
         if confirmed is not None and position[1] < confirmed:
             return position
         return self._log.previous_position(position)

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from pyroaring import BitMap
 
-from magnetar.managed_ledger.cursor.packed_bitmaps import (
+from magnetar.managed_ledger.cursor.packed_sections import (
     ARRAY_IDS_MAX,
     WORK_OF_PIECE,
     PackedBitmaps,

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger.cursor.ack_state import AckState
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
-from magnetar.managed_ledger.cursor.cursor_recovery import recover_state
+from magnetar.managed_ledger.cursor.cursor_ledger import recover_state
 from magnetar.managed_ledger.cursor.cursor_store import CursorNode, CursorStore
 from magnetar.managed_ledger.cursor.cursor_writer import CursorWriter
 from magnetar.managed_ledger.cursor.errors import (
@@ -40,7 +40,15 @@ CursorBusyError.
 
 
 class Cursor:
-    """Made by `load_or_create_cursor` and `create_non_durable_cursor` only."""
+    """Made by `load_or_create_cursor` and `create_non_durable_cursor` only.
+
+    Attributes:
+        durable: it has a stored form.
+        state: what is acknowledged; others only ask it.
+
+    One object, because every operation is an order of the same three: the state, the write under
+    way, and who waits for it.
+    """
 
     __slots__ = (
         "_durable_mark_delete",
@@ -52,7 +60,6 @@ class Cursor:
         "_next_write_s",
         "_refusal",
         "_reset_target",
-        "_state",
         "_task",
         "_timer",
         "_view",
@@ -60,6 +67,7 @@ class Cursor:
         "_writer",
         "durable",
         "name",
+        "state",
     )
 
     def __init__(
@@ -68,7 +76,7 @@ class Cursor:
         self.name = name
         self.durable = writer is not None
         self._view = ledger
-        self._state = state
+        self.state = state
         self._writer = writer
         self._refusal: ManagedLedgerError | None = None  # why no acknowledgement is taken
         self._is_busy = False  # a write is under way
@@ -89,27 +97,15 @@ class Cursor:
     @property
     def mark_delete(self) -> Position:
         """Everything up to and including it is acknowledged."""
-        return self._state.mark_delete
+        return self.state.mark_delete
 
     @property
     def durable_mark_delete(self) -> Position:
         """What trimming must go by: no crash takes the cursor back behind it."""
         if self._writer is None:
-            return self._state.mark_delete
+            return self.state.mark_delete
         position = self._durable_mark_delete
         return position if self._reset_target is None else min(position, self._reset_target)
-
-    @property
-    def generation(self) -> int:
-        """Grows with every reset: what was read before must not be delivered after."""
-        return self._state.generation
-
-    @property
-    def properties(self) -> dict[str, int]:
-        """Of the position: those of the last cumulative acknowledgement that brought any, or of
-        `set_properties`.
-        """
-        return self._state.properties
 
     @property
     def cursor_properties(self) -> Mapping[str, str]:
@@ -122,26 +118,6 @@ class Cursor:
         return 0 if self._writer is None else self._writer.node.last_active_ms
 
     @property
-    def backlog(self) -> int:
-        """Confirmed entries that aren't acknowledged as a whole."""
-        return self._state.backlog
-
-    @property
-    def acked_above(self) -> int:
-        """Acknowledged entries above mark-delete."""
-        return self._state.acked_above
-
-    @property
-    def range_count(self) -> int:
-        """Runs of acknowledged entries above mark-delete."""
-        return self._state.range_count
-
-    @property
-    def bitmap_bytes(self) -> int:
-        """Memory of what is acknowledged above mark-delete."""
-        return self._state.bitmap_bytes
-
-    @property
     def ledger_position(self) -> Position:
         """Cursor ledger and its last entry; (-1, -1) while the metadata node holds the position."""
         return (-1, -1) if self._writer is None else self._writer.ledger_position
@@ -151,32 +127,10 @@ class Cursor:
         """Since when positions go where they go: to this cursor ledger, or to the node."""
         return 0 if self._writer is None else self._writer.ledger_since_ms
 
-    def ranges(self, ranges_max: int) -> list[tuple[Position, Position]]:
-        """The first runs of acknowledged entries above mark-delete, as (before first, last)."""
-        return self._state.ranges(ranges_max)
-
     @property
     def is_closed(self) -> bool:
         """Closed, deleted or lost to another owner."""
         return self._refusal is not None and not isinstance(self._refusal, CursorBusyError)
-
-    def is_acked(self, position: Position) -> bool:
-        return self._state.is_acked(position)
-
-    def acked_in(self, ledger_id: int, first: int, count: int) -> list[int] | None:
-        """Acknowledged ids of a run of entries; None when there are none."""
-        return self._state.acked_in(ledger_id, first, count)
-
-    def batch_ack_set(self, position: Position) -> list[int] | None:
-        """Words of the indexes left of a partly acknowledged batch (bit set: unacknowledged)."""
-        return self._state.batch_ack_set(position)
-
-    def batch_messages_left(self, position: Position) -> int:
-        """How many indexes are left of a partly acknowledged batch; 0 when it isn't one."""
-        return self._state.batch_messages_left(position)
-
-    def first_unacked(self) -> Position:
-        return self._state.first_unacked()
 
     # -- acknowledgements ------------------------------------------------------------------------
 
@@ -184,7 +138,7 @@ class Cursor:
         """Whole entries, in any order; unknown and acknowledged ones are ignored."""
         if self._refusal is not None:
             self._refuse(on_durable)
-        elif self._state.ack(positions) or on_durable is not None:
+        elif self.state.ack(positions) or on_durable is not None:
             self._write_soon(on_durable)
 
     def ack_cumulative(
@@ -203,7 +157,7 @@ class Cursor:
         """
         if self._refusal is not None:
             self._refuse(on_durable)
-        elif self._state.ack_cumulative(position, properties) or on_durable is not None:
+        elif self.state.ack_cumulative(position, properties) or on_durable is not None:
             self._write_soon(on_durable)
 
     def ack_batch(
@@ -219,9 +173,9 @@ class Cursor:
         """
         if self._refusal is not None:
             self._refuse(on_durable)
-        elif self._state.ack_batch(position, ack_set) or on_durable is not None:
+        elif self.state.ack_batch(position, ack_set) or on_durable is not None:
             self._write_soon(on_durable)
-        return self._state.is_acked(position)
+        return self.state.is_acked(position)
 
     def ack_cumulative_batch(
         self, position: Position, ack_set: Sequence[int], on_durable: AckDone | None = None
@@ -233,12 +187,12 @@ class Cursor:
         """
         if self._refusal is not None:
             self._refuse(on_durable)
-        elif self._state.ack_cumulative_batch(position, ack_set) or on_durable is not None:
+        elif self.state.ack_cumulative_batch(position, ack_set) or on_durable is not None:
             self._write_soon(on_durable)
 
     def advance_to(self, mark_delete: Position) -> None:
         """The log was trimmed or truncated up to there; never moves back."""
-        if self._refusal is None and self._state.advance_to(mark_delete):
+        if self._refusal is None and self.state.advance_to(mark_delete):
             self._write_soon(None)
 
     # -- operations ------------------------------------------------------------------------------
@@ -265,7 +219,7 @@ class Cursor:
         """
         if self._refusal is not None:
             raise self._refusal
-        image = self._state.image_for_reset(position, ack_set, properties)
+        image = self.state.image_for_reset(position, ack_set, properties)
         self._refusal = CursorBusyError(f"cursor {self.name} is being reset")
         self._reset_target = image.mark_delete  # trimming must leave the target alone from now on
         try:
@@ -284,7 +238,7 @@ class Cursor:
         try:
             if self._writer is not None:
                 await self._writer.persist_image(image)
-            self._state.adopt(image)
+            self.state.adopt(image)
         except BaseException as error:
             self._must_write = self.durable
             self._finish(error)
@@ -303,7 +257,7 @@ class Cursor:
         """
         if self._refusal is not None:
             raise self._refusal
-        self._state.set_properties(properties)
+        self.state.set_properties(properties)
         await self.flush()
 
     async def set_cursor_properties(self, properties: Mapping[str, str], now_ms: int = 0) -> None:
@@ -404,7 +358,7 @@ class Cursor:
 
     @property
     def _is_changed(self) -> bool:
-        return self._must_write or self._state.is_changed
+        return self._must_write or self.state.is_changed
 
     def _refuse(self, on_durable: AckDone | None) -> None:
         if on_durable is not None:
@@ -502,7 +456,7 @@ class Cursor:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        if self._waiting or (write_again and self._state.is_changed):
+        if self._waiting or (write_again and self.state.is_changed):
             self._write_soon(None)
 
     def _answer(self, error: BaseException | None) -> None:
@@ -581,7 +535,7 @@ def create_non_durable_cursor(
     ledger: ManagedLedgerView, name: str, mark_delete: Position
 ) -> Cursor:
     """A cursor in memory only: for readers. Doesn't hold back trimming."""
-    return Cursor(ledger, name, AckState(ledger, mark_delete), None)
+    return Cursor(ledger, name, AckState(ledger.offsets, mark_delete), None)
 
 
 async def delete_cursor(ledger: ManagedLedgerView, name: str) -> None:
@@ -595,7 +549,7 @@ async def delete_cursor(ledger: ManagedLedgerView, name: str) -> None:
     store = _store_of(ledger, name)
     node = await store.read()
     if node is not None:
-        state = AckState(ledger, node.mark_delete)
+        state = AckState(ledger.offsets, node.mark_delete)
         await CursorWriter(ledger, name, state, store, node).delete()
 
 

@@ -22,10 +22,15 @@ from pyroaring import BitMap
 from magnetar.managed_ledger.cursor.acked_sections import acked_bodies
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.errors import CursorFormatError
-from magnetar.managed_ledger.cursor.packed_bitmaps import size_in, unpack_bitmaps
-from magnetar.managed_ledger.cursor.packed_runs import runs_in, unpack_runs
-from magnetar.managed_ledger.cursor.packed_sets import Piece as SetPiece
-from magnetar.managed_ledger.cursor.packed_sets import pack_sets, sets_in, unpack_sets
+from magnetar.managed_ledger.cursor.packed_sections import Piece as SetPiece
+from magnetar.managed_ledger.cursor.packed_sections import (
+    pack_sets,
+    rows_in,
+    size_in,
+    unpack_bitmaps,
+    unpack_runs,
+    unpack_sets,
+)
 from magnetar.managed_ledger.position import Position
 
 MAGIC: Final = 0xC5
@@ -169,9 +174,9 @@ def work_of(section: bytes) -> int:
         containers, rows = size_in(section, _SECTION.size)
         return _WORK_OF_CONTAINER * containers + rows
     if section[0] == _PACKED_BATCH_SETS:
-        return _WORK_OF_SET * sets_in(section, _SECTION.size)
+        return _WORK_OF_SET * rows_in(section, _SECTION.size)
     if section[0] == _RUNS:
-        return 8 * runs_in(section, _SECTION.size)
+        return 8 * rows_in(section, _SECTION.size)
     return len(section)
 
 

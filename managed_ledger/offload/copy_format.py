@@ -27,7 +27,6 @@ _INDEX_MAGIC: Final = b"MgtIndex"
 _BLOCK_HEAD: Final = Struct(">4sHHQQ16sI")
 """Magic, format, 0, ledger, first entry, UUID, number of the block; its CRC32C follows."""
 _DIGEST: Final = Struct(">I")
-BLOCK_HEAD_BYTES: Final = _BLOCK_HEAD.size + _DIGEST.size
 RECORD_HEAD: Final = Struct(">IIQ")
 """Bytes of the entry, CRC32C, entry id; the entry follows."""
 _DIGESTED: Final = Struct(">QQI")

@@ -9,13 +9,19 @@ owner deletes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.client.ledger_reader import EntryRun
+from magnetar.bookkeeper.errors import (
+    BookieTooManyRequestsError,
+    LedgerError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+)
 from magnetar.managed_ledger.empty import NOTHING
 from magnetar.managed_ledger.errors import (
     InvalidPositionError,
@@ -40,7 +46,6 @@ from magnetar.managed_ledger.offload.policy import (
     ledgers_to_copy,
     ledgers_to_release,
 )
-from magnetar.managed_ledger.offload.tiered_reader import TieredReader
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.metadata.errors import MetadataError
 
@@ -217,7 +222,7 @@ class OffloadPath:
         self._offloader(log.config.offload.driver)
         ledgers = log.lists.info.ledgers
         at_end = bool(ledgers) and position == (ledgers[-1].ledger_id, 0)
-        if not log.is_valid(position) and not at_end:
+        if not log.offsets.is_valid(position) and not at_end:
             raise InvalidPositionError("Invalid position for offload")
         while True:
             written = log.retained_from()[1]
@@ -444,3 +449,41 @@ def _in_state(
     for ledger in chain(packed, info.ledgers.tail):
         if ledger.offload is not None and ledger.offload.state is state:
             yield ledger
+
+
+_DENIALS = (NoSuchEntryError, NoSuchLedgerError)
+
+
+class TieredReader:
+    """See ``EntryReader``; opens a copy when it is first needed."""
+
+    def __init__(
+        self, ledger_id: int, openers: Sequence[Callable[[], Awaitable[EntryReader]]]
+    ) -> None:
+        """Args:
+        openers: of the copies, the preferred one first.
+        """
+        self._ledger_id = ledger_id
+        self._openers = openers
+        self._readers: list[EntryReader | None] = [None] * len(openers)
+
+    async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:
+        """See ``EntryReader``. Raises the preferred copy's error if none has it; but never
+        "no such entry" where the other one couldn't be asked.
+        """
+        failure: LedgerError | MetadataError | None = None
+        for place, opener in enumerate(self._openers):
+            try:
+                reader = self._readers[place]
+                if reader is None:
+                    reader = self._readers[place] = await opener()
+                return await reader.read(first, last, bytes_max, head_bytes)
+            except BookieTooManyRequestsError:
+                raise  # says nothing about the copy
+            except (LedgerError, MetadataError) as error:
+                logger.warning("ledger %d: entry %d: %s", self._ledger_id, first, error)
+                self._readers[place] = None
+                if failure is None or isinstance(failure, _DENIALS):
+                    failure = error
+        assert failure is not None, "there is at least one copy"
+        raise failure

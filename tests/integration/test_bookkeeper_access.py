@@ -19,6 +19,7 @@ from magnetar.bookkeeper.auth.bookie_authenticator import AuthSettings, BookieAu
 from magnetar.bookkeeper.auth.errors import CredentialsError
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.bookkeeper.transport_grpc import config
 from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
 from magnetar.bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, TransportConfig
@@ -139,7 +140,7 @@ async def test_a_refusal_never_means_that_there_is_no_entry(tmp_path: Path) -> N
     network = Network(tmp_path, authenticator=authenticator(), client_token=token(secret=OTHER))
     await network.start("b0")
     client = network.remote("b0")
-    assert (await client.read_entries(1, 0, 1, 1000)).code == codes.UNAVAILABLE
+    assert (await client.read_entries(ReadRequest(1, 0, 1, 1000))).code == codes.UNAVAILABLE
     assert (await client.read_lac(1, fence=True)).code == codes.UNAVAILABLE
     assert await client.write_lac(1, 0, master_key=b"") == codes.UNAVAILABLE
     assert await add(client, 1, 0) == codes.UNAVAILABLE
@@ -266,7 +267,7 @@ async def test_certificates_name_a_role(tmp_path: Path, name: str) -> None:
     client = network.remote("b0")
     if name == "broker":
         assert await add(client, 1, 0) == codes.OK
-        assert (await client.read_entries(1, 0, 1, 1000)).code == codes.OK
+        assert (await client.read_entries(ReadRequest(1, 0, 1, 1000))).code == codes.OK
         assert (await client.info()).bookie_id == "b0"
     else:
         assert await add(client, 1, 0) == codes.UNAVAILABLE

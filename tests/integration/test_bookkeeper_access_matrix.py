@@ -27,9 +27,10 @@ from magnetar.bookkeeper.proto import bookie_pb2 as pb
 from magnetar.bookkeeper.replication import process as recoveries
 from magnetar.bookkeeper.replication.process import AutoRecoveryPart
 from magnetar.bookkeeper.replication.settings import AutoRecoverySettings
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
 from magnetar.bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, TransportConfig
-from magnetar.bookkeeper.transport_grpc.read_frames import ReadRequest, encode_read_request
+from magnetar.bookkeeper.transport_grpc.read_frames import encode_read_request
 from tests.certificates import Authority, Pair
 from tests.integration.bookkeeper_network import eventually
 from tests.zookeeper_process import ZooKeeperProcess

@@ -14,7 +14,6 @@ import pytest
 from magnetar.bookkeeper import codes, packet
 from magnetar.bookkeeper.bookie import cookie as cookies
 from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.client.ledger_store import ledger_path
 from magnetar.bookkeeper.errors import (
@@ -26,13 +25,13 @@ from magnetar.bookkeeper.errors import (
 )
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
 from magnetar.bookkeeper.storage.lmdb_store import LmdbStore
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
-from magnetar.bookkeeper.transport import AddRequest, BookieClient
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, SMALL, Node, Registry, add, request
+from tests.memory_file_system import MemoryFileSystem
+from tests.memory_store import MemoryStore
 
 
 @pytest.fixture
@@ -47,14 +46,14 @@ async def test_entries_survive_a_restart(tmp_path: Path, store: MetadataStore) -
     bookie = await node.start()
     assert await add(bookie, 1, range(1000)) == codes.OK
     assert await add(bookie, 2, range(3), lambda i: b"%d" % i * 200_000) == codes.OK
-    reply = await bookie.read_entries(1, 10, 5, 1 << 20)
+    reply = await bookie.read_entries(ReadRequest(1, 10, 5, 1 << 20))
     assert [packet.decode_header(p).entry_id for p in reply.packets] == [10, 11, 12, 13, 14]
     await bookie.close()
     bookie = await node.start()
-    reply = await bookie.read_entries(1, 0, 2000, 1 << 20)
+    reply = await bookie.read_entries(ReadRequest(1, 0, 2000, 1 << 20))
     assert reply.code == codes.OK
     assert [bytes(p[40:]) for p in reply.packets] == [b"body %d" % i for i in range(1000)]
-    reply = await bookie.read_entries(2, 1, 10, 1)
+    reply = await bookie.read_entries(ReadRequest(2, 1, 10, 1))
     assert [bytes(p[40:]) for p in reply.packets] == [b"1" * 200_000]
     assert await bookie.list_entries(1) == [(0, 1000)]
     lac = await bookie.read_lac(1, fence=False)
@@ -67,7 +66,7 @@ async def test_a_fence_survives_a_restart(tmp_path: Path, store: MetadataStore) 
     node = Node(tmp_path / "b1", store)
     bookie = await node.start()
     assert await add(bookie, 1, range(3)) == codes.OK
-    reply = await bookie.read_entries(1, 0, 1, 1, fence=True, master_key=KEY)
+    reply = await bookie.read_entries(ReadRequest(1, 0, 1, 1, fence=True, master_key=KEY))
     assert reply.code == codes.OK
     assert await add(bookie, 1, range(3, 4)) == codes.FENCED
     assert await add(bookie, 1, range(3, 4), recovery=True) == codes.OK
@@ -86,17 +85,6 @@ async def test_a_second_process_is_locked_out(tmp_path: Path, store: MetadataSto
     await bookie.close()
 
 
-async def test_the_in_process_client_is_a_bookie_client(
-    tmp_path: Path, store: MetadataStore
-) -> None:
-    bookie = await Node(tmp_path / "b1", store).start()
-    client: BookieClient = InProcessBookieClient(bookie)
-    assert client.bookie_id == "b1"
-    assert (await client.read_entries(9, 0, 1, 1)).code == codes.NO_LEDGER
-    assert not (await client.info()).read_only
-    await bookie.close()
-
-
 async def test_flush_moves_entries_to_entry_logs_and_frees_the_journal(
     tmp_path: Path, store: MetadataStore
 ) -> None:
@@ -109,11 +97,11 @@ async def test_flush_moves_entries_to_entry_logs_and_frees_the_journal(
     assert bookie.storage.flushing is None
     ids: list[int] = []
     while len(ids) < 400:
-        reply = await bookie.read_entries(7, len(ids), 1000, 1 << 20)
+        reply = await bookie.read_entries(ReadRequest(7, len(ids), 1000, 1 << 20))
         assert reply.code == codes.OK
         ids += [packet.decode_header(p).entry_id for p in reply.packets]
     assert ids == list(range(400))
-    assert (await bookie.read_entries(7, 400, 1, 1)).code == codes.NO_ENTRY
+    assert (await bookie.read_entries(ReadRequest(7, 400, 1, 1))).code == codes.NO_ENTRY
     journals = sum(f.stat().st_size for f in (node.path / "journal").iterdir())
     assert journals <= 4 * SMALL.journal_segment_bytes
     await bookie.close()
@@ -139,7 +127,7 @@ async def test_entries_are_readable_before_they_are_durable(
     codes_seen: list[int] = []
     entries = request(1, range(2), lambda i: b"x", lambda _request, code: codes_seen.append(code))
     bookie.add_entries(entries)
-    reply = await bookie.read_entries(1, 0, 10, 1 << 20)
+    reply = await bookie.read_entries(ReadRequest(1, 0, 10, 1 << 20))
     assert len(reply.packets) == 2
     assert codes_seen == []
     await bookie.close()  # answers what it accepted
@@ -148,19 +136,19 @@ async def test_entries_are_readable_before_they_are_durable(
 
 async def test_negative_answers(tmp_path: Path, store: MetadataStore) -> None:
     bookie = await Node(tmp_path / "b1", store).start()
-    assert (await bookie.read_entries(5, 0, 1, 1)).code == codes.NO_LEDGER
+    assert (await bookie.read_entries(ReadRequest(5, 0, 1, 1))).code == codes.NO_LEDGER
     assert (await bookie.read_lac(5, fence=False)).code == codes.NO_LEDGER
     assert await bookie.list_entries(5) == []
     assert await add(bookie, 5, [3, 5, 6]) == codes.OK
-    assert (await bookie.read_entries(5, 4, 1, 1)).code == codes.NO_ENTRY
-    assert (await bookie.read_entries(5, 7, 1, 1)).code == codes.NO_ENTRY
-    assert (await bookie.read_entries(5, -1, 1, 1)).code == codes.BAD_REQUEST
+    assert (await bookie.read_entries(ReadRequest(5, 4, 1, 1))).code == codes.NO_ENTRY
+    assert (await bookie.read_entries(ReadRequest(5, 7, 1, 1))).code == codes.NO_ENTRY
+    assert (await bookie.read_entries(ReadRequest(5, -1, 1, 1))).code == codes.BAD_REQUEST
     await bookie.flush()
-    assert (await bookie.read_entries(5, 4, 1, 1)).code == codes.NO_ENTRY
+    assert (await bookie.read_entries(ReadRequest(5, 4, 1, 1))).code == codes.NO_ENTRY
     assert await bookie.list_entries(5) == [(3, 4), (5, 7)]
-    assert len((await bookie.read_entries(5, 5, 9, 999)).packets) == 2
+    assert len((await bookie.read_entries(ReadRequest(5, 5, 9, 999))).packets) == 2
     await bookie.close()
-    assert (await bookie.read_entries(5, 3, 1, 1)).code == codes.UNAVAILABLE
+    assert (await bookie.read_entries(ReadRequest(5, 3, 1, 1))).code == codes.UNAVAILABLE
     assert await add(bookie, 5, [9]) == codes.UNAVAILABLE
 
 
@@ -197,7 +185,7 @@ async def test_fencing_needs_the_password(tmp_path: Path, store: MetadataStore) 
     bookie = await Node(tmp_path / "b1", store).start()
     assert await add(bookie, 1, range(3)) == codes.OK
     wrong = b"k" * 20
-    reply = await bookie.read_entries(1, 0, 1, 1, fence=True, master_key=wrong)
+    reply = await bookie.read_entries(ReadRequest(1, 0, 1, 1, fence=True, master_key=wrong))
     assert (reply.code, reply.packets) == (codes.UNAUTHORIZED, [])
     assert (await bookie.read_lac(1, fence=True, master_key=wrong)).code == codes.UNAUTHORIZED
     assert await add(bookie, 1, range(3, 4)) == codes.OK  # not fenced
@@ -230,7 +218,7 @@ async def test_deleted_ledgers_give_their_bytes_back(tmp_path: Path, store: Meta
     collector = GarbageCollector(bookie, registry, now_s=lambda: 1000)
     report = await collector.collect()
     assert report.ledgers_dropped == 1
-    assert (await bookie.read_entries(1, 0, 1, 1)).code == codes.NO_LEDGER
+    assert (await bookie.read_entries(ReadRequest(1, 0, 1, 1))).code == codes.NO_LEDGER
     assert await add(bookie, 1, [500]) == codes.FENCED  # a late writer
     # A sparse log that is still the active one is compacted once a newer one is.
     assert await add(bookie, 2, range(120, 340), partial(fill, 20_000)) == codes.OK
@@ -239,11 +227,11 @@ async def test_deleted_ledgers_give_their_bytes_back(tmp_path: Path, store: Meta
     live = 340 * 20_000
     assert live < node.disk_bytes("entry-log") < live * 1.3
     for first in range(0, 340, 10):
-        assert len((await bookie.read_entries(2, first, 10, 1 << 20)).packets) == 10
+        assert len((await bookie.read_entries(ReadRequest(2, first, 10, 1 << 20))).packets) == 10
     await bookie.close()
     bookie = await node.start()
     assert await add(bookie, 1, [500]) == codes.FENCED
-    assert len((await bookie.read_entries(2, 335, 10, 1 << 20)).packets) == 5
+    assert len((await bookie.read_entries(ReadRequest(2, 335, 10, 1 << 20))).packets) == 5
     await bookie.close()
 
 
@@ -279,7 +267,7 @@ async def test_a_hint_frees_a_ledger_at_once(tmp_path: Path, store: MetadataStor
     collector.ledger_deleted_hint(2)  # a wrong hint
     await wait_for(lambda: 1 not in bookie.storage.ledgers)
     await collector.collect()
-    assert (await bookie.read_entries(2, 0, 9, 999)).code == codes.OK
+    assert (await bookie.read_entries(ReadRequest(2, 0, 9, 999))).code == codes.OK
     await collector.close()
     await bookie.close()
 
@@ -318,7 +306,7 @@ async def test_a_full_disk_makes_it_read_only_and_back(
     assert (await bookie.info()).read_only
     assert await add(bookie, 1, [10]) == codes.READ_ONLY
     assert await add(bookie, 1, [10], recovery=True) == codes.OK  # while the reserve lasts
-    assert len((await bookie.read_entries(1, 0, 10, 1 << 20)).packets) == 10
+    assert len((await bookie.read_entries(ReadRequest(1, 0, 10, 1 << 20))).packets) == 10
     await wait_for(lambda: bookie._disk_timer is not None)
     async with asyncio.timeout(30):
         while await store.children(READ_ONLY_PATH) != ["b1"]:  # noqa: ASYNC110 no event for it
@@ -343,12 +331,12 @@ async def test_a_flush_without_space_is_retried_when_there_is_some(
     fs.faults.error = errno.ENOSPC
     flushed = asyncio.ensure_future(bookie.flush())
     await wait_for(lambda: bookie.read_only)
-    assert len((await bookie.read_entries(1, 0, 10, 1 << 20)).packets) == 10
+    assert len((await bookie.read_entries(ReadRequest(1, 0, 10, 1 << 20))).packets) == 10
     assert not flushed.done()
     bookie._on_disk_timer()
     await flushed
     assert not bookie.read_only
-    assert len((await bookie.read_entries(1, 0, 10, 1 << 20)).packets) == 10
+    assert len((await bookie.read_entries(ReadRequest(1, 0, 10, 1 << 20))).packets) == 10
     await bookie.close()
 
 
@@ -374,14 +362,14 @@ async def test_a_full_index_on_a_disk_with_space_ends_with_a_restart(
     told = [each for each in caplog.messages if "no space to flush" in each]
     assert len(told) == 1
     assert "its map of 131072 bytes is full; a restart makes it larger" in told[0]
-    assert len((await bookie.read_entries(1, 0, 9, 1 << 20)).packets) == 1
+    assert len((await bookie.read_entries(ReadRequest(1, 0, 9, 1 << 20))).packets) == 1
     await bookie.close()
     with pytest.raises(BookieClosedError):
         await asyncio.wait_for(flushed, 60)  # it hung
     bookie = await node.start()
     await bookie.flush()
     for ledger_id in ledgers:
-        assert len((await bookie.read_entries(ledger_id, 0, 9, 1 << 20)).packets) == 1
+        assert len((await bookie.read_entries(ReadRequest(ledger_id, 0, 9, 1 << 20))).packets) == 1
     assert await add(bookie, 1, [1]) == codes.OK
     await bookie.close()
 
@@ -422,7 +410,7 @@ async def test_closing_on_a_full_disk_ends_and_the_journal_keeps_the_entries(
     fs.faults.error = errno.ENOSPC
     await asyncio.wait_for(bookie.close(), 30)
     bookie = await open_bookie(node.config, fs, store, index=index)
-    assert len((await bookie.read_entries(1, 0, 99, 1 << 20)).packets) == 10
+    assert len((await bookie.read_entries(ReadRequest(1, 0, 99, 1 << 20))).packets) == 10
     await bookie.close()
 
 
@@ -440,7 +428,7 @@ async def test_a_journal_without_space_waits_for_some(tmp_path: Path, store: Met
     bookie._on_disk_timer()
     assert await first == await second == codes.OK
     assert not bookie.read_only
-    assert len((await bookie.read_entries(1, 0, 99, 1 << 20)).packets) == 20
+    assert len((await bookie.read_entries(ReadRequest(1, 0, 99, 1 << 20))).packets) == 20
     await bookie.close()
 
 
@@ -459,7 +447,7 @@ async def test_closing_while_the_journal_has_no_space_answers_everybody(
     assert await large == codes.IO_ERROR
     fs.faults.space_bytes = 1 << 40
     bookie = await open_bookie(node.config, fs, store, index=index)
-    assert len((await bookie.read_entries(1, 0, 99, 1 << 20)).packets) == 10
+    assert len((await bookie.read_entries(ReadRequest(1, 0, 99, 1 << 20))).packets) == 10
     await bookie.close()
 
 
@@ -522,13 +510,15 @@ async def test_an_empty_disk_accepted_by_the_operator_is_in_limbo(
     empty = Node(tmp_path / "empty", store, accept_data_loss=True)
     for _ in range(2):  # and it stays so over a restart
         bookie = await empty.start()
-        assert (await bookie.read_entries(7, 0, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
+        assert (
+            await bookie.read_entries(ReadRequest(7, 0, 1, 1))
+        ).code == codes.UNKNOWN_LEDGER_STATE
         assert (await bookie.read_lac(7, fence=False)).code == codes.UNKNOWN_LEDGER_STATE
         with pytest.raises(UnknownLedgerStateError):
             await bookie.list_entries(7)
         # It may have forgotten a fence, and doesn't know.
         assert await add(bookie, 7, [3]) == codes.UNKNOWN_LEDGER_STATE
-        assert (await bookie.read_entries(8, 0, 1, 1)).code == codes.NO_LEDGER
+        assert (await bookie.read_entries(ReadRequest(8, 0, 1, 1))).code == codes.NO_LEDGER
         await bookie.close()
 
 
@@ -542,7 +532,7 @@ async def test_a_damaged_journal_is_refused_or_leads_to_limbo(
     await bookie.flush()
     assert await add(bookie, 7, range(3, 6)) == codes.OK
     assert await add(bookie, 7, range(6, 9)) == codes.OK
-    bookie._fail(RuntimeError("killed"))  # leaves without its last flush
+    bookie.give_up(RuntimeError("killed"))  # leaves without its last flush
     await bookie.close()
     segment = max((node.path / "journal").glob("*.journal"))
     data = bytearray(segment.read_bytes())
@@ -551,12 +541,16 @@ async def test_a_damaged_journal_is_refused_or_leads_to_limbo(
     with pytest.raises(CorruptFileError, match=segment.name):
         await node.start()
     bookie = await node.start(accept_data_loss=True)
-    assert len((await bookie.read_entries(7, 0, 9, 999)).packets) == 3  # positives are answered
-    assert len((await bookie.read_entries(7, 6, 9, 999)).packets) == 3  # behind the damage, too
-    assert (await bookie.read_entries(7, 3, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
+    assert (
+        len((await bookie.read_entries(ReadRequest(7, 0, 9, 999))).packets) == 3
+    )  # positives are answered
+    assert (
+        len((await bookie.read_entries(ReadRequest(7, 6, 9, 999))).packets) == 3
+    )  # behind the damage, too
+    assert (await bookie.read_entries(ReadRequest(7, 3, 1, 1))).code == codes.UNKNOWN_LEDGER_STATE
     assert await add(bookie, 7, range(3, 6), recovery=True) == codes.OK  # repair
     bookie.storage.clear_limbo(7, fenced=True)
-    assert (await bookie.read_entries(7, 9, 1, 1)).code == codes.NO_ENTRY
+    assert (await bookie.read_entries(ReadRequest(7, 9, 1, 1))).code == codes.NO_ENTRY
     await bookie.close()
 
 

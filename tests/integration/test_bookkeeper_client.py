@@ -11,7 +11,6 @@ import pytest
 
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import LedgerConfig
@@ -37,9 +36,8 @@ class Cluster:
             self.store, self.pool, RandomPlacement(rng), clock=lambda: 0, rng=rng
         )
 
-    def _connect(self, bookie_id: str) -> InProcessBookieClient | None:
-        bookie = self.bookies.get(bookie_id)
-        return None if bookie is None else InProcessBookieClient(bookie)
+    def _connect(self, bookie_id: str) -> Bookie | None:
+        return self.bookies.get(bookie_id)
 
     async def start(self, bookie_id: str) -> None:
         config = BookieConfig(bookie_id, self.directory / bookie_id, SMALL, disk_reserve_bytes=0)

@@ -15,8 +15,11 @@ from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import GarbageCollectionConfig
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
-from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from magnetar.bookkeeper.bookie.gc.metadata_freshness import COLLECTORS_PATH, MetadataFreshnessCheck
+from magnetar.bookkeeper.bookie.gc.garbage_collector import (
+    COLLECTORS_PATH,
+    GarbageCollector,
+    MetadataFreshnessCheck,
+)
 from magnetar.bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
 from magnetar.bookkeeper.bookie.http.admin_pages import AdminPages
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
@@ -29,11 +32,12 @@ from magnetar.bookkeeper.ledger_metadata import (
     replace_members,
 )
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, add
+from tests.memory_file_system import MemoryFileSystem
+from tests.memory_store import MemoryStore
 
 
 @pytest.fixture
@@ -82,7 +86,7 @@ async def test_minor_and_major_passes_take_their_share(
     assert log_bytes(bookie) < 0.6 * before
     assert bookie.metrics.compacted_logs_bytes == report.bytes_freed
     for first in range(0, 300, 10):
-        assert len((await bookie.read_entries(2, first, 10, 1 << 20)).packets) == 10
+        assert len((await bookie.read_entries(ReadRequest(2, first, 10, 1 << 20))).packets) == 10
     await bookie.close()
 
 
@@ -122,7 +126,7 @@ async def test_a_pass_keeps_to_its_rate_and_lets_hints_and_flushes_through(
     assert report.logs_removed > 0
     await wait_for(lambda: not collector.is_forced)
     assert bookie.metrics.compactions["forced"] == 1
-    assert len((await bookie.read_entries(2, 290, 10, 1 << 20)).packets) == 10
+    assert len((await bookie.read_entries(ReadRequest(2, 290, 10, 1 << 20))).packets) == 10
     await collector.close()
     await bookie.close()
 
@@ -162,7 +166,7 @@ async def test_a_pass_that_takes_too_long_ends_and_the_next_goes_on(
     compaction = bookie.metrics.last_compaction
     assert compaction is not None
     assert compaction.done
-    assert len((await bookie.read_entries(2, 290, 10, 1 << 20)).packets) == 10
+    assert len((await bookie.read_entries(ReadRequest(2, 290, 10, 1 << 20))).packets) == 10
     await bookie.close()
 
 
@@ -383,7 +387,7 @@ async def test_only_closed_ledgers_that_name_others_are_emptied(
     assert (await collector.empty_over_replicated()).ledgers_dropped == 1
     assert [i for i in held if bookie.storage.ledgers[i].last_entry < 0] == [moved]
     assert dropped == [moved], "who acknowledged early forgets it, too"
-    reply = await bookie.read_entries(moved, 0, 10, 1 << 20)
+    reply = await bookie.read_entries(ReadRequest(moved, 0, 10, 1 << 20))
     assert reply.packets == []
     assert await add(bookie, moved, [10]) == codes.FENCED, "a writer that was paused all the time"
     await lock.release()
@@ -394,7 +398,7 @@ async def test_only_closed_ledgers_that_name_others_are_emptied(
     assert await add(bookie, moved, range(10), recovery=True) == codes.OK
     await bookie.close()
     bookie = await node.start()
-    assert len((await bookie.read_entries(moved, 0, 10, 1 << 20)).packets) == 10
+    assert len((await bookie.read_entries(ReadRequest(moved, 0, 10, 1 << 20))).packets) == 10
     assert bookie.storage.stored_runs(repaired) == []
     assert await add(bookie, repaired, [10]) == codes.FENCED
     assert bookie.storage.ledgers[repaired].master_key == KEY
@@ -421,7 +425,7 @@ async def test_a_repair_between_the_look_and_the_lock_is_seen(
     known = Known("b1", ledgers, markers)
     collector = GarbageCollector(bookie, ledgers, over_replicated=known)
     assert (await collector.empty_over_replicated()).ledgers_dropped == 0
-    assert len((await bookie.read_entries(ledger_id, 0, 10, 1 << 20)).packets) == 10
+    assert len((await bookie.read_entries(ReadRequest(ledger_id, 0, 10, 1 << 20))).packets) == 10
     assert await markers.lock(ledger_id) is not None
     await bookie.close()
 
@@ -471,7 +475,9 @@ async def test_what_somebody_was_told_to_be_here_or_was_just_written_stays(
     collector = GarbageCollector(bookie, ledgers, over_replicated=known)
     assert (await collector.empty_over_replicated()).ledgers_dropped == 0
     for ledger_id in (listed, written):
-        assert len((await bookie.read_entries(ledger_id, 0, 10, 1 << 20)).packets) == 10
+        assert (
+            len((await bookie.read_entries(ReadRequest(ledger_id, 0, 10, 1 << 20))).packets) == 10
+        )
     # While a ledger is being emptied nobody may add to it, or count on what it has.
     await bookie.flush()
     assert bookie.storage.empty(written)

@@ -21,7 +21,7 @@ from magnetar.bookkeeper.bookie.re_adds import DuplicateCheck
 from magnetar.bookkeeper.client.ledger_store import ledger_path
 from magnetar.bookkeeper.errors import OtherCreatorError
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, encode_head
-from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.broker.http.metrics.bookie_metrics import add_bookie_metrics
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage
 from magnetar.metadata.embedded import EmbeddedMetadataStore
@@ -74,7 +74,7 @@ async def add(
 async def payloads(bookie: Bookie, count: int, creator: int = 0) -> list[bytes]:
     found: list[bytes] = []
     for entry_id in range(count):
-        reply = await bookie.read_entries(LEDGER, entry_id, 1, 1, creator=creator)
+        reply = await bookie.read_entries(ReadRequest(LEDGER, entry_id, 1, 1, creator=creator))
         found += [bytes(packet[PACKET_HEADER_BYTES + 4 :]) for packet in reply.packets]
     return found
 
@@ -86,13 +86,15 @@ async def assert_denied(bookie: Bookie, creator: int, code: int = codes.OTHER_CR
     assert await bookie.write_lac(LEDGER, 5, master_key=KEY, creator=creator) == code
     for fence in (False, True):
         read = await bookie.read_entries(
-            LEDGER, 0, 9, 999, fence=fence, master_key=KEY, creator=creator
+            ReadRequest(LEDGER, 0, 9, 999, fence=fence, master_key=KEY, creator=creator)
         )
         assert (read.code, read.packets) == (code, [])
         lac = await bookie.read_lac(LEDGER, fence=fence, master_key=KEY, creator=creator)
         assert (lac.code, lac.last_packet) == (code, None)
     assert (await bookie.wait_lac(LEDGER, 0, 30.0, creator=creator)).code == code
-    assert (await bookie.read_heads(LEDGER, 0, 9, 4, creator=creator)).code == code
+    assert (
+        await bookie.read_heads(ReadRequest(LEDGER, 0, 9, head_bytes=4, creator=creator))
+    ).code == code
     if code == codes.OTHER_CREATOR:
         with pytest.raises(OtherCreatorError, match="two ledgers share the id"):
             await bookie.list_entries(LEDGER, creator=creator)
@@ -107,7 +109,7 @@ async def test_a_ledger_is_its_creators_alone_over_restarts(
     await assert_denied(bookie, NEW)
     assert not bookie.storage.ledgers[LEDGER].fenced  # nobody else ends its writer
     assert await add(bookie, [3], OLD) == codes.OK
-    bookie._fail(RuntimeError("killed"))  # only the journal knows
+    bookie.give_up(RuntimeError("killed"))  # only the journal knows
     await bookie.close()
     bookie = await node.start()
     await assert_denied(bookie, NEW)
@@ -145,7 +147,7 @@ async def test_a_denial_holds_after_a_crash(tmp_path: Path, store: MetadataStore
     assert reply.code == codes.OTHER_CREATOR
     shutil.copytree(tmp_path / "b1", tmp_path / "copy", ignore=shutil.ignore_patterns("lock"))
     assert await adding == codes.OK
-    bookie._fail(RuntimeError("killed"))
+    bookie.give_up(RuntimeError("killed"))
     await bookie.close()
     bookie = await Node(tmp_path / "copy", store).start()
     assert await add(bookie, [0], NEW, theirs) == codes.OTHER_CREATOR
@@ -179,9 +181,9 @@ async def test_what_is_stored_stays(tmp_path: Path, store: MetadataStore, where:
     assert await payloads(bookie, 9) == before
     assert await add(bookie, range(1, 4), 0) == codes.OK  # once more
     assert await add(bookie, [3], 0, recovery=True, lac=3) == codes.OK  # by a recovery
-    (packet,) = (await bookie.read_entries(LEDGER, 3, 1, 1)).packets
+    (packet,) = (await bookie.read_entries(ReadRequest(LEDGER, 3, 1, 1))).packets
     assert decode_header(packet).lac == 3
-    bookie._fail(RuntimeError("killed"))
+    bookie.give_up(RuntimeError("killed"))
     await bookie.close()
     bookie = await node.start()
     assert await payloads(bookie, 9) == before
@@ -262,7 +264,7 @@ async def test_of_two_versions_in_a_journal_the_first_stays(
         await bookie.flush()
     bookie.storage.ledgers[LEDGER].last_entry = 0  # what makes it look
     assert await add(bookie, range(1, 6), 0, theirs) == codes.OK
-    bookie._fail(RuntimeError("killed"))
+    bookie.give_up(RuntimeError("killed"))
     await bookie.close()
     bookie = await node.start()
     expected = [*map(ours, range(4)), *map(theirs, range(4, 6))]
@@ -283,7 +285,7 @@ async def test_an_id_in_dispute_is_not_collected(
     if is_flushed:  # the index has the creator, and nothing of a dispute
         await bookie.flush()
     assert await add(bookie, [0], NEW, theirs) == codes.OTHER_CREATOR
-    bookie._fail(RuntimeError("killed"))
+    bookie.give_up(RuntimeError("killed"))
     await bookie.close()
     for _ in range(2):  # from the journal, from the index
         bookie = await node.start()

@@ -14,17 +14,17 @@ import pytest
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie import deferred_sync
 from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
-from magnetar.bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
-from magnetar.bookkeeper.transport import AddRequest, BookieClient
+from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, request
 from tests.integration.bookkeeper_network import eventually
+from tests.memory_file_system import FileSystemCall, MemoryFileSystem
+from tests.memory_store import MemoryStore
 
 LEDGER = 7
 
@@ -48,7 +48,7 @@ class Machine:
         self.bookie = await open_bookie(node.config, fs, node.store, index=self._index)
         fs.on_call = self._on_call
         if not self._remote:
-            self.client = InProcessBookieClient(self.bookie)
+            self.client = self.bookie
             return
         server = BookieServer("b1", TransportConfig())
         port = await server.listen("127.0.0.1", 0)
@@ -122,7 +122,7 @@ async def test_acknowledged_before_it_is_durable_and_readable_at_once(machine: M
     machine.stop_disk()
     async with asyncio.timeout(30):
         assert [await machine.add(first, 2) for first in (0, 2, 4)] == [codes.OK] * 3
-    reply = await machine.client.read_entries(LEDGER, 0, 10, 1 << 20)
+    reply = await machine.client.read_entries(ReadRequest(LEDGER, 0, 10, 1 << 20))
     assert [bytes(packet)[-len(body(n)) :] for n, packet in enumerate(reply.packets)] == [
         body(n) for n in range(6)
     ]

@@ -22,6 +22,7 @@ from magnetar.bookkeeper.errors import CookieMismatchError, DirectoryLockedError
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, encode
 from magnetar.bookkeeper.storage.file_system import FileSystem
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, SMALL, add
@@ -92,7 +93,7 @@ def _body(entry_id: int) -> bytes:
 
 async def check(bookie: Bookie, count: int) -> None:
     for entry_id in range(count):
-        reply = await bookie.read_entries(1, entry_id, 1, 1)
+        reply = await bookie.read_entries(ReadRequest(1, entry_id, 1, 1))
         assert reply.code == codes.OK
         assert bytes(reply.packets[0]).endswith(_body(entry_id))
 
@@ -147,7 +148,9 @@ async def test_several_journals_share_the_ledgers_and_may_become_more(
             answers = [add(bookie, ledger_id, [count + at]) for at in range(5)]
             assert await asyncio.gather(*answers) == [codes.OK] * 5
             held[ledger_id] = count + 5
-            fenced = await bookie.read_entries(100 + ledger_id, 0, 1, 1, fence=True, master_key=KEY)
+            fenced = await bookie.read_entries(
+                ReadRequest(100 + ledger_id, 0, 1, 1, fence=True, master_key=KEY)
+            )
             assert fenced.code == codes.NO_ENTRY
         for number in range(journals):
             home = tmp_path / ("one" if first is None and number == 0 else f"j{number}")
@@ -155,7 +158,7 @@ async def test_several_journals_share_the_ledgers_and_may_become_more(
             assert list((home / name).glob("*.journal"))
         assert len(bookie.storage.journals) == journals
         bookie._lock.release()  # no orderly end: the next start replays all journals
-        bookie._fail(OSError("as if the process had ended"))
+        bookie.give_up(OSError("as if the process had ended"))
         await bookie.close()
     with pytest.raises(CookieMismatchError, match="3"):
         await open_with_journals(tmp_path, store, 2, first)
@@ -242,7 +245,7 @@ async def test_a_lost_directory_that_was_accepted_leads_to_limbo(
     assert logs(tmp_path / "two")
     assert not logs(tmp_path / "one")
     assert await add(bookie, 2, range(3)) == codes.OK
-    bookie._fail(RuntimeError("killed"))  # those are in the journal only
+    bookie.give_up(RuntimeError("killed"))  # those are in the journal only
     await bookie.close()
     shutil.rmtree(tmp_path / lost)
     with pytest.raises(CookieMismatchError, match="is the right disk mounted"):
@@ -250,17 +253,17 @@ async def test_a_lost_directory_that_was_accepted_leads_to_limbo(
     shutil.rmtree(tmp_path / lost)
     bookie = await open_several(tmp_path, store, *places, disk, accept_data_loss=True)
     has_one, has_two = lost == "journal", lost == "two"
-    reply = await bookie.read_entries(1, 3, 1, 1)
+    reply = await bookie.read_entries(ReadRequest(1, 3, 1, 1))
     assert reply.code == (codes.OK if has_one else codes.UNKNOWN_LEDGER_STATE)
-    reply = await bookie.read_entries(2, 1, 1, 1)
+    reply = await bookie.read_entries(ReadRequest(2, 1, 1, 1))
     assert reply.code == (codes.OK if has_two else codes.UNKNOWN_LEDGER_STATE)
-    assert (await bookie.read_entries(1, 99, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
+    assert (await bookie.read_entries(ReadRequest(1, 99, 1, 1))).code == codes.UNKNOWN_LEDGER_STATE
     # A lost journal concerns everything, a lost entry log what was in it.
-    reply = await bookie.read_entries(2, 99, 1, 1)
+    reply = await bookie.read_entries(ReadRequest(2, 99, 1, 1))
     assert reply.code == (codes.NO_ENTRY if has_two else codes.UNKNOWN_LEDGER_STATE)
     await bookie.close()
     bookie = await open_several(tmp_path, store, *places, disk)  # it stays so, accepted or not
-    assert (await bookie.read_entries(1, 99, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
+    assert (await bookie.read_entries(ReadRequest(1, 99, 1, 1))).code == codes.UNKNOWN_LEDGER_STATE
     await bookie.close()
 
 

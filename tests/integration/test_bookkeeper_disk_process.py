@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
-from magnetar.bookkeeper.transport import AddRequest, BookieClient
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.metadata.factory import connect_store
@@ -113,7 +114,7 @@ async def test_an_idle_process_turns_read_only_and_back(
                 assert await add(client, 1) == codes.READ_ONLY
                 assert state("availableForHighPriorityWrites")
                 assert await add(client, 1, recovery=True) == codes.OK
-                assert len((await client.read_entries(1, 0, 9, 1 << 20)).packets) == 2
+                assert len((await client.read_entries(ReadRequest(1, 0, 9, 1 << 20))).packets) == 2
                 async with asyncio.timeout(60):
                     while not await store.children(READ_ONLY_PATH):  # noqa: ASYNC110
                         await asyncio.sleep(0.02)

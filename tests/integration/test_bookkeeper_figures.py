@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import Node, Registry, add
@@ -32,14 +33,14 @@ async def test_adds_groups_and_reads_are_counted(tmp_path: Path, store: Metadata
     assert metrics.journal_add.count == 103
     assert metrics.journal_bytes > metrics.added_bytes
     assert 1 <= metrics.journal_sync.count <= 103
-    reply = await bookie.read_entries(2, 0, 2, 1 << 20)
+    reply = await bookie.read_entries(ReadRequest(2, 0, 2, 1 << 20))
     assert (metrics.cached_reads, metrics.stored_reads) == (1, 0)
     assert (metrics.reads.count, metrics.read_entries) == (1, len(reply.packets))
     assert metrics.read_bytes == sum(map(len, reply.packets))
     await bookie.flush()
     assert (metrics.flush.count, metrics.flushed_entries) == (1, 103)
     assert 600_000 < metrics.flush_bytes.sum_ms <= metrics.added_bytes
-    assert (await bookie.read_entries(1, 0, 2, 1 << 20)).code == codes.OK
+    assert (await bookie.read_entries(ReadRequest(1, 0, 2, 1 << 20))).code == codes.OK
     assert (metrics.cached_reads, metrics.stored_reads, metrics.failed_reads) == (1, 1, 0)
     await bookie.close()
 

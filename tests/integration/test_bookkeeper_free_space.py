@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from magnetar.bookkeeper.client.free_space import FreeSpace
 from magnetar.bookkeeper.client.placement import PlacementConfig
-from magnetar.bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.client.pool_placement import FreeSpace, placement_for
 from tests.integration.bookkeeper_network import Network, eventually
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
 from magnetar.bookkeeper.bookie.read_only_client import ReadOnlyBookieClient
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
 from magnetar.bookkeeper.client.entry_prefix_reader import EntryPrefixReader
@@ -25,19 +25,18 @@ from magnetar.bookkeeper.entry_prefixes import PIECE_BYTES_MAX, READ_BYTES_MAX, 
 from magnetar.bookkeeper.errors import BadRequestError
 from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
-    BookieClient,
     EntryPrefixesReply,
+    ReadRequest,
     Stripe,
     TruncatedReply,
 )
 from magnetar.bookkeeper.transport_grpc import bookie_server
-from magnetar.bookkeeper.transport_grpc.byte_semaphore import ByteSemaphore
+from magnetar.bookkeeper.transport_grpc.bookie_server import ByteSemaphore
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.read_frames import (
     FLAG_FENCE,
     READ_REQUEST,
-    ReadRequest,
     decode_read_request,
 )
 from magnetar.metadata.factory import connect_store
@@ -101,7 +100,7 @@ async def test_both_clients_answer_the_same_from_memory_and_from_the_disk(
     ledger_id = (await write(network.client, LedgerConfig(1, 1, 1), sent, batch=100)).ledger_id
     (bookie_id,) = (await network.client.ledgers.require(ledger_id)).metadata.segment_of(0).bookies
     bookie = network.served[bookie_id].bookie
-    remote, local = network.remote(bookie_id), InProcessBookieClient(bookie)
+    remote, local = network.remote(bookie_id), bookie
     questions = [
         *((0, 3000, 4, ALL_ENTRIES), (2990, 100, 20, ALL_ENTRIES), (7, 5, 0, ALL_ENTRIES)),
         *((0, 3000, 4, Stripe(3, 2, 2)), (4, 10, 2000, Stripe(5, 4, 1))),
@@ -110,7 +109,9 @@ async def test_both_clients_answer_the_same_from_memory_and_from_the_disk(
 
     async def answers(client: BookieClient) -> list[EntryPrefixesReply]:
         return [
-            await client.read_heads(ledger_id, first, count, size, stripe=stripe)
+            await client.read_heads(
+                ReadRequest(ledger_id, first, count, head_bytes=size, stripe=stripe)
+            )
             for first, count, size, stripe in questions
         ]
 
@@ -126,9 +127,13 @@ async def test_both_clients_answer_the_same_from_memory_and_from_the_disk(
         assert found[4].heads == [b"head" + sent[n] for n in range(4, 54, 5)]
         assert all(set(reply.sizes) <= {1004} for reply in found)
         await bookie.flush()  # then once more, from the entry log
-    assert (await remote.read_heads(ledger_id + 1, 0, 1, 4)).code == codes.NO_LEDGER
+    assert (
+        await remote.read_heads(ReadRequest(ledger_id + 1, 0, 1, head_bytes=4))
+    ).code == codes.NO_LEDGER
     await network.stop(bookie_id)
-    assert (await remote.read_heads(ledger_id, 0, 1, 4)).code == codes.UNAVAILABLE
+    assert (
+        await remote.read_heads(ReadRequest(ledger_id, 0, 1, head_bytes=4))
+    ).code == codes.UNAVAILABLE
 
 
 async def test_a_request_reads_no_more_than_its_share(network: Network) -> None:
@@ -138,7 +143,9 @@ async def test_a_request_reads_no_more_than_its_share(network: Network) -> None:
     bookie = network.served[bookie_id].bookie
     await bookie.flush()
     before = bookie.metrics.read_bytes
-    reply = await network.remote(bookie_id).read_heads(ledger.ledger_id, 0, 150, 4)
+    reply = await network.remote(bookie_id).read_heads(
+        ReadRequest(ledger.ledger_id, 0, 150, head_bytes=4)
+    )
     assert reply.heads == [b"head"] * len(reply.heads)
     assert READ_BYTES_MAX <= bookie.metrics.read_bytes - before <= READ_BYTES_MAX + 100_040
     reader = heads_reader(network.client, ledger.reader())
@@ -166,7 +173,9 @@ async def test_readers_of_heads_wait_in_the_line_of_all_reads(network: Network) 
     limit = 4 * PIECE_BYTES_MAX  # two requests: each has a piece and up to 1 MiB of heads
     meter = network.served[bookie_id].server._reads = Meter(limit)
     remote = network.remote(bookie_id)
-    reads = [remote.read_heads(ledger.ledger_id, 0, 2000, 200) for _ in range(12)]
+    reads = [
+        remote.read_heads(ReadRequest(ledger.ledger_id, 0, 2000, head_bytes=200)) for _ in range(12)
+    ]
     for reply in await asyncio.gather(*reads):
         assert reply.heads == [(b"head" + body)[:200] for body in sent]
     assert 2 * PIECE_BYTES_MAX <= meter.peak <= limit
@@ -187,11 +196,14 @@ async def test_a_bookie_from_before_there_were_heads_refuses(
 
     monkeypatch.setattr(bookie_server, "decode_read_request", decode)
     client = network.remote(ledger.metadata.segment_of(0).bookies[0])
-    reply = await client.read_heads(ledger.ledger_id, 0, 1, 4)
+    reply = await client.read_heads(ReadRequest(ledger.ledger_id, 0, 1, head_bytes=4))
     assert (reply.code, reply.heads) == (codes.BAD_REQUEST, [])
     with pytest.raises(BadRequestError):
         await heads_reader(network.client, ledger.reader()).read(0, 20)
-    assert len((await client.read_entries(ledger.ledger_id, 0, 20, 1 << 20)).packets) == 20
+    assert (
+        len((await client.read_entries(ReadRequest(ledger.ledger_id, 0, 20, 1 << 20))).packets)
+        == 20
+    )
 
 
 async def test_heads_of_other_entries_are_not_believed(
@@ -205,9 +217,13 @@ async def test_heads_of_other_entries_are_not_believed(
         return reply
 
     client = network.remote(ledger.metadata.segment_of(0).bookies[0])
-    assert (await client.read_heads(ledger.ledger_id, 0, 5, 4)).code == codes.OK
+    assert (
+        await client.read_heads(ReadRequest(ledger.ledger_id, 0, 5, head_bytes=4))
+    ).code == codes.OK
     monkeypatch.setattr(bookie_server, "read_cut", swapped)
-    assert (await client.read_heads(ledger.ledger_id, 0, 5, 4)).code == codes.UNAVAILABLE
+    assert (
+        await client.read_heads(ReadRequest(ledger.ledger_id, 0, 5, head_bytes=4))
+    ).code == codes.UNAVAILABLE
 
 
 async def test_a_port_for_readers_gives_heads_of_their_ledgers_only(network: Network) -> None:
@@ -222,9 +238,9 @@ async def test_a_port_for_readers_gives_heads_of_their_ledgers_only(network: Net
     readers = ReadOnlyBookieClient(served.bookie, reader_check)
     served.server.serve(readers, await read_instance_id(network.store))
     for client in (network.remote(bookie_id), readers):
-        reply = await client.read_heads(own, 0, 5, HEAD_BYTES)
+        reply = await client.read_heads(ReadRequest(own, 0, 5, head_bytes=HEAD_BYTES))
         assert (reply.code, reply.heads) == (codes.OK, [b"head"] * 5)
-        reply = await client.read_heads(foreign, 0, 5, HEAD_BYTES)
+        reply = await client.read_heads(ReadRequest(foreign, 0, 5, head_bytes=HEAD_BYTES))
         assert (reply.code, reply.heads, reply.sizes) == (codes.UNAUTHORIZED, [], [])
 
 
@@ -295,7 +311,9 @@ class Processes:
         while code == codes.UNAVAILABLE:
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.05)
-            code = (await client.read_heads(ledger_id, first, 1, HEAD_BYTES)).code
+            code = (
+                await client.read_heads(ReadRequest(ledger_id, first, 1, head_bytes=HEAD_BYTES))
+            ).code
 
 
 @pytest.fixture(scope="module")
@@ -346,11 +364,15 @@ async def test_a_corrupt_entry_of_a_process_is_read_elsewhere(
         assert process.bookie_id == bookie_id
         await processes.reachable(bookie_id, ledger.ledger_id, slot)
         remote = processes.pool.client(bookie_id)
-        reply = await remote.read_heads(ledger.ledger_id, bad[0], 10, HEAD_BYTES)
+        reply = await remote.read_heads(
+            ReadRequest(ledger.ledger_id, bad[0], 10, head_bytes=HEAD_BYTES)
+        )
         assert (reply.code, reply.heads) == (codes.IO_ERROR, [])
         held = ALL_ENTRIES if write_quorum == 3 else Stripe(3, (slot - 1) % 3, 2)
         first = bad[1] - 3
-        reply = await remote.read_heads(ledger.ledger_id, first, 99, HEAD_BYTES, stripe=held)
+        reply = await remote.read_heads(
+            ReadRequest(ledger.ledger_id, first, 99, head_bytes=HEAD_BYTES, stripe=held)
+        )
         assert (reply.code, len(reply.heads)) == (codes.OK, held.count(first, bad[1]))
         for start in range(3):
             reader = heads_reader(client, ledger.reader())

@@ -15,7 +15,6 @@ from magnetar.bookkeeper import codes, packet
 from magnetar.bookkeeper.bookie.gc.compaction import Compaction, compact_steps
 from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
 from magnetar.bookkeeper.bookie.gc.garbage_scan import drop_steps
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
 from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
 from magnetar.bookkeeper.bookie.integrity.integrity_service import (
     IntegrityService,
@@ -32,7 +31,7 @@ from magnetar.bookkeeper.errors import LedgerRecoveryError, UnknownLedgerStateEr
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from tests.integration.bookie_node import Node, add
 from tests.integration.bookkeeper_network import Network, Served, eventually, read_all, write
@@ -57,7 +56,7 @@ class Cluster(Network):
         served = await super().start(bookie_id, port, **changes)
         connector = BookieConnector(self.store, self.transport)
         pool = BookiePool(self.store, connector.connect)
-        pool.use(InProcessBookieClient(served.bookie))
+        pool.use(served.bookie)
         await pool.start()
         self._pools[bookie_id] = pool, connector
         rng = random.Random(7)
@@ -102,7 +101,9 @@ class Cluster(Network):
         """The packets that a bookie answers with, one by one."""
         packets = []
         for entry_id in range(count):
-            reply = await self.served[bookie_id].bookie.read_entries(ledger_id, entry_id, 1, 1)
+            reply = await self.served[bookie_id].bookie.read_entries(
+                ReadRequest(ledger_id, entry_id, 1, 1)
+            )
             packets.append(bytes(reply.packets[0]) if reply.code == codes.OK else b"")
         return packets
 
@@ -162,9 +163,9 @@ async def test_a_read_that_meets_damage_is_an_error_and_repairs_it(cluster: Clus
     cluster.damage("b2", b"entry 0010")
     remote = cluster.remote("b2")
     cluster.integrity_services["b2"].start()
-    assert (await remote.read_entries(ledger_id, 10, 1, 1)).code == codes.IO_ERROR
+    assert (await remote.read_entries(ReadRequest(ledger_id, 10, 1, 1))).code == codes.IO_ERROR
     await eventually(lambda: cluster.integrity_services["b2"].metrics.repaired_entries == 1)
-    assert (await remote.read_entries(ledger_id, 10, 1, 1)).code == codes.OK
+    assert (await remote.read_entries(ReadRequest(ledger_id, 10, 1, 1))).code == codes.OK
 
 
 async def test_a_report_is_looked_into_and_believed_only_then(cluster: Cluster) -> None:
@@ -200,7 +201,7 @@ async def test_what_nobody_else_has_stays_an_error_and_is_tried_again(cluster: C
     assert (damage["ledger"], damage["firstEntry"]) == (ledger.ledger_id, 2)
     assert damage["lastEntry"] == 2
     assert "no other copy" in damage["whyNotRepaired"]
-    reply = await cluster.remote(bookie_id).read_entries(ledger.ledger_id, 2, 1, 1)
+    reply = await cluster.remote(bookie_id).read_entries(ReadRequest(ledger.ledger_id, 2, 1, 1))
     assert reply.code == codes.IO_ERROR
 
 
@@ -236,7 +237,7 @@ async def test_a_corrupt_copy_is_not_taken_and_its_bookie_is_told(cluster: Clust
         cluster.integrity_services[bookie_id].start()
     cluster.integrity_services["b0"].scrubber.request()
     await eventually(lambda: cluster.integrity_services["b0"].metrics.repaired_entries == 1)
-    reply = await cluster.remote("b1").read_entries(ledger_id, 21, 1, 1)
+    reply = await cluster.remote("b1").read_entries(ReadRequest(ledger_id, 21, 1, 1))
     assert reply.code in (codes.OK, codes.IO_ERROR)
     await eventually(lambda: cluster.integrity_services["b1"].metrics.repaired_entries == 1)
     for bookie_id in ("b0", "b1"):
@@ -291,21 +292,23 @@ async def test_an_empty_disk_denies_nothing_and_is_filled_again(cluster: Cluster
     await cluster.wipe("b0")
     remote = cluster.served["b0"].bookie
     for id_ in (ledger_id, striped.ledger_id):
-        assert (await remote.read_entries(id_, 0, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
+        assert (
+            await remote.read_entries(ReadRequest(id_, 0, 1, 1))
+        ).code == codes.UNKNOWN_LEDGER_STATE
         assert (await remote.read_lac(id_, fence=False)).code == codes.UNKNOWN_LEDGER_STATE
         with pytest.raises(UnknownLedgerStateError):
             await remote.list_entries(id_)
     assert cluster.status("b0")["inLimbo"] is True
     new = striped.ledger_id + 1  # what is new is as on any other bookie
-    assert (await remote.read_entries(new, 0, 1, 1)).code == codes.NO_LEDGER
+    assert (await remote.read_entries(ReadRequest(new, 0, 1, 1))).code == codes.NO_LEDGER
     assert await add(cluster.served["b0"].bookie, new, range(3)) == codes.OK
-    assert (await remote.read_entries(new, 7, 1, 1)).code == codes.NO_ENTRY
+    assert (await remote.read_entries(ReadRequest(new, 7, 1, 1))).code == codes.NO_ENTRY
     integrity_service = cluster.integrity_services["b0"]
     integrity_service.start()
     await eventually(lambda: cluster.status("b0")["inLimbo"] is False)
     assert await cluster.holdings("b0", ledger_id, 60) == unstriped
     assert await remote.list_entries(striped.ledger_id) == held
-    assert (await remote.read_entries(ledger_id, 60, 1, 1)).code == codes.NO_ENTRY
+    assert (await remote.read_entries(ReadRequest(ledger_id, 60, 1, 1))).code == codes.NO_ENTRY
     assert integrity_service.metrics.restored_entries == 60 + 20
     await cluster.stop("b0")
     await cluster.start("b0")  # and it stays so
@@ -407,7 +410,7 @@ async def test_a_check_that_is_cut_short_goes_on_after_a_restart(cluster: Cluste
     assert integrity is not None
     assert await integrity._check(ids[0], full=False, patient=True) == ""
     assert len(storage.limbo_ledgers()) == len(ids) - 1
-    cluster.served["b2"].bookie._fail(RuntimeError("killed"))  # before it was flushed
+    cluster.served["b2"].bookie.give_up(RuntimeError("killed"))  # before it was flushed
     await cluster.stop("b2")
     await cluster.start("b2")
     assert cluster.status("b2")["ledgersInLimbo"] == len(ids)
@@ -446,8 +449,12 @@ async def test_a_start_that_ends_before_all_is_marked_is_no_healthy_one(
     await cluster.start("b1")  # nobody said again that it lost something
     assert cluster.status("b1")["inLimbo"] is True
     remote = cluster.served["b1"].bookie
-    assert (await remote.read_entries(ledger_id, 0, 1, 1)).code == codes.OK  # it has it
-    assert (await remote.read_entries(ledger_id, 5, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
+    assert (
+        await remote.read_entries(ReadRequest(ledger_id, 0, 1, 1))
+    ).code == codes.OK  # it has it
+    assert (
+        await remote.read_entries(ReadRequest(ledger_id, 5, 1, 1))
+    ).code == codes.UNKNOWN_LEDGER_STATE
 
 
 async def test_what_is_nowhere_stays_in_limbo_and_is_told(cluster: Cluster) -> None:
@@ -459,7 +466,9 @@ async def test_what_is_nowhere_stays_in_limbo_and_is_told(cluster: Cluster) -> N
     integrity_service.start()
     await eventually(lambda: "nowhere" in json.dumps(integrity_service.status()))
     assert cluster.status(bookie_id)["inLimbo"] is True
-    reply = await cluster.served[bookie_id].bookie.read_entries(ledger.ledger_id, 0, 1, 1)
+    reply = await cluster.served[bookie_id].bookie.read_entries(
+        ReadRequest(ledger.ledger_id, 0, 1, 1)
+    )
     assert reply.code == codes.UNKNOWN_LEDGER_STATE
     await cluster.client.delete_ledger(ledger.ledger_id)
     await eventually(lambda: cluster.status(bookie_id)["inLimbo"] is False)
@@ -474,7 +483,7 @@ async def test_what_others_can_t_give_now_is_asked_for_again(cluster: Cluster) -
     integrity_service = cluster.integrity_services["b0"]
     integrity_service.start()
     await eventually(lambda: "UNAVAILABLE" in json.dumps(integrity_service.status()))
-    reply = await cluster.served["b0"].bookie.read_entries(ledger_id, 0, 1, 1)
+    reply = await cluster.served["b0"].bookie.read_entries(ReadRequest(ledger_id, 0, 1, 1))
     assert reply.code == codes.UNKNOWN_LEDGER_STATE
     for bookie_id, port in ports.items():
         await cluster.start(bookie_id, port)

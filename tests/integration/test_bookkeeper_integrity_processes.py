@@ -18,6 +18,7 @@ import pytest
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.metadata.factory import connect_store
@@ -98,7 +99,7 @@ class Cluster:
                     for slot in slots:
                         bookie_id = segment.bookies[slot]
                         reply = await connector.connect(bookie_id).read_entries(
-                            ledger.ledger_id, entry_id, 1, 1
+                            ReadRequest(ledger.ledger_id, entry_id, 1, 1)
                         )
                         is_there = reply.code == codes.OK
                         copies[bookie_id] = bytes(reply.packets[0]) if is_there else None

@@ -16,6 +16,7 @@ from magnetar.bookkeeper.bookie.limbo import note_steps
 from magnetar.bookkeeper.client.ledger_store import ledger_path
 from magnetar.bookkeeper.errors import CookieMismatchError, MissingFileError
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.integration.bookie_node import KEY, Node, add
 
@@ -48,7 +49,7 @@ async def test_empty_directories_beside_a_cookie_are_a_loss(
     with pytest.raises(MissingFileError, match=r"cookie\.json"):
         await node.start()
     bookie = await node.start(accept_data_loss=True)
-    assert (await bookie.read_entries(7, 0, 1, 1)).code == codes.UNKNOWN_LEDGER_STATE
+    assert (await bookie.read_entries(ReadRequest(7, 0, 1, 1))).code == codes.UNKNOWN_LEDGER_STATE
     assert await add(bookie, 7, [3]) == codes.UNKNOWN_LEDGER_STATE
     await bookie.close()
 
@@ -70,7 +71,7 @@ async def test_another_directory_waits_until_the_name_is_free(
     await bookie.close()
     other = await starting
     for ledger_id in (7, 8):
-        reply = await other.read_entries(ledger_id, 0, 1, 1)
+        reply = await other.read_entries(ReadRequest(ledger_id, 0, 1, 1))
         assert reply.code == codes.UNKNOWN_LEDGER_STATE
     await other.close()
 
@@ -134,7 +135,7 @@ async def test_a_fence_that_was_lost_is_not_denied_when_limbo_is_over(
     node = Node(tmp_path / "b1", store)
     bookie = await node.start()
     await store.put(ledger_path(7), b"metadata")
-    await bookie.read_entries(6, 0, 1, 1, fence=True, master_key=KEY)
+    await bookie.read_entries(ReadRequest(6, 0, 1, 1, fence=True, master_key=KEY))
     assert await add(bookie, 6, [0]) == codes.FENCED
     await bookie.close()
     shutil.rmtree(node.path)
@@ -145,7 +146,7 @@ async def test_a_fence_that_was_lost_is_not_denied_when_limbo_is_over(
     for _ in range(2):
         assert await add(bookie, 6, [0]) == codes.UNKNOWN_LEDGER_STATE
         assert await bookie.write_lac(6, 0, master_key=KEY) == codes.UNKNOWN_LEDGER_STATE
-        assert (await bookie.read_entries(6, 0, 1, 1)).code == codes.NO_LEDGER
+        assert (await bookie.read_entries(ReadRequest(6, 0, 1, 1))).code == codes.NO_LEDGER
         assert await add(bookie, 8, [0]) == codes.OK
         await bookie.close()
         bookie = await node.start()

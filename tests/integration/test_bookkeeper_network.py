@@ -18,7 +18,7 @@ from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerFencedError
 from magnetar.bookkeeper.proto import bookie_pb2 as pb
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, ServiceInfo
-from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
 from magnetar.bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, INSTANCE_HEADER, SERVICE
 from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
@@ -107,7 +107,7 @@ async def test_a_bookie_is_found_again_at_another_port(network: Network) -> None
     while await add(client, 1, 2) != codes.OK:
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.01)
-    assert (await client.read_entries(1, 0, 1, 100)).code == codes.OK
+    assert (await client.read_entries(ReadRequest(1, 0, 1, 100))).code == codes.OK
 
 
 async def test_nobody_goes_on_with_a_process_whose_name_another_has(
@@ -154,10 +154,10 @@ async def test_control_calls_say_what_the_bookie_knows(network: Network) -> None
     reply = await client.read_lac(7, fence=False)
     assert (reply.code, reply.explicit_lac) == (codes.OK, 1)
     assert (await client.read_lac(8, fence=False)).code == codes.NO_LEDGER
-    assert (await client.read_entries(7, 2, 1, 100)).code == codes.NO_ENTRY
-    assert (await client.read_entries(8, 0, 1, 100)).code == codes.NO_LEDGER
-    assert (await client.read_entries(7, -1, 1, 100)).code == codes.BAD_REQUEST
-    fenced = await client.read_entries(7, 0, 10, 1000, fence=True, master_key=KEY)
+    assert (await client.read_entries(ReadRequest(7, 2, 1, 100))).code == codes.NO_ENTRY
+    assert (await client.read_entries(ReadRequest(8, 0, 1, 100))).code == codes.NO_LEDGER
+    assert (await client.read_entries(ReadRequest(7, -1, 1, 100))).code == codes.BAD_REQUEST
+    fenced = await client.read_entries(ReadRequest(7, 0, 10, 1000, fence=True, master_key=KEY))
     assert len(fenced.packets) == 2
     assert await add(client, 7, 6) == codes.FENCED
     info = await client.info()
@@ -223,7 +223,7 @@ async def client_info(port: int, bookie_id: str) -> None:
 
 async def _check_unavailable(client: RemoteBookieClient) -> None:
     assert await add(client, 1, 0) == codes.UNAVAILABLE
-    assert (await client.read_entries(1, 0, 1, 100)).code == codes.UNAVAILABLE
+    assert (await client.read_entries(ReadRequest(1, 0, 1, 100))).code == codes.UNAVAILABLE
     assert (await client.read_lac(1, fence=True, master_key=KEY)).code == codes.UNAVAILABLE
     assert (await client.wait_lac(1, 0, 0.01)).code == codes.UNAVAILABLE
     assert await client.write_lac(1, 0, master_key=KEY) == codes.UNAVAILABLE
@@ -237,7 +237,7 @@ async def test_a_bookie_that_is_starting_or_has_ended_is_unavailable(network: Ne
     assert await add(client, 1, 0) == codes.OK
     await network.served["b2"].bookie.close()  # its port is still open
     assert await add(client, 1, 1) == codes.UNAVAILABLE
-    assert (await client.read_entries(1, 0, 1, 100)).code == codes.UNAVAILABLE
+    assert (await client.read_entries(ReadRequest(1, 0, 1, 100))).code == codes.UNAVAILABLE
     with pytest.raises(BookieUnavailableError):
         await client.list_ledgers(0, 1)
 
@@ -311,7 +311,7 @@ async def test_readers_still_reach_a_bookie_that_takes_no_writes(network: Networ
     assert served.bookie.read_only
     await eventually(lambda: "b3" not in network.pool.writable)
     deadline = asyncio.get_running_loop().time() + 30
-    while (await client.read_entries(1, 0, 1, 100)).code != codes.OK:
+    while (await client.read_entries(ReadRequest(1, 0, 1, 100))).code != codes.OK:
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.01)
     assert (await client.info()).read_only

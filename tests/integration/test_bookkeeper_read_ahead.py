@@ -15,11 +15,12 @@ from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.bookie.storage.entry_log import DIRECTORY
 from magnetar.bookkeeper.bookie.storage.read_ahead import ReadAhead
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import SMALL, Node, add
+from tests.memory_file_system import MemoryFileSystem
+from tests.memory_store import MemoryStore
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ async def open_small(path: Path, store: MetadataStore, read_ahead_bytes: int) ->
 
 async def read_ids(bookie: Bookie, first: int, count_max: int, bytes_max: int) -> list[int]:
     """Ids of an answer, whose packets are what was written."""
-    reply = await bookie.read_entries(1, first, count_max, bytes_max)
+    reply = await bookie.read_entries(ReadRequest(1, first, count_max, bytes_max))
     ids = []
     for each in reply.packets:
         header = packet.decode_header(each)
@@ -172,7 +173,7 @@ async def test_damage_is_told_to_who_asks_for_it(tmp_path: Path, store: Metadata
         assert ids
         assert 40 not in ids
         first += len(ids)
-    reply = await bookie.read_entries(1, 40, 7, 1 << 20)
+    reply = await bookie.read_entries(ReadRequest(1, 40, 7, 1 << 20))
     assert (reply.code, reply.packets) == (codes.IO_ERROR, [])
     assert await read_ids(bookie, 41, 3, 1 << 20) == [41, 42, 43]
     await settled(bookie.read_ahead)
@@ -200,7 +201,7 @@ async def test_what_nobody_reads_any_more_is_given_back(
     bookie.storage.forget(1, 1)
     bookie.on_ledgers_dropped([1])
     assert ahead.bytes == 0
-    assert (await bookie.read_entries(1, 10, 1, 1)).code == codes.NO_LEDGER
+    assert (await bookie.read_entries(ReadRequest(1, 10, 1, 1))).code == codes.NO_LEDGER
     await settled(ahead)
     assert ahead.bytes == 0
     await bookie.close()

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.packet import decode_header
-from magnetar.bookkeeper.transport import ALL_ENTRIES, BookieClient, Stripe
+from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadRequest, Stripe
 from magnetar.bookkeeper.transport_grpc import bookie_server
 from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.read_frames import (
     FLAG_FENCE,
     READ_REQUEST,
-    ReadRequest,
     decode_read_request,
 )
 from tests.integration.bookkeeper_network import Network, write
@@ -65,7 +64,7 @@ async def test_both_clients_answer_the_same_from_memory_and_from_the_disk(
     ledger_id = (await write(network.client, LedgerConfig(1, 1, 1), sent, batch=100)).ledger_id
     (bookie_id,) = (await network.client.ledgers.require(ledger_id)).metadata.segment_of(0).bookies
     bookie = network.served[bookie_id].bookie
-    remote, local = network.remote(bookie_id), InProcessBookieClient(bookie)
+    remote, local = network.remote(bookie_id), bookie
     questions = [
         *((0, 500, MANY_BYTES, Stripe(3, 2, 2)), (4, 10, MANY_BYTES, Stripe(5, 4, 1))),
         *((0, 100, 5200, Stripe(3, 2, 2)), (0, 100, 0, Stripe(3, 2, 2))),
@@ -75,7 +74,9 @@ async def test_both_clients_answer_the_same_from_memory_and_from_the_disk(
 
     async def answers(client: BookieClient) -> list[tuple[int, list[int], list[bytes]]]:
         replies = [
-            await client.read_entries(ledger_id, first, count, bytes_max, stripe=stripe)
+            await client.read_entries(
+                ReadRequest(ledger_id, first, count, bytes_max, stripe=stripe)
+            )
             for first, count, bytes_max, stripe in questions
         ]
         return [
@@ -142,7 +143,11 @@ async def test_a_bookie_from_before_there_were_stripes_gives_what_is_in_a_row(
     monkeypatch.setattr(bookie_server, "decode_read_request", decode)
     await read_all(ledger.reader(), sent)
     slot_0 = network.remote(ledger.metadata.segment_of(0).bookies[0])
-    reply = await slot_0.read_entries(ledger.ledger_id, 2, 40, MANY_BYTES, stripe=Stripe(3, 2, 2))
+    reply = await slot_0.read_entries(
+        ReadRequest(ledger.ledger_id, 2, 40, MANY_BYTES, stripe=Stripe(3, 2, 2))
+    )
     assert [decode_header(packet)[1] for packet in reply.packets] == [2, 3]
-    reply = await slot_0.read_entries(ledger.ledger_id, 2, 40, MANY_BYTES, stripe=ALL_ENTRIES)
+    reply = await slot_0.read_entries(
+        ReadRequest(ledger.ledger_id, 2, 40, MANY_BYTES, stripe=ALL_ENTRIES)
+    )
     assert [decode_header(packet)[1] for packet in reply.packets] == [2, 3]

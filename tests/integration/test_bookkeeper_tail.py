@@ -24,7 +24,7 @@ from magnetar.bookkeeper.client.config import (
 )
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.transport import ReadReply
+from magnetar.bookkeeper.transport import ReadReply, ReadRequest
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.metadata.factory import connect_store
@@ -95,7 +95,7 @@ async def test_pending_requests_are_counted(network: Network) -> None:
     adds = [asyncio.create_task(add(client, 7, entry_id)) for entry_id in range(4)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    reads = [asyncio.create_task(client.read_entries(7, 0, 1, 100)) for _ in range(2)]
+    reads = [asyncio.create_task(client.read_entries(ReadRequest(7, 0, 1, 100))) for _ in range(2)]
     await asyncio.sleep(0)
     assert client.pending_requests == 6  # polls wait on purpose
     await asyncio.gather(*polls, *adds, *reads)

@@ -22,7 +22,7 @@ import magnetar
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.ledger_metadata import master_key
 from magnetar.bookkeeper.packet import encode_head
-from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority
 from tests.integration.failure_tools import wait_until
@@ -343,7 +343,11 @@ def test_nothing_can_be_changed_there(
         )
         return [
             await added,
-            (await bookie.read_entries(ledger_id, 0, 1, 1, fence=True, master_key=key)).code,
+            (
+                await bookie.read_entries(
+                    ReadRequest(ledger_id, 0, 1, 1, fence=True, master_key=key)
+                )
+            ).code,
             (await bookie.read_lac(ledger_id, fence=True, master_key=key)).code,
             await bookie.write_lac(ledger_id, 7, master_key=key),
             await bookie.force(ledger_id, 0, master_key=key),
@@ -453,7 +457,7 @@ def http_of(broker: EmbeddedBroker, role: str | None) -> httpx.Client:
 async def code_of_read(reader: SegmentReader, ledger_id: int) -> int:
     bookie = reader.bookie("embedded")
     assert bookie is not None
-    return (await bookie.read_entries(ledger_id, 0, 1, 1)).code
+    return (await bookie.read_entries(ReadRequest(ledger_id, 0, 1, 1))).code
 
 
 async def status_of_call(answer: dict[str, Any], shown: str | None, name: str) -> grpc.StatusCode:

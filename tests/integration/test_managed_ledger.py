@@ -13,7 +13,6 @@ import pytest
 
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.placement import RandomPlacement
@@ -52,7 +51,7 @@ class Site:
 
     def broker(self, cache_bytes: int = 64 << 20) -> ManagedLedgerFactory:
         pool = BookiePool()
-        pool.add(InProcessBookieClient(self.bookie))
+        pool.add(self.bookie)
         rng = random.Random()
         clock = lambda: time.time_ns() // 1_000_000  # noqa: E731  a clock is a function here
         client = BookKeeperClient(self.store, pool, RandomPlacement(rng), clock=clock, rng=rng)
@@ -116,7 +115,7 @@ async def test_rotation_under_load_with_a_tail_reader(site: Site) -> None:
     appends = await load(log, 200, 100)
     await asyncio.wait_for(consumer, 60)
     assert received == [x for _, x in appends.acked]
-    assert [n for _, n in log.ledger_counts() if n] == [1000] * 20
+    assert [n for _, n in log.offsets.counts() if n] == [1000] * 20
     assert log.cache.misses < 10  # the tail is served from memory
 
 
@@ -140,12 +139,12 @@ async def test_restart_without_close(site: Site) -> None:
     appends = await load(log, 30, 100)
     cursor.ack_cumulative(appends.acked[1499][0])
     await cursor.flush()
-    await eventually(lambda: log.entry_count == 2000)  # the first ledger is trimmed
+    await eventually(lambda: log.offsets.entry_count == 2000)  # the first ledger is trimmed
     await site.stop()
     await site.start()
     again = await site.broker().open(NAME, CONFIG)
     assert again.cursors["sub"].mark_delete == appends.acked[1499][0]
-    assert again.cursors["sub"].backlog == 1500
+    assert again.cursors["sub"].state.backlog == 1500
     assert await read_all(again) == appends.acked[1000:]
     more = await load(again, 10, 100, first=3000)
     assert await read_all(again) == appends.acked[1000:] + more.acked
@@ -169,15 +168,17 @@ async def test_more_holes_than_others_keep_survive_a_kill(site: Site) -> None:
     for position in partial:
         cursor.ack_batch(position, [0b1010])
     await cursor.flush()
-    assert cursor.range_count > 40_000
+    assert cursor.state.range_count > 40_000
     await site.stop()
     await site.start()
     again = (await site.broker().open(NAME, config)).cursors["sub"]
     assert again.mark_delete == cursor.mark_delete
-    assert again.backlog == cursor.backlog == len(positions) - len(chosen)
+    assert again.state.backlog == cursor.state.backlog == len(positions) - len(chosen)
     for ledger_id in {ledger_id for ledger_id, _ in positions}:
-        assert again.acked_in(ledger_id, 0, 50_000) == cursor.acked_in(ledger_id, 0, 50_000)
-    assert all(again.batch_ack_set(position) == [0b1010] for position in partial)
+        assert again.state.acked_in(ledger_id, 0, 50_000) == cursor.state.acked_in(
+            ledger_id, 0, 50_000
+        )
+    assert all(again.state.batch_ack_set(position) == [0b1010] for position in partial)
 
 
 async def test_catch_up_through_a_small_cache(site: Site) -> None:

@@ -90,7 +90,7 @@ async def end_of(url: str) -> tuple[dict[Position, int], dict[str, CursorAcks]]:
         found = {}
         for name, cursor in log.cursors.items():
             acks = found[name] = CursorAcks(cursor.mark_delete)
-            for (ledger_id, before), (_, last) in cursor.ranges(1 << 20):
+            for (ledger_id, before), (_, last) in cursor.state.ranges(1 << 20):
                 acks.each |= {(ledger_id, entry) for entry in range(before + 1, last + 1)}
         stored: dict[Position, int] = {}
         position = EARLIEST

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from magnetar.metadata.store import SessionEvent
-from magnetar.metadata.zookeeper.connecting import Server, reach_one
+from magnetar.metadata.zookeeper.connection import Server, reach_one
 from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
 from magnetar.metadata.zookeeper.store import ZooKeeperStore
 from tests.integration.metadata_proxy import Proxy

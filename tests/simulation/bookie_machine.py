@@ -23,9 +23,9 @@ from magnetar.bookkeeper.bookie.re_adds import add_after_look, is_same_entry
 from magnetar.bookkeeper.bookie.storage.flush import flush_steps
 from magnetar.bookkeeper.bookie.storage.ledger_storage import FlushJob, LedgerStorage
 from magnetar.bookkeeper.bookie.storage.storage_startup import open_storage
-from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from magnetar.bookkeeper.transport import AddRequest
+from tests.memory_file_system import Faults, MemoryFileSystem, PowerLoss
+from tests.memory_store import MemoryStore
 from tests.simulation.disk_roots import several_disks
 
 CONFIG = StorageConfig(

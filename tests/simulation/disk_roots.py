@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from magnetar.bookkeeper.bookie.storage.directories import MultiDirFileSystem
 from magnetar.bookkeeper.storage.file_system import DirectoryLock, File, FileSystem
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
+from tests.memory_file_system import MemoryFileSystem
 
 _ROOT_BYTES = 1 << 40
 _MOUNT = "disk-"

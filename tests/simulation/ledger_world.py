@@ -10,27 +10,24 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
 from magnetar.bookkeeper.ledger_metadata import (
     LedgerMetadata,
     LedgerState,
     decode,
-    transition_error,
 )
 from magnetar.bookkeeper.transport import (
-    ALL_ENTRIES,
     AddRequest,
     BookieStatus,
     LacReply,
     ReadReply,
-    Stripe,
+    ReadRequest,
 )
-from magnetar.metadata.argument_checks import check_delete, check_put
 from magnetar.metadata.errors import (
     BadVersionError,
     MetadataError,
@@ -46,7 +43,10 @@ from magnetar.metadata.store import (
     Stat,
     Versioned,
     Watch,
+    check_delete,
+    check_put,
 )
+from tests.ledger_transitions import transition_error
 from tests.simulation.model_bookie import ModelBookie
 from tests.simulation.simulator import Node, Simulator
 
@@ -178,11 +178,8 @@ class SimulatedStore(MetadataStore):
         return reply[0]
 
 
-class SimulatedBookieClient(PrefixesFromEntries):
+class SimulatedBookieClient(BookieClient):
     """A bookie as one node sees it over the faulty network."""
-
-    is_backlogged = False
-    pending_requests = 0
 
     def __init__(self, node: Node, bookie: ModelBookie, world: LedgerWorld) -> None:
         self._node, self._bookie, self._world = node, bookie, world
@@ -202,35 +199,18 @@ class SimulatedBookieClient(PrefixesFromEntries):
             lambda code: request.done(request, codes.UNAVAILABLE if code is None else code),
         )
 
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        *,
-        fence: bool = False,
-        master_key: bytes = b"",
-        stripe: Stripe = ALL_ENTRIES,
-        creator: int = 0,
-    ) -> ReadReply:
+    async def read_entries(self, request: ReadRequest) -> ReadReply:
         reply = await self._network.call(
             self._node,
             self._bookie,
-            lambda: self._bookie.read(
-                *(ledger_id, first, count_max, bytes_max),
-                fence=fence,
-                master_key=master_key,
-                stripe=stripe,
-                creator=creator,
-            ),
+            lambda: self._bookie.read(request),
         )
         if reply is None:
-            return ReadReply(codes.UNAVAILABLE, first, [])
+            return ReadReply(codes.UNAVAILABLE, request.first, [])
         if reply.code == codes.UNKNOWN_LEDGER_STATE:
             self._world.simulator.recorder.count("state: limbo answer")
-        if fence and codes.is_explicit_negative(reply.code):
-            self._world.negatives[self._node.name][first].add(self.bookie_id)
+        if request.fence and codes.is_explicit_negative(reply.code):
+            self._world.negatives[self._node.name][request.first].add(self.bookie_id)
         return reply
 
     async def read_lac(
@@ -250,28 +230,11 @@ class SimulatedBookieClient(PrefixesFromEntries):
     ) -> LacReply:
         return await self.read_lac(ledger_id, fence=False, creator=creator)
 
-    async def write_lac(
-        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
-    ) -> int:
-        return codes.UNAVAILABLE
-
-    async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
-        return codes.UNAVAILABLE
-
-    async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
-        raise AssertionError("not part of the ledger protocol")
-
-    async def list_ledgers(self, first: int, count_max: int) -> list[int]:
-        raise AssertionError("not part of the ledger protocol")
-
     async def info(self) -> BookieStatus:
         return BookieStatus(self.bookie_id, False, 1 << 40, 1 << 40)
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
         return codes.OK  # repair is no part of this world
-
-    async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
-        raise AssertionError("not part of the ledger protocol")
 
 
 class LedgerWorld:

@@ -22,7 +22,7 @@ from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger import append_path, factory, ledger_info_chunks, recovery
 from magnetar.managed_ledger.append_core import AppendCore, AppendState, CloseLedger, PendingBatch
 from magnetar.managed_ledger.append_path import AppendPath
-from magnetar.managed_ledger.cursor import cursor_recovery, cursor_writer
+from magnetar.managed_ledger.cursor import cursor_ledger, cursor_writer
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.cursor_format import properties_sections, seal_snapshot
 from magnetar.managed_ledger.cursor.cursor_store import (
@@ -161,7 +161,7 @@ def acknowledged_before_the_ledger_is_listed(plant: Plant) -> None:
         self.writers[ledger_id] = writer
         writer.on_confirmed = lambda entry: self.on_confirmed(ledger_id, entry)
         writer.on_failed = lambda error: self.on_failed(ledger_id, error)
-        log.ledgers.add(ledger_id)
+        log.offsets.add(ledger_id)
         core.on_ledger_ready(ledger_id, log.now_ms())
         self.run()
         try:
@@ -361,7 +361,7 @@ def a_cursor_rewinds_on_a_transient_error(plant: Plant) -> None:
         except OpenFailedError:
             return node.image(name)
 
-    old = plant.set(cursor_recovery, "recover_image", recover)
+    old = plant.set(cursor_ledger, "recover_image", recover)
 
 
 @bug(*CURSOR_WORLDS)

@@ -164,12 +164,12 @@ class LogWorld(LedgerWorld):
             f"37: the cursor is at {cursor.mark_delete}, {self.durable} was stored",
         )
         for position in self.durable_singly:
-            self._check(cursor.is_acked(position), f"38: {position} comes again")
+            self._check(cursor.state.is_acked(position), f"38: {position} comes again")
         for position in {*self.acked_at.values(), *(x for x, _ in log)}:
             self._check(
                 position <= self.consumed
                 or position in self.consumed_singly
-                or not cursor.is_acked(position),
+                or not cursor.state.is_acked(position),
                 f"38: {position} is skipped",
             )
 
@@ -261,11 +261,11 @@ class Broker:
         log, rng, world = self.log, self.simulator.rng, self.world
         assert log is not None
         cursor = log.cursors.get("sub")
-        if cursor is None or cursor.is_closed or not cursor.backlog:
+        if cursor is None or cursor.is_closed or not cursor.state.backlog:
             return
-        steps = log.entries_between(cursor.mark_delete, log.last_confirmed)
-        position = log.position_after(cursor.mark_delete, rng.randint(1, steps))
-        if not log.is_valid(position):
+        steps = log.offsets.entries_between(cursor.mark_delete, log.last_confirmed)
+        position = log.offsets.position_after(cursor.mark_delete, rng.randint(1, steps))
+        if not log.offsets.is_valid(position):
             return
         is_single = rng.random() < 0.5 if singly is None else singly
 

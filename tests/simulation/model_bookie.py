@@ -12,15 +12,15 @@ from itertools import islice
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.re_adds import is_same_entry
-from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.errors import OtherCreatorError
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, is_intact
 from magnetar.bookkeeper.transport import (
-    ALL_ENTRIES,
     AddRequest,
     BookieStatus,
     LacReply,
     ReadReply,
+    ReadRequest,
     Stripe,
 )
 
@@ -119,29 +119,21 @@ class ModelBookie:
         ledger.fenced = True
         return codes.OK
 
-    def read(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        *,
-        fence: bool = False,
-        master_key: bytes = b"",
-        stripe: Stripe = ALL_ENTRIES,
-        creator: int = 0,
-    ) -> ReadReply:
-        if fence and (code := self.fence(ledger_id, master_key, creator)) != codes.OK:
-            return ReadReply(code, first, [])
+    def read(self, request: ReadRequest) -> ReadReply:
+        ledger_id, first, creator = request.ledger_id, request.first, request.creator
+        if request.fence:
+            code = self.fence(ledger_id, request.master_key, creator)
+            if code != codes.OK:
+                return ReadReply(code, first, [])
         ledger = self.ledgers.get(ledger_id)
         if ledger is not None and not ledger.is_of(creator):
             return ReadReply(self._no(codes.OTHER_CREATOR), first, [])
         packets: list[bytes | memoryview] = []
         size = 0
         entries = {} if ledger is None else ledger.entries
-        for entry_id in islice(stripe.ids(first), count_max):
+        for entry_id in islice(request.stripe.ids(first), request.count_max):
             packet = entries.get(entry_id)
-            if packet is None or (packets and size + len(packet) > bytes_max):
+            if packet is None or (packets and size + len(packet) > request.bytes_max):
                 break
             packets.append(packet)
             size += len(packet)
@@ -198,17 +190,18 @@ class ModelBookie:
         return codes.UNKNOWN_LEDGER_STATE if self.limbo else code
 
 
-class ModelBookieClient(PrefixesFromEntries):
+class ModelBookieClient(BookieClient):
     """A ``BookieClient`` of a ModelBookie on a real event loop, for tests of the shells.
 
     ``hold_adds`` keeps adds unanswered until ``release``; a bookie that isn't ``up`` answers
     UNAVAILABLE.
     """
 
+    is_backlogged = False
+    pending_requests = 0
+
     def __init__(self, bookie: ModelBookie) -> None:
         self.bookie = bookie
-        self.is_backlogged = False
-        self.pending_requests = 0
         self.requests: list[AddRequest] = []
         self.reads: list[tuple[int, int]] = []  # (first, count_max) of each read
         self.stripes: list[Stripe] = []  # of each of these
@@ -248,31 +241,14 @@ class ModelBookieClient(PrefixesFromEntries):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        *,
-        fence: bool = False,
-        master_key: bytes = b"",
-        stripe: Stripe = ALL_ENTRIES,
-        creator: int = 0,
-    ) -> ReadReply:
-        self.reads.append((first, count_max))
-        self.stripes.append(stripe)
+    async def read_entries(self, request: ReadRequest) -> ReadReply:
+        self.reads.append((request.first, request.count_max))
+        self.stripes.append(request.stripe)
         if self.on_read is not None:
-            self.on_read(first)
+            self.on_read(request.first)
         if not self.bookie.up:
-            return ReadReply(codes.UNAVAILABLE, first, [])
-        return self.bookie.read(
-            *(ledger_id, first, count_max, bytes_max),
-            fence=fence,
-            master_key=master_key,
-            stripe=stripe,
-            creator=creator,
-        )
+            return ReadReply(codes.UNAVAILABLE, request.first, [])
+        return self.bookie.read(request)
 
     async def read_lac(
         self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
@@ -294,7 +270,7 @@ class ModelBookieClient(PrefixesFromEntries):
             lac = max(reply.explicit_lac, -1 if packet is None else decode_header(packet).lac)
             refused = reply.code not in (codes.OK, codes.NO_LEDGER)
             if refused or lac > above or self.bookie.is_fenced(ledger_id) != was_fenced:
-                found = self.bookie.read(ledger_id, above + 1, 1, 1).packets
+                found = self.bookie.read(ReadRequest(ledger_id, above + 1, 1, 1)).packets
                 reply.next_packet = found[0] if found else None
                 return reply
             try:

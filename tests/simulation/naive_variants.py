@@ -43,7 +43,7 @@ from magnetar.bookkeeper.client.ledger_tail import LedgerTail
 from magnetar.bookkeeper.client.ledger_writer import LedgerWriter
 from magnetar.bookkeeper.client.pending_adds import PendingAdds
 from magnetar.bookkeeper.errors import CorruptFileError
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFile
+from tests.memory_file_system import MemoryFile
 from tests.simulation.plant import Plant
 from tests.simulation.planted_bugs import BUGS
 
@@ -289,7 +289,7 @@ as_planted(
 @naive("#1390, #1395, #1591", f"{_WRITER}::test_failure_after_the_quorum_waits_for_the_next_append")
 def late_failures_are_forgotten(plant: Plant) -> None:
     def on_failure(self: Any, request: Any, code: int) -> None:
-        if not self._adds.is_satisfied(request.batch):
+        if not self.is_satisfied(request.batch):
             old(self, request, code)
 
     old = plant.set(LedgerWriter, "_on_failure", on_failure)
@@ -313,7 +313,7 @@ as_planted(
 @naive("#4261", f"{_WRITER}::test_failures_during_a_change_make_a_second_change_with_the_same_key")
 def failures_during_a_change_are_dropped(plant: Plant) -> None:
     def on_failure(self: Any, request: Any, code: int) -> None:
-        if not self.is_changing:
+        if not self.frozen:
             old(self, request, code)
 
     old = plant.set(LedgerWriter, "_on_failure", on_failure)

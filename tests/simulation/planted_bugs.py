@@ -20,8 +20,7 @@ from magnetar.bookkeeper.bookie import cookie, open_bookie, re_adds
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.deferred_sync import DeferredAdds
 from magnetar.bookkeeper.bookie.gc import compaction as compactions
-from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from magnetar.bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector, MetadataFreshnessCheck
 from magnetar.bookkeeper.bookie.integrity import scrub as scrub
 from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityCheck
 from magnetar.bookkeeper.bookie.integrity.integrity_service import IntegrityService
@@ -52,8 +51,9 @@ from magnetar.bookkeeper.replication.errors import TargetFailedError
 from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
 from magnetar.bookkeeper.replication.replicator import Replicator
 from magnetar.bookkeeper.replication.zones import Zones
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.errors import OutcomeUnknownError
+from tests.memory_file_system import MemoryFileSystem
 from tests.simulation.plant import Plant
 from tests.simulation.worlds import (
     CLUSTER,
@@ -99,7 +99,9 @@ def bug(
 def recovery_reads_do_not_fence(plant: Plant) -> None:
     async def unfenced(self: Any, effect: Any) -> None:
         client = self._bookies.client(effect.bookie)
-        reply = await client.read_entries(self._ledger_id, effect.first, effect.count_max, 1 << 20)
+        reply = await client.read_entries(
+            ReadRequest(self._ledger_id, effect.first, effect.count_max, 1 << 20)
+        )
         self._core.on_read(effect, reply.code, reply.packets)
         self._perform()
 
@@ -114,7 +116,7 @@ def no_floor_for_the_lac(plant: Plant) -> None:
         old(self)
         if self._lac < first - 1:
             self.base_lac = self._lac
-            self._adds.last_confirmed = self._lac
+            self._adds.last_written = self._lac
             self._effects.clear()
             self._ask(self._lac + 1)
 
@@ -166,7 +168,7 @@ def coverage_waits_for_all(plant: Plant) -> None:
 @bug(PROTOCOL, "BOOKKEEPER-150")
 def closed_before_it_is_written_again(plant: Plant) -> None:
     def finish(self: Any) -> None:
-        self._adds.last_confirmed = max(self._adds.last_confirmed, self._end)
+        self._adds.last_written = max(self._adds.last_written, self._end)
         old(self)
 
     old = plant.set(LedgerRecovery, "_finish_rewrites", finish)

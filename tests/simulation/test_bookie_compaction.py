@@ -24,9 +24,9 @@ from magnetar.bookkeeper.bookie.storage.entry_log import DATA_OFFSET, DIRECTORY
 from magnetar.bookkeeper.bookie.storage.flush import flush_steps
 from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.bookkeeper.bookie.storage.storage_startup import open_storage
-from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from magnetar.bookkeeper.transport import AddRequest
+from tests.memory_file_system import Faults, MemoryFileSystem, PowerLoss
+from tests.memory_store import MemoryStore
 from tests.simulation.bookie_machine import CONFIG, KEY
 
 DELETED, LIVE = (1, 2, 3), (4, 5)

@@ -23,9 +23,9 @@ from magnetar.bookkeeper.errors import (
     JournalFullError,
     MissingFileError,
 )
-from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from magnetar.bookkeeper.transport import AddRequest
+from tests.memory_file_system import Faults, MemoryFileSystem
+from tests.memory_store import MemoryStore
 from tests.simulation.bookie_machine import CONFIG, KEY, Machine
 
 Acked = dict[int, bytes]

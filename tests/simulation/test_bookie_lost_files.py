@@ -11,15 +11,15 @@ from magnetar.bookkeeper import codes, packet
 from magnetar.bookkeeper.bookie.integrity.scrub import ScrubStep, scrub_steps
 from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
 from magnetar.bookkeeper.bookie.limbo import note_steps
-from magnetar.bookkeeper.bookie.open_damaged import open_damaged
+from magnetar.bookkeeper.bookie.open_bookie import open_damaged
 from magnetar.bookkeeper.bookie.re_adds import add_after_look
 from magnetar.bookkeeper.bookie.storage import index_format as index_format
 from magnetar.bookkeeper.bookie.storage.index_format import LIMBO_CHECKING, LIMBO_ENTERING
 from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.bookkeeper.errors import CorruptFileError, MissingFileError, StorageError
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from magnetar.bookkeeper.transport import AddRequest
+from tests.memory_file_system import MemoryFileSystem, PowerLoss
+from tests.memory_store import MemoryStore
 from tests.simulation.bookie_machine import CONFIG, KEY
 from tests.simulation.test_bookie_disk_faults import flush, reopen, write_groups
 

@@ -20,8 +20,8 @@ from magnetar.bookkeeper.bookie.storage import index_format as index_format
 from magnetar.bookkeeper.bookie.storage import record_format as record_format
 from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.bookkeeper.errors import CorruptFileError
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from tests.memory_file_system import MemoryFileSystem, PowerLoss
+from tests.memory_store import MemoryStore
 from tests.simulation.bookie_machine import KEY, Machine
 from tests.simulation.test_bookie_disk_faults import Acked, add, flush, read, reopen, write_groups
 

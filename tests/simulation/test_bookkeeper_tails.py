@@ -32,7 +32,7 @@ from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.packet import decode_header
-from magnetar.bookkeeper.transport import AddRequest, LacReply
+from magnetar.bookkeeper.transport import AddRequest, LacReply, ReadRequest
 from magnetar.metadata.store import EventType, MetadataEvent, Watch
 from tests.simulation.ledger_world import LedgerWorld, SimulatedBookieClient, SimulatedStore
 from tests.simulation.simulator import FaultRates, Node, Simulator, run_simulation, seeds
@@ -84,7 +84,7 @@ class PollingBookieClient(SimulatedBookieClient):
             packet = reply.last_packet
             lac = max(reply.explicit_lac, -1 if packet is None else decode_header(packet).lac)
             if reply.code not in (codes.OK, codes.NO_LEDGER) or lac > above:
-                found = self._bookie.read(ledger_id, above + 1, 1, 1).packets
+                found = self._bookie.read(ReadRequest(ledger_id, above + 1, 1, 1)).packets
                 reply.next_packet = found[0] if found else None
                 return reply
             if loop.time() >= deadline:

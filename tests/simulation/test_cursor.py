@@ -62,9 +62,9 @@ def acked_by(cursor: Cursor, log: FakeLog) -> Acked:
     found: set[Index] = set()
     for position in log.all_positions():
         left = WHOLE
-        if cursor.is_acked(position):
+        if cursor.state.is_acked(position):
             left = 0
-        elif (words := cursor.batch_ack_set(position)) is not None:
+        elif (words := cursor.state.batch_ack_set(position)) is not None:
             left = words[0]
         found.update((*position, n) for n in range(BATCH) if not left >> n & 1)
     return frozenset(found)
@@ -87,13 +87,13 @@ class Owner:
                 self.world.on_durable(self, expected[0] if expected else self.memory)
 
         on_durable = done if rng.random() < 0.6 else None
-        start = cursor.first_unacked()
+        start = cursor.state.first_unacked()
         some = rng.choice(log.all_positions())
         kind = rng.random()
         if kind < 0.4:
             run = [start]
             for _ in range(rng.randint(0, 4)):
-                run.append(log.next_position(run[-1]))
+                run.append(log.offsets.next_position(run[-1]))
             cursor.ack(run, on_durable)
         elif kind < 0.65:
             cursor.ack([some, rng.choice(log.all_positions()), (99, 1)], on_durable)
@@ -124,7 +124,7 @@ class Owner:
 
         is_taken = False
         self.cursor.ack_cumulative(position, properties, done)
-        is_taken = self.cursor.properties == properties
+        is_taken = self.cursor.state.properties == properties
 
 
 class World:
@@ -255,7 +255,7 @@ class World:
             return None
         owner = Owner(self, log, loaded[0])
         self.verify_trimming(owner)
-        self.verify_properties(loaded[0].properties, owner.memory)
+        self.verify_properties(loaded[0].state.properties, owner.memory)
         self.verify(owner.memory)
         self.current, self.takeover = owner, owner.memory
         return owner

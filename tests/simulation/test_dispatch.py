@@ -166,7 +166,7 @@ class SharedWorld(World):
                 self.reading = None
             elif (wanted := core.next_read()) is not None:
                 request = wanted
-                position = request.position or self.cursor.first_unacked()
+                position = request.position or self.cursor.state.first_unacked()
                 if position <= self.ledger.last_confirmed and self.rng.random() < 0.2:
                     self.reading = (request, position)
                     continue
@@ -178,8 +178,8 @@ class SharedWorld(World):
                 if not request.replay:
                     return
                 continue
-            acked = self.cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))
-            core.on_entries(request, batch, acked, self.cursor.batch_ack_set, self.now_ms)
+            acked = self.cursor.state.acked_in(batch.ledger_id, batch.first, len(batch.heads))
+            core.on_entries(request, batch, acked, self.cursor.state.batch_ack_set, self.now_ms)
             self.check_effects()
         raise AssertionError("the dispatcher makes no progress")
 
@@ -335,7 +335,7 @@ class SharedWorld(World):
                 break
         assert self.must_arrive() <= self.cursor.acked, "lost"
         self.turn(answer_reads=True)
-        assert self.cursor.backlog == 0, "a marker was not skipped"
+        assert self.cursor.state.backlog == 0, "a marker was not skipped"
         assert self.core.unacked == 0
         assert not self.core.replay
 
@@ -485,7 +485,7 @@ class SingleActiveWorld(World):
                 self.reading = None
             elif (wanted := core.next_read()) is not None:
                 request = wanted
-                position = request.position or self.cursor.first_unacked()
+                position = request.position or self.cursor.state.first_unacked()
                 if position <= self.ledger.last_confirmed and self.rng.random() < 0.3:
                     self.reading = (request, position)
                     continue
@@ -495,8 +495,8 @@ class SingleActiveWorld(World):
             if batch is None:
                 core.on_nothing(request, position)
                 return
-            acked = self.cursor.acked_in(batch.ledger_id, batch.first, len(batch.heads))
-            core.on_entries(request, batch, acked, self.cursor.batch_ack_set, self.now_ms)
+            acked = self.cursor.state.acked_in(batch.ledger_id, batch.first, len(batch.heads))
+            core.on_entries(request, batch, acked, self.cursor.state.batch_ack_set, self.now_ms)
             self.check_effects()
         raise AssertionError("the dispatcher makes no progress")
 

@@ -153,7 +153,9 @@ async def verify(world: LogWorld, brokers: list[Broker]) -> None:
         world.check_cursor(cursor, found)
     world.check_log(found, brokers, consumed)
     world.check_list()
-    world.simulator.check(log.entry_count == len(found), "entry_count differs from what is read")
+    world.simulator.check(
+        log.offsets.entry_count == len(found), "entry_count differs from what is read"
+    )
     last.append(3)
     while last.reported < 3:
         await world.simulator.sleep_ms(10)

@@ -99,23 +99,23 @@ async def shrink(site: Site) -> None:
     await site.own()
     log = site.owner.log
     assert log is not None
-    before = log.ledgers.ledger_ids[0]
+    before = log.offsets.ledger_ids[0]
     cursor = log.cursors["sub"]
     site.world.consumed = log.last_confirmed
     cursor.ack_cumulative(log.last_confirmed)
     await cursor.flush()
     await log.trim()
-    site.simulator.check(log.ledgers.ledger_ids[0] > before, "nothing was trimmed")
+    site.simulator.check(log.offsets.ledger_ids[0] > before, "nothing was trimmed")
 
 
 async def rotate(site: Site) -> None:
     await site.own()
     log = site.owner.log
     assert log is not None
-    ledgers = set(log.ledgers.ledger_ids)
+    ledgers = set(log.offsets.ledger_ids)
     site.owner.append(9)  # more than two ledgers take
     await site.told()
-    site.simulator.check(len(set(log.ledgers.ledger_ids) - ledgers) >= 2, "no new ledger")
+    site.simulator.check(len(set(log.offsets.ledger_ids) - ledgers) >= 2, "no new ledger")
 
 
 OPERATIONS: dict[str, Callable[[Site], Awaitable[None]]] = {

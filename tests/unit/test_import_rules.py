@@ -52,7 +52,7 @@ CORES = [
     "bookkeeper/client/quorum.py",
     "bookkeeper/client/pending_adds.py",
     *(f"bookkeeper/client/{name}.py" for name in ("read_order", "striped_runs", "force_rounds")),
-    *(f"bookkeeper/client/{name}.py" for name in ("add_deadline", "config")),
+    "bookkeeper/client/config.py",
     *(
         f"bookkeeper/bookie/{name}.py"
         for name in ("gc/compaction", "storage/disk_space", "storage/flush", "gc/garbage_scan")
@@ -71,7 +71,7 @@ CORES = [
         f"managed_ledger/cursor/{name}.py"
         for name in ("cursor_format", "acked_sections", "column_codec")
     ),
-    *(f"managed_ledger/cursor/packed_{name}.py" for name in ("bitmaps", "runs", "sets")),
+    "managed_ledger/cursor/packed_sections.py",
     "managed_ledger/managed_ledger_info.py",
     "managed_ledger/sizes.py",
     "managed_ledger/append_core.py",

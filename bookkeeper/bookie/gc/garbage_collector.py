@@ -11,8 +11,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Final
 
 from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.cookie import INSTANCE_ID_PATH
 from magnetar.bookkeeper.bookie.gc.compaction import Compaction, compact_steps
 from magnetar.bookkeeper.bookie.gc.garbage_scan import (
     GarbageReport,
@@ -26,6 +28,9 @@ from magnetar.bookkeeper.bookie.gc.over_replicated import (
     OverReplicatedLedgers,
     empty_steps,
 )
+from magnetar.bookkeeper.errors import CookieMismatchError
+from magnetar.metadata.paths import encode_name
+from magnetar.metadata.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 _FIRST_LONG_S = 3600.0
@@ -337,3 +342,33 @@ def _sum(one: GarbageReport, other: GarbageReport) -> GarbageReport:
         one.logs_removed + other.logs_removed,
         one.bytes_freed + other.bytes_freed,
     )
+
+
+COLLECTORS_PATH: Final = "/ledgers/collectors"
+
+
+class MetadataFreshnessCheck:
+    """``await check()`` before a listing of ledgers.
+
+    A read may trail the writes of others, so a ledger that was just created could look deleted.
+    Never this session's own: after a write of our own we read at least everything that was written
+    before it, and that includes the metadata of every ledger that has entries here.
+    """
+
+    def __init__(self, store: MetadataStore, bookie_id: str, instance_id: str) -> None:
+        self._store = store
+        self._path = f"{COLLECTORS_PATH}/{encode_name(bookie_id)}"
+        self._instance_id = instance_id
+
+    async def check(self) -> None:
+        """Returns when reads are recent enough.
+
+        Raises:
+            CookieMismatchError: the store is another cluster's by now, or was emptied.
+            MetadataError: it doesn't answer.
+        """
+        found = await self._store.get(INSTANCE_ID_PATH)
+        name = None if found is None else found.value.decode(errors="replace")
+        if name != self._instance_id:
+            raise CookieMismatchError(f"cluster {name}, this bookie is of {self._instance_id}")
+        await self._store.put(self._path, b"")

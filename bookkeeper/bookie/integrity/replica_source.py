@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.packet import decode_header, is_intact
-from magnetar.bookkeeper.transport import BookieClient
+from magnetar.bookkeeper.transport import ReadRequest
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 
@@ -133,7 +134,7 @@ async def _read(
     ledger_id = metadata.ledger_id
     try:
         reply = await client.read_entries(
-            ledger_id, first, end - first, _READ_BYTES, creator=metadata.creator_token
+            ReadRequest(ledger_id, first, end - first, _READ_BYTES, creator=metadata.creator_token)
         )
     except BookkeeperError:
         return codes.UNAVAILABLE, []

@@ -27,11 +27,13 @@ class JournalListener(Protocol):
         """The next group is on its way already."""
         ...
 
-    def on_journal_full(self, of: JournalThread, error: JournalFullError, *, again: bool) -> None:
-        """Thread ``of`` is stalled, for the first time or still."""
+    def on_journal_full(self, error: JournalFullError, *, again: bool) -> None:
+        """A thread is stalled, for the first time or still."""
         ...
 
-    def on_journal_failed(self, error: BaseException) -> None: ...
+    def give_up(self, error: BaseException) -> None:
+        """Nobody knows what is on the disk."""
+        ...
 
 
 class JournalThread:
@@ -95,9 +97,9 @@ class JournalThread:
         self._writing_again = False
         if isinstance(error, JournalFullError):
             again, self.stalled = self.stalled is not None, group
-            self._owner.on_journal_full(self, error, again=again)
+            self._owner.on_journal_full(error, again=again)
         elif error is not None:
-            self._owner.on_journal_failed(error)
+            self._owner.give_up(error)
         else:
             self.journal.on_durable(group)
             was_stalled, self.stalled = self.stalled is not None, None

@@ -197,7 +197,7 @@ def open_directories(
             ``StorageConfig.journals``.
 
         accept_data_loss: an empty directory may take the place of a lost one. The files that are
-            missing in it tell what was lost (``open_damaged.py``).
+            missing in it tell what was lost (``open_damaged``).
 
     Raises:
         CookieMismatchError: a directory isn't one of this bookie's, or one is missing.

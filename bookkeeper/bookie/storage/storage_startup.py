@@ -13,8 +13,8 @@ from magnetar.bookkeeper.bookie.journal.journal_reader import (
     JournalRecord,
     list_segments,
     read_journal,
+    salvage_journal,
 )
-from magnetar.bookkeeper.bookie.journal.journal_salvage import salvage_journal
 from magnetar.bookkeeper.bookie.metadata_commit_check import keep_mark, load_mark
 from magnetar.bookkeeper.bookie.re_adds import DuplicateCheck
 from magnetar.bookkeeper.bookie.storage import entry_log as entry_log

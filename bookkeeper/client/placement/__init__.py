@@ -1,7 +1,15 @@
 """Which bookies a new ledger gets, and who replaces one that failed."""
 
-from magnetar.bookkeeper.client.placement.config import PlacementConfig, RackRules, ZoneRules
-from magnetar.bookkeeper.client.placement.factory import make_placement
+from collections.abc import Callable, Collection
+
+from magnetar.bookkeeper.client.placement.config import (
+    RACK_AWARE,
+    ZONE_AWARE,
+    PlacementConfig,
+    RackRules,
+    ZoneRules,
+)
+from magnetar.bookkeeper.client.placement.node_location import Locate
 from magnetar.bookkeeper.client.placement.policy import (
     Adherence,
     EnsemblePlacementPolicy,
@@ -10,6 +18,11 @@ from magnetar.bookkeeper.client.placement.policy import (
 )
 from magnetar.bookkeeper.client.placement.rack_aware import RackAwarePlacement
 from magnetar.bookkeeper.client.placement.random_placement import RandomPlacement
+from magnetar.bookkeeper.client.placement.weighted_selection import Weigh, WeightedRandomSelection
+from magnetar.bookkeeper.client.placement.wrappers import (
+    OpportunisticStripingPlacement,
+    QuarantinePlacement,
+)
 from magnetar.bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
 
 __all__ = [
@@ -25,3 +38,31 @@ __all__ = [
     "choose_replacements",
     "make_placement",
 ]
+
+
+def make_placement(
+    config: PlacementConfig,
+    rng: PlacementRandom,
+    locate: Locate,
+    quarantined: Callable[[], Collection[str]],
+    weigh: Weigh | None = None,
+) -> EnsemblePlacementPolicy:
+    """The policy of these settings.
+
+    Args:
+        locate: a bookie's path; asked at each choice, as bookies may move.
+        quarantined: bookies that are chosen only when others don't suffice.
+        weigh: free bytes by bookie; asked only if ``by_free_space`` is set.
+    """
+    selection = WeightedRandomSelection(
+        rng, weigh if config.by_free_space else None, config.max_weight_multiple
+    )
+    policy: EnsemblePlacementPolicy
+    if config.policy == ZONE_AWARE:
+        policy = ZoneAwarePlacement(config.zones, locate, selection)
+    elif config.policy == RACK_AWARE:
+        policy = RackAwarePlacement(config.racks, locate, selection)
+    else:
+        policy = RandomPlacement(selection)
+    avoiding = QuarantinePlacement(policy, quarantined)
+    return OpportunisticStripingPlacement(avoiding) if config.opportunistic_striping else avoiding

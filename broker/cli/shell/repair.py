@@ -14,11 +14,10 @@ from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.decommission import decommission, recover_bookies, without
 from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
 from magnetar.bookkeeper.replication.ledger_repair import LedgerRepair
+from magnetar.bookkeeper.replication.metrics import ReplicationMetrics
 from magnetar.bookkeeper.replication.registrations import read_registered, read_start
-from magnetar.bookkeeper.replication.replication_throttle import ReplicationThrottle
-from magnetar.bookkeeper.replication.replicator import Replicator
+from magnetar.bookkeeper.replication.replicator import ReplicationThrottle, Replicator
 from magnetar.bookkeeper.replication.under_replication import UNDER_REPLICATION_ROOT
-from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
 from magnetar.bookkeeper.replication.zone_store import ZoneStore
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.shell.cluster import ShellContext, ShellOutput, clock_ms

@@ -608,15 +608,15 @@ class InternalConsumer:
         if not isinstance(subscription, PersistentSubscription):
             return UNKNOWN
         beyond = size >= 0 and index >= max(size, 1)  # of the batch that the id claims
-        if beyond or not subscription.ledger.is_valid(position):
+        if beyond or not subscription.ledger.offsets.is_valid(position):
             return UNKNOWN
         cursor = subscription.cursor
-        if cursor.is_acked(position):
+        if cursor.state.is_acked(position):
             return ACKED
         if index < 0:
             return UNACKED
         bits, _ = source.partial.get(position, (0, 0))
-        words = cursor.batch_ack_set(position)
+        words = cursor.state.batch_ack_set(position)
         done = bits >> index & 1 or (words is not None and not _bit(words, index))
         return ACKED if done else UNACKED
 

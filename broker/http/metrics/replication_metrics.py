@@ -13,9 +13,8 @@ from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
     from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery
-    from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
+    from magnetar.bookkeeper.replication.metrics import AuditorMetrics, ReplicationMetrics
 
 
 def add_replication_metrics(page: PrometheusPage, recovery: AutoRecovery, period_s: float) -> None:

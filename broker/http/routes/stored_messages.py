@@ -138,20 +138,20 @@ async def peek(
     if policy_scope is not None and policy_scope.cursor is not None:
         position = await _nth_unacked(ledger, policy_scope.cursor, nth)
     else:
-        before = ledger.previous_position(ledger.first_position())
-        position = ledger.position_after(before, nth)
+        before = ledger.offsets.previous_position(ledger.offsets.first_position())
+        position = ledger.offsets.position_after(before, nth)
     return await _answer(service, await _entry(ledger, position, "Message not found"))
 
 
 async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Position:
     """Its position, or one past the end."""
-    position, steps = cursor.first_unacked(), 0
+    position, steps = cursor.state.first_unacked(), 0
     while position <= ledger.last_confirmed:
-        if not cursor.is_acked(position):
+        if not cursor.state.is_acked(position):
             nth -= 1
             if nth == 0:
                 break
-        position = ledger.next_position(position)
+        position = ledger.offsets.next_position(position)
         steps += 1
         if steps % _STEPS_AT_ONCE == 0:
             await asyncio.sleep(0)  # others' turn: a backlog may be long
@@ -180,9 +180,9 @@ async def id_by_time(
     before = await ledger.find_newest(
         lambda head, _: parse_header(head).publish_time_ms < timestamp
     )
-    if not ledger.entry_count:
+    if not ledger.offsets.entry_count:
         return JsonResponse(message_id(EARLIEST, topic))
-    first = ledger.first_position() if before is None else ledger.next_position(before)
+    first = ledger.offsets.next_position(before or EARLIEST)
     return JsonResponse(message_id(first, topic))
 
 
@@ -210,14 +210,14 @@ async def examine(
     if initialPosition not in ("latest", "earliest"):
         raise ApiError(412, "initialPosition is latest or earliest")
     ledger, missing = found.ledger, "Message not found"
-    if not ledger.entry_count:
+    if not ledger.offsets.entry_count:
         raise ApiError(412, "Could not examine messages due to the total message is zero")
-    if messagePosition > ledger.entry_count:
+    if messagePosition > ledger.offsets.entry_count:
         raise ApiError(404, missing)
-    before = ledger.previous_position(ledger.first_position())
+    before = ledger.offsets.previous_position(ledger.offsets.first_position())
     skip = messagePosition
     if initialPosition == "latest":
-        skip = ledger.entry_count - messagePosition + 1
+        skip = ledger.offsets.entry_count - messagePosition + 1
     return await _answer(
-        service, await _entry(ledger, ledger.position_after(before, skip), missing)
+        service, await _entry(ledger, ledger.offsets.position_after(before, skip), missing)
     )

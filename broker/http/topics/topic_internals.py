@@ -71,25 +71,26 @@ def internal_stats(topic: PersistentTopic, *, metadata: bool = False) -> AsyncIt
         metadata: also what the metadata store says of each ledger, when its turn comes. Only
             reading that raises a BrokerError.
     """
-    ledger = topic.ledger
-    stats = ledger.stats()
+    ledger, appends = topic.ledger, topic.ledger.appends
+    core = None if appends is None else appends.core
+    rows = ledger.lists.info.ledgers  # the open one shows zeros, as Pulsar's does
     cursors = {
         name: _cursor(ledger, cursor, topic.subscriptions.get(name))
         for name, cursor in ledger.cursors.items()
     }
     answer: dict[str, Any] = {
-        "entriesAddedCounter": stats.entries_added_counter,
-        "numberOfEntries": stats.number_of_entries,
-        "totalSize": stats.total_size,
-        "currentLedgerEntries": stats.current_ledger_entries,
-        "currentLedgerSize": stats.current_ledger_size,
-        "lastLedgerCreatedTimestamp": iso_time(stats.last_ledger_created_ms),
+        "entriesAddedCounter": ledger.entries_added,
+        "numberOfEntries": ledger.offsets.entry_count,
+        "totalSize": ledger.total_bytes,
+        "currentLedgerEntries": 0 if core is None or core.current < 0 else core.next_entry,
+        "currentLedgerSize": ledger.written_bytes,
+        "lastLedgerCreatedTimestamp": iso_time(0 if appends is None else appends.created_ms),
         "waitingCursorsCount": sum(x["waitingReadOp"] for x in cursors.values()),
-        "pendingAddEntriesCount": stats.pending_append_entries,
-        "lastConfirmedEntry": format_position(stats.last_confirmed),
-        "state": stats.state,
+        "pendingAddEntriesCount": 0 if core is None else core.pending_entries,
+        "lastConfirmedEntry": format_position(ledger.last_confirmed),
+        "state": ledger.state,
         "cursors": cursors,
-        "properties": dict(stats.properties),
+        "properties": ledger.properties,
         "schemaLedgers": [],
         "compactedLedger": {
             "ledgerId": -1,
@@ -99,18 +100,16 @@ def internal_stats(topic: PersistentTopic, *, metadata: bool = False) -> AsyncIt
             "underReplicated": False,
         },
     }
-    if stats.last_ledger_creation_failure_ms:
-        answer["lastLedgerCreationFailureTimestamp"] = iso_time(
-            stats.last_ledger_creation_failure_ms
-        )
+    if appends is not None and appends.create_failure_ms:
+        answer["lastLedgerCreationFailureTimestamp"] = iso_time(appends.create_failure_ms)
     of = ledger if metadata else None
-    return long_array(answer, "ledgers", _pieces(stats.ledgers, _ledger_row, of))
+    return long_array(answer, "ledgers", _pieces(rows, _ledger_row, of))
 
 
 def _cursor(
     ledger: ManagedLedger, cursor: Cursor, subscription: Subscription | None
 ) -> dict[str, Any]:
-    backlog, position = cursor.backlog, cursor.first_unacked()
+    backlog, position = cursor.state.backlog, cursor.state.first_unacked()
     waiting, reading = False, None
     if isinstance(subscription, PersistentSubscription):
         position = subscription.read_position
@@ -128,7 +127,7 @@ def _cursor(
         "cursorLedger": cursor_ledger,
         "cursorLedgerLastEntry": last_entry,
         "individuallyDeletedMessages": format_ranges(
-            cursor.ranges(_RANGES_MAX), cursor.range_count
+            cursor.state.ranges(_RANGES_MAX), cursor.state.range_count
         ),
         "lastLedgerSwitchTimestamp": iso_time(cursor.ledger_since_ms),
         "state": _state(cursor),
@@ -136,10 +135,10 @@ def _cursor(
         "numberOfEntriesSinceFirstNotAckedMessage": _entries_upto(
             ledger, cursor.mark_delete, position
         ),
-        "totalNonContiguousDeletedMessagesRange": cursor.range_count,
+        "totalNonContiguousDeletedMessagesRange": cursor.state.range_count,
         "subscriptionHavePendingRead": waiting or (reading is not None and not replaying),
         "subscriptionHavePendingReplayRead": replaying,
-        "properties": dict(cursor.properties),
+        "properties": dict(cursor.state.properties),
     }
 
 
@@ -154,7 +153,7 @@ def _entries_upto(ledger: ManagedLedger, mark_delete: Position, read: Position) 
     """Entries above mark-delete, and as in Pulsar the one that is read next, there or not."""
     if read <= mark_delete:
         return 0
-    return ledger.entries_between(mark_delete, (read[0], read[1] - 1)) + 1
+    return ledger.offsets.entries_between(mark_delete, (read[0], read[1] - 1)) + 1
 
 
 def format_ranges(ranges: list[tuple[Position, Position]], count: int) -> str:
@@ -277,20 +276,23 @@ def offline_stats(topic: PersistentTopic, now_ms: int) -> AsyncIterator[bytes]:
     """PersistentOfflineTopicStats, of a topic that is loaded all the same: so it is exact."""
     ledger, name = topic.ledger, topic.name
     cursors = {
-        cursor.name: {"cursorBacklog": cursor.backlog, "cursorLedgerId": cursor.ledger_position[0]}
+        cursor.name: {
+            "cursorBacklog": cursor.state.backlog,
+            "cursorLedgerId": cursor.ledger_position[0],
+        }
         for cursor in ledger.cursors.values()
         if cursor.durable
     }
     answer = {
         "storageSize": ledger.total_bytes,
-        "totalMessages": ledger.entry_count,
+        "totalMessages": ledger.offsets.entry_count,
         "messageBacklog": sum(x["cursorBacklog"] for x in cursors.values()),
         "brokerName": topic.service.config.advertised_host,
         "topicName": f"{name.namespace}/{name.domain}/{name.local}",
         "cursorDetails": cursors,
         "statGeneratedAt": now_ms,
     }
-    details = _pieces(ledger.stats().ledgers, _detail)
+    details = _pieces(ledger.lists.info.ledgers, _detail)
     return long_array(answer, "dataLedgerDetails", details)
 
 

@@ -21,12 +21,12 @@ from magnetar.bookkeeper.ledger_metadata import (
     LedgerMetadata,
     LedgerState,
     decode,
-    transition_error,
 )
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
 from magnetar.bookkeeper.replication.under_replication import UNDER_REPLICATION_ROOT
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH
 from magnetar.bookkeeper.transport import AddRequest, ReadReply
+from tests.ledger_transitions import transition_error
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.metadata_model import TreeNode
 from tests.simulation.cluster.nodes import Process

@@ -9,15 +9,14 @@ from typing import Any, Protocol, TypeVar
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.bookie import Bookie
-from magnetar.bookkeeper.entry_prefixes import PrefixesFromEntries
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerError
 from magnetar.bookkeeper.transport import (
-    ALL_ENTRIES,
     AddRequest,
     BookieStatus,
     LacReply,
     ReadReply,
-    Stripe,
+    ReadRequest,
 )
 from tests.simulation.cluster.checker import Checker
 from tests.simulation.cluster.machine import BookieMachine
@@ -95,11 +94,8 @@ class Exchange:
             self._on_reply(None)
 
 
-class LinkedBookie(PrefixesFromEntries):
+class LinkedBookie(BookieClient):
     """A ``BookieClient``; late and repeated answers come through, which is worse than gRPC."""
-
-    is_backlogged = False
-    pending_requests = 0
 
     def __init__(self, net: Net, process: Process, machine: BookieMachine) -> None:
         self._net, self._process, self._machine = net, process, machine
@@ -128,29 +124,13 @@ class LinkedBookie(PrefixesFromEntries):
 
         Exchange(self._net, self._process, machine, serve, on_reply).start()
 
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        *,
-        fence: bool = False,
-        master_key: bytes = b"",
-        stripe: Stripe = ALL_ENTRIES,
-        creator: int = 0,
-    ) -> ReadReply:
+    async def read_entries(self, request: ReadRequest) -> ReadReply:
         checker, machine, process = self._checker, self._machine, self._process
+        ledger_id, first, fence = request.ledger_id, request.first, request.fence
 
         async def read(bookie: Bookie) -> ReadReply:
             held = machine.promises.holds(ledger_id, first)
-            reply = await bookie.read_entries(
-                *(ledger_id, first, count_max, bytes_max),
-                fence=fence,
-                master_key=master_key,
-                stripe=stripe,
-                creator=creator,
-            )
+            reply = await bookie.read_entries(request)
             if fence and (reply.code == codes.OK or codes.is_explicit_negative(reply.code)):
                 checker.on_fenced(machine, ledger_id)
             checker.on_read(machine, ledger_id, reply, held)

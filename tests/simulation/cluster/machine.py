@@ -22,10 +22,10 @@ from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.bookkeeper.client.ledger_store import ledger_path
 from magnetar.bookkeeper.errors import BookkeeperError, StorageError
-from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from magnetar.bookkeeper.transport import AddRequest, LacReply
 from magnetar.metadata.errors import MetadataError
+from tests.memory_file_system import Faults, MemoryFileSystem, PowerLoss
+from tests.memory_store import MemoryStore
 from tests.simulation.cluster.metadata_model import ClusterStore, MetadataServer
 from tests.simulation.cluster.nodes import ClusterLoop, Process
 from tests.simulation.simulator import Recorder

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from magnetar.metadata.argument_checks import check_delete, check_put
 from magnetar.metadata.errors import (
     BadVersionError,
     EphemeralParentError,
@@ -34,6 +33,8 @@ from magnetar.metadata.store import (
     Stat,
     Versioned,
     Watch,
+    check_delete,
+    check_put,
 )
 from magnetar.metadata.watches import CallbackWatch, PathWatches
 from tests.simulation.cluster.nodes import ClusterLoop, Process

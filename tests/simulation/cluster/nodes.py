@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-from magnetar.bookkeeper.storage.memory_file_system import PowerLoss
+from tests.memory_file_system import PowerLoss
 from tests.simulation.simulator import Node, Recorder, VirtualLoop
 
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
-from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from magnetar.bookkeeper.bookie.gc.metadata_freshness import MetadataFreshnessCheck
+from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector, MetadataFreshnessCheck
 from magnetar.bookkeeper.bookie.gc.over_replicated import OverReplicatedLedgers
 from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
 from magnetar.bookkeeper.bookie.integrity.integrity_service import (

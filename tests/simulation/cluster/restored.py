@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from magnetar.bookkeeper import codes
@@ -22,7 +22,7 @@ from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.errors import EntryDiffersError, LedgerError, OtherCreatorError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
-from magnetar.bookkeeper.transport import AddRequest, ReadReply
+from magnetar.bookkeeper.transport import AddRequest, ReadReply, ReadRequest
 from magnetar.metadata.errors import MetadataError
 from tests.simulation.cluster.checker import Checker
 from tests.simulation.cluster.clients import LinkedBookie
@@ -142,8 +142,8 @@ class _NamelessBookie(LinkedBookie):
         request.creator = 0
         super().add_entries(request)
 
-    async def read_entries(self, *arguments: Any, creator: int = 0, **named: Any) -> ReadReply:
-        return await super().read_entries(*arguments, **named)
+    async def read_entries(self, request: ReadRequest) -> ReadReply:
+        return await super().read_entries(replace(request, creator=0))
 
     async def read_lac(self, *arguments: Any, creator: int = 0, **named: Any) -> Any:
         return await super().read_lac(*arguments, **named)

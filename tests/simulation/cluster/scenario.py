@@ -16,6 +16,7 @@ from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.client.placement import PlacementConfig, make_placement
 from magnetar.bookkeeper.client.placement.config import ZONE_AWARE
 from magnetar.bookkeeper.errors import LedgerError, NoSuchEntryError
+from magnetar.bookkeeper.transport import ReadRequest
 from tests.simulation.cluster.checker import LedgerHistory
 from tests.simulation.cluster.healing import Healed
 from tests.simulation.cluster.machine import BookieMachine
@@ -199,7 +200,7 @@ class ClusterScenario:
                 continue
             bookie = member.pool.client(self.rng.choice(hosts))
             reply = await bookie.read_entries(
-                history.ledger_id, 0, 1, 1000, fence=True, master_key=bytes(20)
+                ReadRequest(history.ledger_id, 0, 1, 1000, fence=True, master_key=bytes(20))
             )
             self.simulator.check(
                 reply.code != codes.OK,

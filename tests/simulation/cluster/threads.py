@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from magnetar.bookkeeper.bookie import workers
 from magnetar.bookkeeper.bookie.workers import OnDone
-from magnetar.bookkeeper.storage.memory_file_system import PowerLoss
+from tests.memory_file_system import PowerLoss
 from tests.simulation.cluster.nodes import PROCESS, ClusterLoop, Process
 
 

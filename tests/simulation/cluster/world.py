@@ -17,8 +17,8 @@ from magnetar.bookkeeper.client.config import (
 )
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.storage.memory_file_system import PowerLoss
 from magnetar.metadata.errors import MetadataError
+from tests.memory_file_system import PowerLoss
 from tests.simulation.cluster.checker import Checker
 from tests.simulation.cluster.clients import LinkedBookie
 from tests.simulation.cluster.machine import SESSION_TIMEOUT_MS, BookieMachine

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.bookkeeper import codes, entry_prefixes
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.entry_prefixes import (
     ENTRIES_MAX,
     PIECE_BYTES_MAX,
@@ -17,12 +18,18 @@ from magnetar.bookkeeper.entry_prefixes import (
     read_cut,
 )
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
-from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe, TruncatedReply
+from magnetar.bookkeeper.transport import (
+    ALL_ENTRIES,
+    ReadReply,
+    ReadRequest,
+    Stripe,
+    TruncatedReply,
+)
 
 LEDGER = 7
 
 
-class Source(entry_prefixes.PrefixesFromEntries):
+class Source(BookieClient):
     """Gives entries as a bookie does, and counts what it gave."""
 
     def __init__(self, sizes: dict[int, int]) -> None:
@@ -32,29 +39,24 @@ class Source(entry_prefixes.PrefixesFromEntries):
         self.largest_bytes = 0
         self.failing: dict[int, int] = {}  # entry id -> code
 
+    @property
+    def bookie_id(self) -> str:
+        return "b1"
+
     def packet(self, entry_id: int) -> bytes:
         body = b"%032d" % entry_id + bytes(max(0, self.sizes[entry_id] - 68))
         body = body[: self.sizes[entry_id] - PACKET_HEADER_BYTES]
         return encode_head(LEDGER, entry_id, -1, 0, b"", body) + body
 
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        /,
-        *,
-        stripe: Stripe,
-        creator: int = 0,
-    ) -> ReadReply:
-        assert ledger_id == LEDGER
+    async def read_entries(self, request: ReadRequest) -> ReadReply:
+        first, count_max, bytes_max = request.first, request.count_max, request.bytes_max
+        assert request.ledger_id == LEDGER
         assert count_max > 0
         assert bytes_max > 0
         self.asked.append((first, count_max, bytes_max))
         packets: list[bytes | memoryview] = []
         size = 0
-        for entry_id in islice(stripe.ids(first), count_max):
+        for entry_id in islice(request.stripe.ids(first), count_max):
             if entry_id in self.failing or entry_id not in self.sizes:
                 break
             if packets and size + self.sizes[entry_id] > bytes_max:
@@ -74,11 +76,9 @@ class Source(entry_prefixes.PrefixesFromEntries):
         stripe: Stripe = ALL_ENTRIES,
         bytes_max: int = 1 << 30,
     ) -> TruncatedReply:
-        return await read_cut(
-            *(self.read_entries, LEDGER, first, count_max, head_bytes),
-            stripe=stripe,
-            bytes_max=bytes_max,
-        )
+        request = ReadRequest(LEDGER, first, count_max, bytes_max)
+        request.stripe, request.head_bytes = stripe, head_bytes
+        return await read_cut(self.read_entries, request)
 
 
 @st.composite
@@ -178,7 +178,7 @@ async def test_what_goes_wrong_behind_the_first_entry_only_ends_the_reply() -> N
 
 async def test_heads_come_without_packet_headers_and_with_the_sizes_of_entries() -> None:
     source = Source({0: 36, 1: 40, 2: 1000})
-    reply = await source.read_heads(LEDGER, 0, 3, 32)
+    reply = await source.read_heads(ReadRequest(LEDGER, 0, 3, head_bytes=32))
     assert (reply.code, reply.first, reply.sizes) == (codes.OK, 0, [0, 4, 964])
     assert reply.heads == [b"", b"0000", b"%032d" % 2]
 
@@ -198,7 +198,8 @@ async def test_requests_without_sense_are_refused(
     first: int, count_max: int, head_bytes: int, stripe: Stripe
 ) -> None:
     source = Source({0: 100})
-    reply = await source.read_heads(LEDGER, first, count_max, head_bytes, stripe=stripe)
+    request = ReadRequest(LEDGER, first, count_max, stripe=stripe, head_bytes=head_bytes)
+    reply = await source.read_heads(request)
     assert (reply.code, reply.heads) == (codes.BAD_REQUEST, [])
     assert source.asked == []
 

@@ -39,9 +39,9 @@ def test_encode_heads_equals_encode_head_one_by_one() -> None:
         packet.encode_head(7, 11, 9, 1133, heads[1], bodies[1]),
         packet.encode_head(7, 12, 9, 1134, heads[2], bodies[2]),
     ]
-    assert packet.are_intact(encoded, bodies)
-    assert not packet.are_intact(encoded, [bodies[0], b"z", b""])
-    assert not packet.are_intact([b"short"], [b""])
+    assert all(packet.is_intact(head + body) for head, body in zip(encoded, bodies, strict=True))
+    assert not packet.is_intact(encoded[1] + b"z")
+    assert not packet.is_intact(b"short")
 
 
 @given(st.binary(max_size=64), st.binary(max_size=300), st.data())

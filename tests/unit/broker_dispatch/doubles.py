@@ -67,6 +67,10 @@ class MemoryLedger:
     def total_bytes(self) -> int:
         return sum(len(a) + len(b) for entries in self.ledgers.values() for a, b in entries)
 
+    @property
+    def offsets(self) -> MemoryLedger:
+        return self
+
     def entries_between(self, after: Position, upto: Position) -> int:
         return sum(
             after < (ledger_id, entry_id) <= upto
@@ -165,6 +169,10 @@ class MemoryCursor:
         self.partly: dict[Position, list[int]] = {}
         self.cursor_properties: dict[str, str] = {}
         self.properties: dict[str, int] = {}
+
+    @property
+    def state(self) -> MemoryCursor:
+        return self
 
     def _position_list(self) -> list[Position]:
         return self.ledger.positions()

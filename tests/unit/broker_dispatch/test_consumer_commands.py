@@ -257,7 +257,7 @@ async def test_seek_closes_first_and_answers_last() -> None:
     assert await connection.call(pb.BaseCommand.SEEK, seek) == [-1]
     assert connection.sent[0].close_consumer.request_id == 2**64 - 1
     assert connection.consumers == {}, "the id is free for the next SUBSCRIBE"
-    assert bench.cursor.backlog == 2
+    assert bench.cursor.state.backlog == 2
     nothing = pb.CommandSeek(consumer_id=1, request_id=9)
     assert await connection.call(pb.BaseCommand.SEEK, nothing) == [pb.MetadataError]
 

@@ -239,7 +239,7 @@ async def test_cumulative_ack_with_an_ack_set_without_batch_index_acks() -> None
     consumer, _ = await bench.consumer(EXCLUSIVE, permits=10)
     bench.subscription.acknowledge_cumulative(consumer, (10, 2), {"a": 1}, ack_set=[0b11000])
     assert bench.cursor.acked == {(10, 0), (10, 1)}
-    assert bench.cursor.properties == {"a": 1}
+    assert bench.cursor.state.properties == {"a": 1}
     assert bench.cursor.partly == {}
 
 
@@ -318,7 +318,7 @@ async def test_seek_closes_the_consumers_and_subscribers_wait_for_it() -> None:
 async def test_where_a_seek_lands(target: tuple[int, int], left: int) -> None:
     bench = Bench([3, 2])
     await bench.subscription.reset(target)
-    assert bench.cursor.backlog == left
+    assert bench.cursor.state.backlog == left
 
 
 async def test_seek_by_time_expiry_skip_peek_and_clear() -> None:
@@ -327,9 +327,9 @@ async def test_seek_by_time_expiry_skip_peek_and_clear() -> None:
         bench.ledger.append(head(publish_ms=publish_ms))
     subscription, cursor = bench.subscription, bench.cursor
     await subscription.reset_to_time(250)
-    assert cursor.backlog == 2
+    assert cursor.state.backlog == 2
     await subscription.reset_to_time(0)
-    assert cursor.backlog == 4
+    assert cursor.state.backlog == 4
     assert await subscription.expire_before(200) == 1
     assert await subscription.expire_before(200) == 0
     cursor.ack([(10, 2)])
@@ -338,9 +338,9 @@ async def test_seek_by_time_expiry_skip_peek_and_clear() -> None:
     assert (second.ledger_id, second.first) == (10, 3)
     assert await subscription.peek(3) is None
     assert subscription.skip_messages(1) == 1
-    assert cursor.backlog == 1
+    assert cursor.state.backlog == 1
     subscription.clear_backlog()
-    assert cursor.backlog == 0
+    assert cursor.state.backlog == 0
     assert subscription.stats(0)["totalMsgExpired"] == 1
 
 

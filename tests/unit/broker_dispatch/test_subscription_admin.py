@@ -72,13 +72,13 @@ async def test_expiry_by_age() -> None:
     for age_s in (50, 40, 3):
         bench.ledger.append(head(publish_ms=now_ms - age_s * 1000), ledger_id=10)
     assert await admin.expire_older(bench.subscription, 60), "begun: nobody is connected"
-    assert bench.cursor.backlog == 3
+    assert bench.cursor.state.backlog == 3
     assert await admin.expire_older(bench.subscription, 10)
     assert bench.cursor.mark_delete == (10, 1)
     await bench.consumer(SHARED)
     assert not await admin.expire_older(bench.subscription, 10), "its consumer will see to it"
     assert await admin.expire_older(bench.subscription, 2)
-    assert bench.cursor.backlog == 0
+    assert bench.cursor.state.backlog == 0
 
 
 async def test_a_long_backlog_is_expired_beside_a_consumer() -> None:
@@ -87,7 +87,7 @@ async def test_a_long_backlog_is_expired_beside_a_consumer() -> None:
         bench.ledger.append(head(publish_ms=bench.service.now_ms), ledger_id=10)
     await bench.consumer(SHARED)
     assert await admin.expire_older(bench.subscription, 10)
-    assert bench.cursor.backlog == 1000
+    assert bench.cursor.state.backlog == 1000
 
 
 async def test_expiry_up_to_a_position() -> None:
@@ -110,11 +110,11 @@ async def test_skipping_takes_so_many_or_all_there_are(
 ) -> None:
     bench = Bench([3, 2, 4])
     bench.cursor.ack(acked)
-    before = bench.cursor.backlog
+    before = bench.cursor.state.backlog
     await admin.skip_messages(bench.subscription, count)
-    assert bench.cursor.backlog == max(before - count, 0)
+    assert bench.cursor.state.backlog == max(before - count, 0)
     bench.ledger.append(head(), ledger_id=12)
-    assert bench.cursor.backlog == max(before - count, 0) + 1, "nothing that came later"
+    assert bench.cursor.state.backlog == max(before - count, 0) + 1, "nothing that came later"
 
 
 async def test_skipping_clearing_and_properties() -> None:
@@ -123,6 +123,6 @@ async def test_skipping_clearing_and_properties() -> None:
     await admin.skip_messages(bench.subscription, 2)
     assert bench.cursor.mark_delete == (10, 2)
     await admin.clear_backlog(bench.subscription)
-    assert bench.cursor.backlog == 0
+    assert bench.cursor.state.backlog == 0
     await admin.set_properties(bench.subscription, {"a": "b"})
     assert bench.subscription.properties == bench.cursor.cursor_properties == {"a": "b"}

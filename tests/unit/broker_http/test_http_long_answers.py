@@ -43,7 +43,7 @@ async def log(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ManagedLedger]:
     rows = LedgerRows(map(row, range(LEDGERS, LEDGERS + 1500)), tuple(segments))
     with monkeypatch.context() as patch:
         patch.setattr(log.lists, "info", log.lists.info.with_rows(rows))
-        patch.setattr(log, "ledgers", LedgerOffsets((n, 2) for n in range(LEDGERS + 1500)))
+        patch.setattr(log, "offsets", LedgerOffsets((n, 2) for n in range(LEDGERS + 1500)))
         yield log
     await cluster.close()
 

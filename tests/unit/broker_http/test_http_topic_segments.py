@@ -311,7 +311,7 @@ async def test_very_many_ledgers_some_of_which_are_trimmed_meanwhile(
     rows = [LedgerInfo(n, 1, 7, 1) for n in range(3456)]
     packed = LedgerRows(rows[2500:], (PackedRows.of(rows[:1000]), PackedRows.of(rows[1000:2500])))
     monkeypatch.setattr(log.lists, "info", log.lists.info.with_rows(packed))
-    monkeypatch.setattr(log, "ledgers", LedgerOffsets((x.ledger_id, 1) for x in rows))
+    monkeypatch.setattr(log, "offsets", LedgerOffsets((x.ledger_id, 1) for x in rows))
     answer = await ask(log, locations=False)
     assert [x["ledgerId"] for x in answer["ledgers"]] == list(range(3456))
     assert answer["lastConfirmed"] == {"ledgerId": 3455, "entryId": 0}
@@ -324,7 +324,7 @@ async def test_very_many_ledgers_some_of_which_are_trimmed_meanwhile(
     def trim_then_look(ledgers: Any, log: ManagedLedger) -> Any:
         made.append(len(ledgers))
         if len(made) == 3:  # two pieces are ready by now
-            log.ledgers.remove(range(1000))
+            log.offsets.remove(range(1000))
         return left_of(ledgers, log)
 
     monkeypatch.setattr("magnetar.broker.http.topics.topic_segments.left_of", trim_then_look)

@@ -100,7 +100,7 @@ async def test_what_was_sent_before_the_end_is_acknowledged(
     ledger_id = receipts(await producer.receive(20))[0][1]
     cursor = broker.service.topics[TOPIC].subscriptions["s"].cursor
     assert cursor is not None
-    assert cursor.backlog == 20
+    assert cursor.state.backlog == 20
     command = pb.BaseCommand(type=pb.BaseCommand.ACK)
     command.ack.consumer_id, command.ack.ack_type = 1, pb.CommandAck.Individual
     for entry in range(21):
@@ -112,5 +112,5 @@ async def test_what_was_sent_before_the_end_is_acknowledged(
         close = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
         close.close_consumer.consumer_id, close.close_consumer.request_id = 1, 9
         client.send(close)
-    await eventually(lambda: cursor.backlog == 0)
+    await eventually(lambda: cursor.state.backlog == 0)
     await broker.close()

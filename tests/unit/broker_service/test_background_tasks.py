@@ -38,7 +38,7 @@ async def backlog_of_three(broker: Broker) -> PersistentTopic:
 def backlog(topic: PersistentTopic) -> int:
     cursor = topic.subscriptions["s"].cursor
     assert cursor is not None
-    return cursor.backlog
+    return cursor.state.backlog
 
 
 async def test_messages_expire_by_the_namespace_s_policy(broker: Broker) -> None:

@@ -113,13 +113,13 @@ async def test_eviction_moves_the_slow_subscriptions_and_only_them(broker: Broke
     await set_quota(broker, "consumer_backlog_eviction", size=10_000)
     await broker.service.check_backlog_quotas()
     # A kilobyte and its head and metadata: eight fit into nine tenths of the limit.
-    assert (cursor(topic).backlog, cursor(topic, "fast").backlog) == (8, 4)
+    assert (cursor(topic).state.backlog, cursor(topic, "fast").state.backlog) == (8, 4)
     assert topic.stats()["backlogSize"] <= 9_000
     assert topic.backlog.evictions == {"destination_storage": 1, "message_age": 0}
     assert topic.subscriptions["s"].stats(0)["msgExpired"] == 0
     await client.expect_nothing()  # producers stay
     await broker.service.check_backlog_quotas()
-    assert cursor(topic).backlog == 8
+    assert cursor(topic).state.backlog == 8
 
 
 async def test_eviction_by_age_drops_what_is_too_old(broker: Broker) -> None:
@@ -127,10 +127,10 @@ async def test_eviction_by_age_drops_what_is_too_old(broker: Broker) -> None:
     await set_quota(broker, "consumer_backlog_eviction", seconds=60)
     broker.cluster.now_ms = PUBLISHED_MS + 60_999
     await broker.service.check_backlog_quotas()
-    assert cursor(topic).backlog == 20
+    assert cursor(topic).state.backlog == 20
     broker.cluster.now_ms = PUBLISHED_MS + 65_000
     await broker.service.check_backlog_quotas()
-    assert cursor(topic).backlog == 15
+    assert cursor(topic).state.backlog == 15
     assert topic.backlog.evictions["message_age"] == 1
 
 
@@ -189,9 +189,9 @@ async def test_the_broker_s_default_and_the_timer() -> None:
         background_tasks = broker.service._periodic_tasks.background_tasks
         background_tasks.on_sweep(PUBLISHED_MS + 29_999)
         await asyncio.sleep(0)
-        assert cursor(topic).backlog == 20
+        assert cursor(topic).state.backlog == 20
         background_tasks.on_sweep(PUBLISHED_MS + 30_000)
-        await eventually(lambda: cursor(topic).backlog == 8)
+        await eventually(lambda: cursor(topic).state.backlog == 8)
     finally:
         await broker.close()
 
@@ -212,10 +212,12 @@ async def test_unused_subscriptions_expire(broker: Broker) -> None:
         "public/default", lambda old: {**old, "subscription_expiration_time_minutes": 1}
     )
     broker.cluster.now_ms = PUBLISHED_MS + 30_000
-    topic.subscriptions["used"].acknowledge(None, [topic.ledger.first_position()])
+    topic.subscriptions["used"].acknowledge(None, [topic.ledger.offsets.first_position()])
     idle = topic.subscriptions["s"]
     assert isinstance(idle, PersistentSubscription)
-    assert idle.expire_upto(topic.ledger.first_position()) == 1  # what the broker does is no use
+    assert (
+        idle.expire_upto(topic.ledger.offsets.first_position()) == 1
+    )  # what the broker does is no use
     await background_tasks.expire_subscriptions(PUBLISHED_MS + 60_000)
     assert set(topic.subscriptions) == {"s", "used", "connected"}  # exactly as long as they may
     await background_tasks.expire_subscriptions(PUBLISHED_MS + 60_001)

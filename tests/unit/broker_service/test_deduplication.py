@@ -158,9 +158,9 @@ async def test_it_is_known_after_the_owner_died(broker: Broker, count: int) -> N
     topic = await topic_of(broker)
     thief = await broker.cluster.factory().open(NAME.ml_name, topic.ledger.config)
     cursor = thief.cursors[DEDUPLICATION_CURSOR]
-    behind = thief.entries_between(cursor.mark_delete, thief.last_confirmed)
+    behind = thief.offsets.entries_between(cursor.mark_delete, thief.last_confirmed)
     assert behind == count % 10, "a snapshot every ten entries"
-    assert cursor.properties.get("p", -1) == count - behind - 1, "it fits its position"
+    assert cursor.state.properties.get("p", -1) == count - behind - 1, "it fits its position"
     client.feed(sends(count))  # hears of the new owner
     await eventually(lambda: not broker.service.topics)
     await thief.close()
@@ -280,10 +280,10 @@ async def test_a_timed_snapshot_lets_old_entries_go(broker: Broker) -> None:
     topic = await topic_of(broker)
     cursor = topic.ledger.cursors[DEDUPLICATION_CURSOR]
     topic.sweep_deduplication(broker.cluster.now_ms + 119_999)
-    assert cursor.backlog == 3
+    assert cursor.state.backlog == 3
     topic.sweep_deduplication(broker.cluster.now_ms + 120_000)
     await eventually(lambda: cursor.durable_mark_delete == topic.ledger.last_confirmed)
-    assert cursor.properties == {"p": 2}
+    assert cursor.state.properties == {"p": 2}
     client.lose()
     await eventually(lambda: not topic.producers)
     minutes = broker.service.config.broker_deduplication_producer_inactivity_timeout_minutes

@@ -161,7 +161,9 @@ async def test_a_topic_whose_deletion_failed_is_as_it_was_or_gone(
         assert await stored(broker) == []
     else:
         again = await broker.service.get_topic(NAME, create=False)
-        backlogs = {x.name: x.cursor.backlog for x in again.subscriptions.values() if x.cursor}
+        backlogs = {
+            x.name: x.cursor.state.backlog for x in again.subscriptions.values() if x.cursor
+        }
         assert backlogs == {"a": 0, "b": 1}, "nothing of it was touched"
         await broker.service.delete_topic(NAME)
 
@@ -207,7 +209,7 @@ async def test_an_open_log_is_handed_out_only_while_it_is_ours(broker: Broker) -
     await other.close()
     again = await asyncio.gather(*(broker.ledgers.open(NAME.ml_name, CONFIG) for _ in range(3)))
     assert again[0] is again[1] is again[2] is not log
-    assert again[0].entry_count == 1
+    assert again[0].offsets.entry_count == 1
 
 
 async def test_de_duplication_that_could_not_be_ended_is_ended_later(broker: Broker) -> None:

@@ -217,7 +217,7 @@ async def test_an_initial_subscription_is_created_at_the_beginning(broker: Broke
     assert list(topic.subscriptions) == ["first"]
     cursor = topic.subscriptions["first"].cursor
     assert cursor is not None
-    assert cursor.backlog == 2
+    assert cursor.state.backlog == 2
 
 
 async def test_limits_and_encryption_come_from_the_namespace(broker: Broker) -> None:

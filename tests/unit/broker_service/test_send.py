@@ -166,7 +166,7 @@ async def test_send_to_an_unknown_producer_closes(broker: Broker) -> None:
     assert client.connection.closed
     # what came before it is stored all the same
     topic = broker.service.topics["persistent://public/default/t"]
-    await eventually(lambda: topic.ledger.entry_count == 1)  # type: ignore[attr-defined] # persistent
+    await eventually(lambda: topic.ledger.offsets.entry_count == 1)  # type: ignore[attr-defined] # persistent
 
 
 async def test_sends_that_crossed_our_close_are_ignored_for_thirty_seconds(broker: Broker) -> None:

@@ -167,11 +167,11 @@ async def test_a_replicated_subscription_stays_one(
     await found.set_replicated(True)
     await (await topic.create_subscription("another")).set_replicated(True)
     assert caplog.text.count("has no geo-replication") == 1  # of the topic
-    assert found.cursor.properties == REPLICATED
+    assert found.cursor.state.properties == REPLICATED
     found.acknowledge_cumulative(None, found.cursor.mark_delete, {"checkpoint": 7})
-    assert found.cursor.properties == {"checkpoint": 7, **REPLICATED}
+    assert found.cursor.state.properties == {"checkpoint": 7, **REPLICATED}
     await found.reset(EARLIEST)
-    assert found.cursor.properties == REPLICATED
+    assert found.cursor.state.properties == REPLICATED
     assert [x.replicated for x in (plain, found)] == [False, True]
 
     await broker.service.unload_topic(topic.name)
@@ -182,7 +182,7 @@ async def test_a_replicated_subscription_stays_one(
     await broker.service.unload_topic(topic.name)
     again = (await topic_of(broker)).subscriptions["s"]
     assert isinstance(again, PersistentSubscription)
-    assert (again.replicated, again.cursor.properties) == (False, {})
+    assert (again.replicated, again.cursor.state.properties) == (False, {})
 
 
 async def test_without_replicated_subscriptions_there_are_none(

@@ -24,11 +24,10 @@ from magnetar.bookkeeper.errors import (
 )
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.position import Position
-from magnetar.metadata.argument_checks import check_delete, check_put
 from magnetar.metadata.errors import BadVersionError, NotFoundError, OutcomeUnknownError
 from magnetar.metadata.errors import MetadataWriteError as NotWritten
 from magnetar.metadata.paths import check_path
-from magnetar.metadata.store import Stat, Versioned
+from magnetar.metadata.store import Stat, Versioned, check_delete, check_put
 
 
 class Positions:
@@ -44,7 +43,11 @@ class Positions:
                 return (ledger_id, entries - 1)
         return (max(self.ledgers), -1) if self.ledgers else (-1, -1)
 
-    def ledger_entries(self, ledger_id: int) -> int | None:
+    @property
+    def offsets(self) -> Positions:
+        return self
+
+    def entries(self, ledger_id: int) -> int | None:
         return self.ledgers.get(ledger_id)
 
     def is_valid(self, position: Position) -> bool:

@@ -26,9 +26,9 @@ async def filled(cluster: Cluster, entries: int = 35) -> ManagedLedger:
 async def test_a_shorter_retention_trims_at_once(cluster: Cluster) -> None:
     log = await filled(cluster)
     await eventually(lambda: all(x.closed_ms for x in log.lists.info.ledgers[:3]))
-    assert log.entry_count == 35
+    assert log.offsets.entry_count == 35
     log.configure(replace(KEPT, retention_ms=0, retention_bytes=0))
-    await eventually(lambda: log.entry_count == 5)
+    await eventually(lambda: log.offsets.entry_count == 5)
 
 
 async def test_a_longer_retention_keeps_what_is_consumed(cluster: Cluster) -> None:
@@ -42,12 +42,12 @@ async def test_a_longer_retention_keeps_what_is_consumed(cluster: Cluster) -> No
     cursor.ack_cumulative(log.last_confirmed)
     await cursor.flush()
     await log.trim()
-    assert log.entry_count == 25
+    assert log.offsets.entry_count == 25
 
 
 async def test_new_ledgers_take_the_new_quorums(cluster: Cluster) -> None:
     log = await filled(cluster, 5)
-    first = log.ledger_counts()[-1][0]
+    first = log.offsets.counts()[-1][0]
     other = ModelBookieClient(ModelBookie("b1"))
     log.client.bookies.add(other)
     log.configure(replace(KEPT, ensemble_size=2, write_quorum=2, ack_quorum=2))
@@ -56,11 +56,11 @@ async def test_new_ledgers_take_the_new_quorums(cluster: Cluster) -> None:
         appends.send(b"y")
         await appends.settle()
     quorums = []
-    for ledger_id, _ in log.ledger_counts():
+    for ledger_id, _ in log.offsets.counts():
         metadata = await log.client.read_ledger_metadata(ledger_id)
         assert metadata is not None
         quorums.append((metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum))
-    assert log.ledger_counts()[0][0] == first
+    assert log.offsets.counts()[0][0] == first
     assert quorums == [(1, 1, 1), (2, 2, 2)]
 
 
@@ -71,7 +71,7 @@ async def test_rotation_follows_at_once(cluster: Cluster) -> None:
     for _ in range(7):
         appends.send(b"y")
         await appends.settle()
-    assert [entries for _, entries in log.ledger_counts()][:2] == [6, 6]
+    assert [entries for _, entries in log.offsets.counts()][:2] == [6, 6]
 
 
 async def test_heads_and_password_stay(cluster: Cluster) -> None:
@@ -84,7 +84,7 @@ async def test_bytes_behind_a_position_count_appends_under_way(cluster: Cluster)
     log = await filled(cluster)
     entry = len(HEAD) + 10
     assert log.bytes_after(EARLIEST) == 35 * entry
-    ids = [ledger_id for ledger_id, _ in log.ledger_counts()]
+    ids = [ledger_id for ledger_id, _ in log.offsets.counts()]
     assert log.bytes_after((ids[1], 3)) == 21 * entry
     assert log.position_before_bytes(21 * entry) == (ids[1], 3)
     assert log.position_before_bytes(35 * entry) is None

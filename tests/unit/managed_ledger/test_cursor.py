@@ -28,7 +28,7 @@ async def test_creating_costs_one_put_and_no_ledger() -> None:
     log = FakeLog({1: 10})
     cursor = await opened(log)
     assert (log.fake_store.puts, log.bookkeeper.created) == (1, [])
-    assert (cursor.mark_delete, cursor.backlog, cursor.durable) == (START, 10, True)
+    assert (cursor.mark_delete, cursor.state.backlog, cursor.durable) == (START, 10, True)
     assert len(asyncio.all_tasks()) == 1  # idle: no task of the cursor's
 
 
@@ -146,8 +146,8 @@ async def test_a_failed_append_falls_back_to_the_node() -> None:
     assert node_of(log).ledger_id == log.bookkeeper.writers[-1].ledger_id != old.ledger_id
     again = await reopened(log)
     assert again.mark_delete == (1, 2)
-    assert again.acked_in(1, 0, 10) == [0, 1, 2, 7]
-    assert again.batch_ack_set((1, 9)) == [0b110]
+    assert again.state.acked_in(1, 0, 10) == [0, 1, 2, 7]
+    assert again.state.batch_ack_set((1, 9)) == [0b110]
 
 
 async def test_no_bookies_at_all_means_the_node() -> None:
@@ -158,7 +158,7 @@ async def test_no_bookies_at_all_means_the_node() -> None:
     await cursor.flush()
     assert node_of(log).ledger_id == NO_LEDGER
     again = await reopened(log)
-    assert again.acked_in(1, 0, 100) == [3]
+    assert again.state.acked_in(1, 0, 100) == [3]
 
 
 async def test_nothing_takes_the_write_and_the_next_ack_tries_again() -> None:
@@ -173,12 +173,12 @@ async def test_nothing_takes_the_write_and_the_next_ack_tries_again() -> None:
     for _ in range(50):
         await asyncio.sleep(0)
     assert log.faults.steps == steps  # no spinning
-    assert cursor.is_acked((1, 3))
+    assert cursor.state.is_acked((1, 3))
     log.storage.is_unavailable = log.fake_store.is_down = False
     cursor.ack([(1, 3)], done)
     await until(lambda: len(done) == 2)
     assert done[1] is None
-    assert (await reopened(log)).is_acked((1, 3))
+    assert (await reopened(log)).state.is_acked((1, 3))
 
 
 async def test_rotation_by_entries() -> None:
@@ -191,7 +191,7 @@ async def test_rotation_by_entries() -> None:
     assert len(writers) == 5
     assert node_of(log).ledger_id == writers[-1].ledger_id
     await until(lambda: list(log.storage.ledgers) == [writers[-1].ledger_id])
-    assert (await reopened(log)).acked_in(1, 0, 1000) == list(range(0, 100, 2))
+    assert (await reopened(log)).state.acked_in(1, 0, 1000) == list(range(0, 100, 2))
 
 
 async def test_rotation_by_age_only_with_a_write() -> None:
@@ -232,7 +232,7 @@ async def test_snapshots_end_the_increments_before_a_recovery_has_too_many() -> 
     assert len(ledger.bodies) == 3000
     assert max(b - a for a, b in pairwise(snapshots)) <= 1025
     again = await reopened(log)
-    assert again.acked_in(1, 0, 100_000) == list(range(0, 6000, 2))
+    assert again.state.acked_in(1, 0, 100_000) == list(range(0, 6000, 2))
 
 
 async def test_a_large_state_is_closed_in_its_ledger_and_found_again() -> None:
@@ -251,8 +251,8 @@ async def test_a_large_state_is_closed_in_its_ledger_and_found_again() -> None:
     assert ledger.is_closed
     assert max(map(len, ledger.bodies)) <= 512 << 10
     again = await reopened(log)
-    assert again.acked_above == len(acked) + 2 - 1  # (1, 0) is mark-delete
-    assert again.is_acked((1, 10_000_003))
+    assert again.state.acked_above == len(acked) + 2 - 1  # (1, 0) is mark-delete
+    assert again.state.is_acked((1, 10_000_003))
 
 
 async def test_close_writes_the_node_and_deletes_the_ledger() -> None:
@@ -272,8 +272,8 @@ async def test_close_writes_the_node_and_deletes_the_ledger() -> None:
     with pytest.raises(CursorClosedError):
         await cursor.flush()
     again = await reopened(log)
-    assert (again.mark_delete, again.properties) == ((1, 4), {"a": 7})
-    assert again.is_acked((1, 6))
+    assert (again.mark_delete, again.state.properties) == ((1, 4), {"a": 7})
+    assert again.state.is_acked((1, 6))
 
 
 async def test_closing_an_untouched_cursor_writes_nothing() -> None:
@@ -312,11 +312,11 @@ async def test_reset_backwards_and_forwards() -> None:
     cursor.ack_cumulative((3, 4))
     cursor.ack([(3, 8)])
     await cursor.flush()
-    generation = cursor.generation
+    generation = cursor.state.generation
     await cursor.reset((1, 5))
-    assert (cursor.mark_delete, cursor.first_unacked()) == ((1, 4), (1, 5))
-    assert cursor.generation == generation + 1
-    assert not cursor.is_acked((3, 8))
+    assert (cursor.mark_delete, cursor.state.first_unacked()) == ((1, 4), (1, 5))
+    assert cursor.state.generation == generation + 1
+    assert not cursor.state.is_acked((3, 8))
     assert (await reopened(log)).mark_delete == (1, 4)
 
 
@@ -337,17 +337,17 @@ async def test_reset_targets(target: Position, first: Position) -> None:
     cursor = await opened(log)
     cursor.ack_cumulative((1, 3))
     await cursor.reset(target)
-    assert cursor.first_unacked() == first
-    assert (await reopened(log)).first_unacked() == first
+    assert cursor.state.first_unacked() == first
+    assert (await reopened(log)).state.first_unacked() == first
 
 
 async def test_reset_into_a_batch() -> None:
     log = FakeLog({1: 10})
     cursor = await opened(log)
     await cursor.reset((1, 5), [0b1100])
-    assert cursor.batch_ack_set((1, 5)) == [0b1100]
-    assert cursor.first_unacked() == (1, 5)
-    assert (await reopened(log)).batch_ack_set((1, 5)) == [0b1100]
+    assert cursor.state.batch_ack_set((1, 5)) == [0b1100]
+    assert cursor.state.first_unacked() == (1, 5)
+    assert (await reopened(log)).state.batch_ack_set((1, 5)) == [0b1100]
 
 
 async def test_reset_refuses_acks_meanwhile_and_holds_back_trimming() -> None:
@@ -580,8 +580,8 @@ async def test_recovery_drops_what_the_log_does_not_have() -> None:
     shorter = log.successor("s2")
     shorter.ledgers = {2: 50}
     again = await opened(shorter)
-    assert again.acked_in(2, 0, 100) == [7]
-    assert again.acked_above == 1
-    assert again.batch_ack_set((2, 95)) is None
-    assert again.batch_ack_set((1, 95)) is None
-    assert again.first_unacked() == (2, 0)
+    assert again.state.acked_in(2, 0, 100) == [7]
+    assert again.state.acked_above == 1
+    assert again.state.batch_ack_set((2, 95)) is None
+    assert again.state.batch_ack_set((1, 95)) is None
+    assert again.state.first_unacked() == (2, 0)

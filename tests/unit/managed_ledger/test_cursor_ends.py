@@ -77,7 +77,7 @@ async def test_non_durable_cursor_touches_no_storage() -> None:
     assert done == [None, None]
     await cursor.flush()
     await cursor.reset((1, 2))
-    assert cursor.first_unacked() == (1, 2)
+    assert cursor.state.first_unacked() == (1, 2)
     cursor.advance_to((1, 50))
     assert cursor.mark_delete == cursor.durable_mark_delete == (1, 50)
     await cursor.set_cursor_properties({"a": "b"})
@@ -93,7 +93,7 @@ async def test_cumulative_beyond_the_end_is_refused() -> None:
     with pytest.raises(InvalidPositionError, match="1:10 is beyond"):
         cursor.ack_cumulative((1, 10))
     cursor.ack([(1, 10), (7, 0)])  # individual: unknown, ignored
-    assert cursor.backlog == 10
+    assert cursor.state.backlog == 10
 
 
 async def test_the_log_hears_of_durable_moves_only() -> None:
@@ -151,9 +151,9 @@ async def test_batch_acknowledgements_are_durable() -> None:
     await until(lambda: done == [None] * 3)
     again = await reopened(log)
     assert again.mark_delete == (2, 2)
-    assert again.batch_ack_set((2, 3)) == [0b1010]
-    assert again.batch_ack_set((2, 5)) == [0b11]
-    assert again.is_acked((2, 6))
+    assert again.state.batch_ack_set((2, 3)) == [0b1010]
+    assert again.state.batch_ack_set((2, 5)) == [0b11]
+    assert again.state.is_acked((2, 6))
 
 
 async def test_advancing_a_durable_cursor_is_stored() -> None:
@@ -180,7 +180,7 @@ async def test_a_state_too_large_for_the_node_falls_back_to_a_new_ledger() -> No
     await cursor.flush()
     assert node_of(log).ledger_id == log.bookkeeper.writers[1].ledger_id
     again = await reopened(log)
-    assert again.acked_above == len(holes) + 1
+    assert again.state.acked_above == len(holes) + 1
 
 
 async def test_a_large_state_gets_its_snapshots_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ async def test_a_large_state_gets_its_snapshots_in_pieces(monkeypatch: pytest.Mo
     kinds = [decode_record(body, "test").kind for body in ledger.bodies]
     assert kinds.count(SectionKind.SNAPSHOT) == 5
     again = await reopened(log)
-    assert again.acked_above == cursor.acked_above
+    assert again.state.acked_above == cursor.state.acked_above
 
 
 @pytest.mark.parametrize("step", [2, 20])
@@ -224,7 +224,7 @@ async def test_acknowledgements_between_the_slices_of_a_snapshot(step: int, star
     assert len(log.bookkeeper.writers) == 2
     again = await reopened(log)
     assert again.mark_delete == cursor.mark_delete
-    assert again.acked_in(1, 0, 4_000_000) == cursor.acked_in(1, 0, 4_000_000)
+    assert again.state.acked_in(1, 0, 4_000_000) == cursor.state.acked_in(1, 0, 4_000_000)
 
 
 async def test_a_large_increment_is_written_in_slices() -> None:
@@ -246,7 +246,7 @@ async def test_a_large_increment_is_written_in_slices() -> None:
     kinds = [decode_record(body, "test").kind for body in ledger.bodies]
     assert kinds[:2] == [SectionKind.SNAPSHOT, SectionKind.INCREMENT]
     again = await reopened(log)
-    assert again.acked_in(1, 0, 9_000_000) == cursor.acked_in(1, 0, 9_000_000)
+    assert again.state.acked_in(1, 0, 9_000_000) == cursor.state.acked_in(1, 0, 9_000_000)
 
 
 async def test_a_large_state_is_read_back_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,8 +265,8 @@ async def test_a_large_state_is_read_back_in_slices(monkeypatch: pytest.MonkeyPa
         turns += 1
     assert turns > 150, "not in slices"  # of 150,000 sets; decoding has some as well
     again = load.result()
-    assert again.acked_above == cursor.acked_above
-    assert again.batch_ack_set((2, 299_998)) == [5]
+    assert again.state.acked_above == cursor.state.acked_above
+    assert again.state.batch_ack_set((2, 299_998)) == [5]
 
 
 @pytest.mark.parametrize("damaged", [0, 1])
@@ -288,7 +288,7 @@ async def test_a_damaged_record_fails_the_open_and_names_its_place(damaged: int)
             await reopened(log)
         assert node_of(log).ledger_id == ledger_id
     bodies[damaged] = whole
-    assert (await reopened(log)).acked_above == 6000
+    assert (await reopened(log)).state.acked_above == 6000
 
 
 async def test_a_large_increment_whose_write_fails_is_not_forgotten() -> None:
@@ -300,7 +300,7 @@ async def test_a_large_increment_whose_write_fails_is_not_forgotten() -> None:
     cursor.ack([(1, entry) for entry in range(7, 9_000_000, 30)])
     await cursor.flush()
     again = await reopened(log)
-    assert again.acked_in(1, 0, 9_000_000) == cursor.acked_in(1, 0, 9_000_000)
+    assert again.state.acked_in(1, 0, 9_000_000) == cursor.state.acked_in(1, 0, 9_000_000)
 
 
 async def test_a_cursor_ledger_is_rotated_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +316,7 @@ async def test_a_cursor_ledger_is_rotated_by_its_bytes(monkeypatch: pytest.Monke
     [ledger] = log.storage.ledgers.values()  # the others are deleted
     assert sum(map(len, ledger.bodies)) < 30_000 + 20_000
     again = await reopened(log)
-    assert again.acked_in(1, 0, 100_000) == cursor.acked_in(1, 0, 100_000)
+    assert again.state.acked_in(1, 0, 100_000) == cursor.state.acked_in(1, 0, 100_000)
 
 
 async def test_large_increments_call_for_a_snapshot_soon() -> None:
@@ -410,7 +410,7 @@ async def test_fenced_while_closing_resetting_or_changing_properties() -> None:
                 await cursor.set_cursor_properties({"a": "b"})
         assert len(log.fenced) == 1
         assert cursor.is_closed
-        assert cursor.generation == 0
+        assert cursor.state.generation == 0
 
 
 async def test_a_log_that_is_not_the_owner_does_not_write_the_node() -> None:
@@ -506,7 +506,7 @@ async def test_as_many_producers_as_de_duplication_keeps_are_stored(
     await cursor.set_cursor_properties({"key": "x" * 60_000})
     await cursor.close()
     assert sum(len(value) for value, _ in log.nodes.nodes.values()) < 1_000_000
-    assert (await reopened(log)).properties == known
+    assert (await reopened(log)).state.properties == known
 
 
 async def test_many_properties_and_no_bookies_at_the_close() -> None:
@@ -523,7 +523,7 @@ async def test_many_properties_and_no_bookies_at_the_close() -> None:
         await cursor.close()
     log.storage.is_unavailable = False
     again = await reopened(log)
-    assert (again.mark_delete, again.properties) == ((1, 100), known)
+    assert (again.mark_delete, again.state.properties) == ((1, 100), known)
     assert cursor.durable_mark_delete == (1, 100)
 
 
@@ -539,7 +539,7 @@ async def test_a_lost_ledger_of_many_properties_means_an_older_pair() -> None:
     await cursor.flush()
     log.storage.ledgers.clear()
     again = await reopened(log)
-    assert (again.mark_delete, again.properties) == ((1, 10), {"a": 1})
+    assert (again.mark_delete, again.state.properties) == ((1, 10), {"a": 1})
 
 
 async def test_properties_replaced_while_they_are_encoded_are_those_of_mark_delete() -> None:
@@ -554,7 +554,7 @@ async def test_properties_replaced_while_they_are_encoded_are_those_of_mark_dele
         for _ in range(3):  # in the middle of the slices
             await asyncio.sleep(0)
         found = await opened(log.rival("s9"))  # as if it died now
-        assert set(found.properties.values()) <= {found.mark_delete[1]}
+        assert set(found.state.properties.values()) <= {found.mark_delete[1]}
         log.nodes.owner = log
     await cursor.flush()
-    assert (await reopened(log)).properties == last
+    assert (await reopened(log)).state.properties == last

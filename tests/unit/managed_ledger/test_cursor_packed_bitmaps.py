@@ -33,8 +33,11 @@ from magnetar.managed_ledger.cursor.cursor_format import (
 )
 from magnetar.managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
 from magnetar.managed_ledger.cursor.errors import CursorFormatError
-from magnetar.managed_ledger.cursor.packed_bitmaps import PackedBitmaps, unpack_bitmaps
-from magnetar.managed_ledger.cursor.packed_sets import unpack_sets
+from magnetar.managed_ledger.cursor.packed_sections import (
+    PackedBitmaps,
+    unpack_bitmaps,
+    unpack_sets,
+)
 
 MILLION = 1_000_000
 LEDGER = 50_000

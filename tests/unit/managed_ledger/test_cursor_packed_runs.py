@@ -12,7 +12,7 @@ from pyroaring import BitMap
 
 from magnetar.managed_ledger.cursor.cursor_format import ImageReplay, decode_record
 from magnetar.managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
-from magnetar.managed_ledger.cursor.packed_runs import unpack_runs
+from magnetar.managed_ledger.cursor.packed_sections import unpack_runs
 
 STORED = base64.b64decode(
     "xQIBAQAAAAD//////////wMAAAAaAAAAAAAAAAcAAAABAAAAAwABCwAAAAAAAAAFAAAAqQAAAAMAAAWcYmWsA4iBgRkgBgYG"

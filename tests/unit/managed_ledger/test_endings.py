@@ -172,4 +172,4 @@ async def test_retention_counts_the_ledger_that_is_written(cluster: Cluster) -> 
     await appends.settle()
     await log.trim()
     assert log.total_bytes == 28 * 14 - 140
-    assert len(log.ledgers.ledger_ids) == 2
+    assert len(log.offsets.ledger_ids) == 2

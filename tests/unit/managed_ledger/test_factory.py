@@ -120,7 +120,7 @@ async def test_a_listed_ledger_without_metadata_is_dropped(cluster: Cluster) -> 
     await appends.settle()
     await log.client.delete_ledger(appends.acked[0][0][0])
     second = await cluster.factory().open(NAME, CONFIG)
-    assert second.ledger_counts() == []
+    assert second.offsets.counts() == []
     assert await read_all(second) == []
 
 
@@ -149,7 +149,7 @@ async def test_sweep_closes_idle_old_ledgers_and_trims(cluster: Cluster) -> None
     await appends.settle()
     assert await read_all(log) == appends.acked
     log.sweep(cluster.now_ms)
-    await eventually(lambda: log.entry_count == 1)  # nobody needs the first ledger
+    await eventually(lambda: log.offsets.entry_count == 1)  # nobody needs the first ledger
     assert await read_all(log) == appends.acked[1:]
 
 

@@ -98,7 +98,7 @@ async def test_it_opens_appends_trims_is_read_and_deleted(
     with Turns():
         log = await cluster.factory().open(NAME, config)
         cursor = await log.open_cursor("sub", EARLIEST)
-        assert log.entry_count == 10 * LEDGERS + 2
+        assert log.offsets.entry_count == 10 * LEDGERS + 2
         appends = Appends(log)
         for n in range(5):
             appends.send(b"%d" % n)
@@ -113,7 +113,7 @@ async def test_it_opens_appends_trims_is_read_and_deleted(
         await eventually(lambda: not log.trimmer.is_held)
         assert offloader.most_at_once == (16 if is_copied else 0)
         left = 10 * (LEDGERS - 3 * CHUNK_ROWS - 2) + 6
-        await eventually(lambda: log.entry_count == left)
+        await eventually(lambda: log.offsets.entry_count == left)
         assert log.bytes_after((upto, 9)) == log.total_bytes
         await log.delete()
     assert offloader.deleted == (LEDGERS if is_copied else 0)

@@ -52,11 +52,11 @@ async def test_append_then_read(cluster: Cluster) -> None:
     assert log.pending_bytes == 0
     assert [x for _, x in appends.acked] == payloads(0, 8)
     assert await read_all(log) == appends.acked
-    assert log.entry_count == log.entries_added == 8
-    batch = log.read_nowait(log.first_position(), 2, 1000)
+    assert log.offsets.entry_count == log.entries_added == 8
+    batch = log.read_nowait(log.offsets.first_position(), 2, 1000)
     assert batch is not None
     assert batch.bodies == payloads(0, 2)
-    assert log.read_nowait(log.next_position(log.last_confirmed), 2, 1000) is None
+    assert log.read_nowait(log.offsets.next_position(log.last_confirmed), 2, 1000) is None
 
 
 async def test_a_reader_that_fails_keeps_nobody_from_their_report(cluster: Cluster) -> None:
@@ -78,7 +78,7 @@ async def test_a_new_log_costs_one_put_and_no_ledger(cluster: Cluster) -> None:
     stored = await cluster.store.get(log.path)
     assert stored is not None
     assert stored.stat.version == 0
-    assert log.ledger_counts() == []
+    assert log.offsets.counts() == []
 
 
 async def test_reopen_without_close_recovers_everything(cluster: Cluster) -> None:
@@ -131,7 +131,7 @@ async def test_rotation_by_entries_splits_batches(cluster: Cluster) -> None:
     await appends.settle()
     assert [x for _, x in appends.acked] == payloads(0, 23)
     assert [x for x, _ in appends.acked] == sorted(x for x, _ in appends.acked)
-    assert [n for _, n in log.ledger_counts()] == [4, 4, 4, 4, 4, 3]
+    assert [n for _, n in log.offsets.counts()] == [4, 4, 4, 4, 4, 3]
     assert await read_all(log) == appends.acked
     await eventually(lambda: all(x.closed_ms for x in log.lists.info.ledgers[:-1]))
     assert [x.entries for x in log.lists.info.ledgers] == [4, 4, 4, 4, 4, 0]
@@ -142,8 +142,8 @@ async def test_rotation_creates_the_next_ledger_ahead(cluster: Cluster) -> None:
     appends = Appends(log)
     appends.send(*payloads(0, 14))
     await appends.settle()
-    await eventually(lambda: len(log.ledger_counts()) == 2)
-    assert [n for _, n in log.ledger_counts()] == [14, 0]
+    await eventually(lambda: len(log.offsets.counts()) == 2)
+    assert [n for _, n in log.offsets.counts()] == [14, 0]
 
 
 async def test_trim_behind_the_slowest_cursor(cluster: Cluster) -> None:
@@ -155,9 +155,9 @@ async def test_trim_behind_the_slowest_cursor(cluster: Cluster) -> None:
     await appends.settle()
     fast.ack_cumulative(appends.acked[11][0])
     slow.ack_cumulative(appends.acked[8][0])
-    await eventually(lambda: log.entry_count == 6)
+    await eventually(lambda: log.offsets.entry_count == 6)
     assert await read_all(log) == appends.acked[8:]
-    assert log.first_position() == appends.acked[8][0]
+    assert log.offsets.first_position() == appends.acked[8][0]
     await eventually(lambda: log.lists.info.doomed != ())
     gone = appends.acked[0][0][0]
     await eventually(lambda: gone in log.trimmer.deleted)
@@ -195,7 +195,7 @@ async def test_without_cursors_everything_old_goes(cluster: Cluster) -> None:
     appends = Appends(log)
     appends.send(*payloads(0, 14))
     await appends.settle()
-    await eventually(lambda: log.entry_count == 2)
+    await eventually(lambda: log.offsets.entry_count == 2)
     assert await read_all(log) == appends.acked[12:]
 
 
@@ -258,8 +258,8 @@ async def test_truncate_and_properties(cluster: Cluster) -> None:
     await appends.settle()
     await log.set_properties({"a": "b"})
     await log.truncate()
-    assert log.entry_count == 0
-    assert cursor.backlog == 0
+    assert log.offsets.entry_count == 0
+    assert cursor.state.backlog == 0
     assert await read_all(log) == []
     appends.send(b"x")
     await appends.settle()
@@ -296,7 +296,7 @@ async def test_what_is_stored_is_read_without_opening(cluster: Cluster) -> None:
     await appends.settle()
     stored = await read_stored(cluster.store, NAME)
     assert stored is not None
-    assert [x.ledger_id for x in stored.info.ledgers] == log.ledgers.ledger_ids
+    assert [x.ledger_id for x in stored.info.ledgers] == log.offsets.ledger_ids
     assert stored.cursors["a b"].node.cursor_properties == {"team": "x"}
     assert stored.stat.modified_ms >= stored.stat.created_ms
     appends.send(b"still the owner")
@@ -320,7 +320,7 @@ async def test_delete_leaves_nothing(cluster: Cluster) -> None:
     await factory.delete(NAME)
     with pytest.raises(ManagedLedgerNotFoundError):
         await factory.open(NAME, replace(CONFIG, create_if_missing=False))
-    assert (await factory.open(NAME, CONFIG)).entry_count == 0
+    assert (await factory.open(NAME, CONFIG)).offsets.entry_count == 0
 
 
 async def test_cursors_come_back(cluster: Cluster) -> None:
@@ -335,7 +335,7 @@ async def test_cursors_come_back(cluster: Cluster) -> None:
     reopened = await cluster.factory().open(NAME, CONFIG)
     assert sorted(reopened.cursors) == ["late", "sub one/two"]
     assert reopened.cursors["sub one/two"].mark_delete == appends.acked[2][0]
-    assert reopened.cursors["sub one/two"].backlog == 3
+    assert reopened.cursors["sub one/two"].state.backlog == 3
 
 
 async def test_concurrent_opens_of_one_cursor_and_log_are_joined(cluster: Cluster) -> None:
@@ -375,15 +375,13 @@ async def test_stats(cluster: Cluster) -> None:
     appends = Appends(log)
     appends.send(b"abc", b"de")
     await appends.settle()
-    stats = log.stats()
-    assert stats.state == "LedgerOpened"
-    assert stats.entries_added_counter == stats.number_of_entries == 2
-    assert stats.total_size == stats.current_ledger_size == 13
-    assert stats.current_ledger_entries == 2
-    assert stats.last_confirmed == appends.acked[-1][0]
-    assert [(x.entries, x.size) for x in stats.ledgers] == [(0, 0)]
-    assert stats.last_ledger_created_ms == cluster.now_ms
-    assert stats.cached_bytes > 5
+    assert log.state == "LedgerOpened"
+    assert log.entries_added == log.offsets.entry_count == 2
+    assert log.total_bytes == log.written_bytes == 13
+    assert log.last_confirmed == appends.acked[-1][0]
+    assert [(x.entries, x.size) for x in log.lists.info.ledgers] == [(0, 0)]
+    assert log.appends is not None
+    assert log.appends.created_ms == cluster.now_ms
 
 
 async def test_a_ledger_that_the_next_owner_has_is_not_deleted(cluster: Cluster) -> None:
@@ -408,7 +406,7 @@ async def test_a_ledger_that_the_next_owner_has_is_not_deleted(cluster: Cluster)
     await appends.settle()
     assert isinstance(appends.errors[0], ManagedLedgerFencedError)
     assert second is not None
-    [(ledger_id, entries)] = second.ledger_counts()
+    [(ledger_id, entries)] = second.offsets.counts()
     assert entries == 0
     await log.close()
     assert await second.client.read_ledger_metadata(ledger_id) is not None
@@ -436,7 +434,7 @@ async def test_a_stale_owner_can_t_touch_a_log_made_anew(cluster: Cluster) -> No
     again = await cluster.factory().open(NAME, CONFIG)
     assert await read_all(again) == appends.acked
     assert again.properties == {}
-    assert again.cursors["sub"].backlog == 1
+    assert again.cursors["sub"].state.backlog == 1
 
 
 async def test_delete_takes_a_cursor_along_that_is_just_being_made(

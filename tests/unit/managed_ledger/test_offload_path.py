@@ -68,8 +68,8 @@ async def test_by_hand_upto_a_position(cluster: Cluster) -> None:
     assert log.offloads.status.state == "SUCCESS"
     assert log.offloads.status.first_kept == (ids[2], 0)
     assert states(log) == [CopyState.COMPLETE, CopyState.COMPLETE, None, None]
-    assert list(map(is_offloaded, log.stats().ledgers)) == [True, True, False, False]
-    assert log.stats().offloaded_size == sum(x.size for x in log.lists.info.ledgers[:2])
+    assert list(map(is_offloaded, log.lists.info.ledgers)) == [True, True, False, False]
+    assert log.offloads.copied_bytes == sum(x.size for x in log.lists.info.ledgers[:2])
     assert len(store.objects) == 4
     log.offloads.offload_before((ids[3], 0))  # the rest, but never what is written
     await eventually(lambda: log.offloads.status.first_kept == (ids[3], 0))
@@ -300,7 +300,7 @@ async def test_trimmed_while_it_is_copied(cluster: Cluster) -> None:
     await eventually(lambda: states(log)[0] is CopyState.STARTED)
     log.configure(replace(log.config, retention_ms=0, retention_bytes=0))
     log.cursors["sub"].ack_cumulative(appends.acked[4][0])
-    await eventually(lambda: log.first_position() == appends.acked[4][0])
+    await eventually(lambda: log.offsets.first_position() == appends.acked[4][0])
     store.gate.set()
     await eventually(lambda: log.lists.info.doomed_copies == () and store.objects == {})
     assert store.uploads == {}

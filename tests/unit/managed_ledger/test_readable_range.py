@@ -81,7 +81,7 @@ async def test_a_new_ledger_without_entries_is_not_listed(cluster: Cluster) -> N
     connection = cluster.connections[0]
     connection.hold_adds = True
     appends.send(b"three")
-    await eventually(lambda: len(log.ledgers.ledger_ids) == 2)
+    await eventually(lambda: len(log.offsets.ledger_ids) == 2)
     extent = extent_of(log)
     assert [x.ledger_id for x in ledgers(extent)] == [extent.last_confirmed[0]]
     connection.release()
@@ -128,7 +128,7 @@ async def test_what_is_trimmed_meanwhile_is_left_out(cluster: Cluster) -> None:
     assert len(listed) == 3
     at = [position for position, _ in appends.acked]
     cursor.ack(at[:2])
-    await eventually(lambda: len(log.ledgers.ledger_ids) == 2)
+    await eventually(lambda: len(log.offsets.ledger_ids) == 2)
     assert before.first_left(log) == at[2]
     assert left_of(listed, log) == listed[1:]
 
@@ -137,7 +137,7 @@ async def test_what_is_trimmed_meanwhile_is_left_out(cluster: Cluster) -> None:
     cursor.ack([position for position, _ in appends.acked[2:]])
     appends.send(b"7")
     await appends.settle()
-    await eventually(lambda: len(log.ledgers.ledger_ids) == 1)
+    await eventually(lambda: len(log.offsets.ledger_ids) == 1)
     assert left_of(listed, log) == []
     # Behind the moment's own end, though there is more by now.
     assert before.first_left(log) == (at[4][0], at[4][1] + 1) < extent_of(log).first
@@ -169,7 +169,7 @@ async def test_packed_and_newest_ledgers_are_told_in_order(
     closed = [LedgerInfo(n, 2, 10 * n, n) for n in range(1, 10)]
     packed = LedgerRows(closed[6:], (PackedRows.of(closed[:3]), PackedRows.of(closed[3:6])))
     monkeypatch.setattr(log.lists, "info", log.lists.info.with_rows(packed))
-    monkeypatch.setattr(log, "ledgers", LedgerOffsets((x.ledger_id, 2) for x in closed))
+    monkeypatch.setattr(log, "offsets", LedgerOffsets((x.ledger_id, 2) for x in closed))
     told = [ReadableLedger(x.ledger_id, 2, x.size, x.closed_ms) for x in closed]
     for first in range(11):
         assert ledgers(extent_of(log, first)) == told[max(0, first - 1) :]

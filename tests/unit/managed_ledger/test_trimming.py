@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from magnetar.managed_ledger.position import Position
-from magnetar.managed_ledger.trimming import Retention, ledgers_to_trim
+from magnetar.managed_ledger.trim_path import Retention, ledgers_to_trim
 
 LEDGERS = LedgerRows(
     [

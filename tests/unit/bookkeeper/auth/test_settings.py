@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from magnetar.bookkeeper.auth.settings import AuthSettingsBase
 from magnetar.bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
+from magnetar.bookkeeper.process_settings import AuthSettingsBase
 from magnetar.bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
 
 SECRET = "data:,0123456789abcdef0123456789abcdef"

@@ -10,8 +10,8 @@ import pytest
 from magnetar.bookkeeper.bookie import cookie as cookies
 from magnetar.bookkeeper.bookie.cookie import DirectoryState
 from magnetar.bookkeeper.errors import CookieMismatchError
-from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 from magnetar.metadata.embedded import EmbeddedMetadataStore
+from tests.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 
 
 async def first_start(fs: MemoryFileSystem, store: EmbeddedMetadataStore) -> None:

@@ -14,9 +14,9 @@ from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.drain import Drain
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from magnetar.metadata.embedded import EmbeddedMetadataStore
+from tests.memory_file_system import MemoryFileSystem
+from tests.memory_store import MemoryStore
 from tests.simulation.bookie_machine import CONFIG
 from tests.unit.bookkeeper.bookie.test_stalled_journal import add, until
 

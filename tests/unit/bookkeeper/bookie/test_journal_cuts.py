@@ -15,7 +15,7 @@ from magnetar.bookkeeper.bookie.journal.journal_format import Mark, SegmentHeade
 from magnetar.bookkeeper.bookie.journal.journal_reader import read_journal
 from magnetar.bookkeeper.bookie.storage import record_format as record_format
 from magnetar.bookkeeper.errors import CorruptFileError
-from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
+from tests.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 
 ALIGNMENT = 512
 CONFIG = StorageConfig(

@@ -18,10 +18,10 @@ from magnetar.bookkeeper.bookie.storage import record_format as record_format
 from magnetar.bookkeeper.bookie.storage.flush import flush_steps
 from magnetar.bookkeeper.bookie.storage.storage_startup import open_storage
 from magnetar.bookkeeper.errors import StaleMetadataError
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import CommitMark
+from tests.memory_file_system import MemoryFileSystem
+from tests.memory_store import MemoryStore
 
 ID = b"a store's own id"
 

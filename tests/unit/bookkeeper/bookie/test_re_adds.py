@@ -10,10 +10,10 @@ from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.bookie.re_adds import is_same_entry
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from magnetar.bookkeeper.transport import AddRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
+from tests.memory_file_system import MemoryFileSystem
+from tests.memory_store import MemoryStore
 from tests.simulation.bookie_machine import CONFIG
 
 LAC, DIGEST = range(16, 24), range(32, PACKET_HEADER_BYTES)

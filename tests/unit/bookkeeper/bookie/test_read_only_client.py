@@ -11,7 +11,7 @@ from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.read_only_client import ReadOnlyBookieClient
 from magnetar.bookkeeper.errors import LedgerError, UnauthorizedAccessError
 from magnetar.bookkeeper.packet import encode_head
-from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 
 MINE, OTHERS = 7, 8
@@ -50,14 +50,14 @@ def reader(bookie: ModelBookie, *, checked: bool = False) -> ReadOnlyBookieClien
 async def test_entries_are_read(bookie: ModelBookie) -> None:
     client = reader(bookie)
     assert client.bookie_id == "b0"
-    reply = await client.read_entries(OTHERS, 0, 10, 1 << 20)
+    reply = await client.read_entries(ReadRequest(OTHERS, 0, 10, 1 << 20))
     assert (reply.code, len(reply.packets)) == (codes.OK, 1)
     lac = await client.read_lac(OTHERS, fence=False)
     assert (lac.code, lac.last_packet) == (codes.OK, reply.packets[0])
     assert (await client.wait_lac(OTHERS, -1, 0.0)).last_packet == reply.packets[0]
     assert await client.list_entries(OTHERS) == [(0, 1)]
     assert (await client.info()).bookie_id == "b0"
-    heads = await client.read_heads(OTHERS, 0, 10, 4)
+    heads = await client.read_heads(ReadRequest(OTHERS, 0, 10, head_bytes=4))
     assert (heads.code, heads.heads) == (codes.OK, [b"head"])
 
 
@@ -74,7 +74,7 @@ async def test_nothing_is_added(bookie: ModelBookie, recovery: bool) -> None:
 
 async def test_nothing_is_fenced_or_set(bookie: ModelBookie) -> None:
     client = reader(bookie)
-    reply = await client.read_entries(MINE, 0, 1, 1, fence=True, master_key=KEY)
+    reply = await client.read_entries(ReadRequest(MINE, 0, 1, 1, fence=True, master_key=KEY))
     assert (reply.code, reply.packets) == (codes.READ_ONLY, [])
     lac = await client.read_lac(MINE, fence=True, master_key=KEY)
     assert (lac.code, lac.last_packet) == (codes.READ_ONLY, None)
@@ -94,15 +94,15 @@ async def test_what_is_about_the_whole_bookie_is_refused(bookie: ModelBookie) ->
 
 async def test_who_may_read_one_ledger_reads_no_other(bookie: ModelBookie) -> None:
     client = reader(bookie, checked=True)
-    assert (await client.read_entries(MINE, 0, 1, 1)).code == codes.OK
+    assert (await client.read_entries(ReadRequest(MINE, 0, 1, 1))).code == codes.OK
     assert (await client.read_lac(MINE, fence=False)).code == codes.OK
     assert await client.list_entries(MINE) == [(0, 1)]
 
     answers = [
-        (await client.read_entries(OTHERS, 0, 1, 1)).code,
+        (await client.read_entries(ReadRequest(OTHERS, 0, 1, 1))).code,
         (await client.read_lac(OTHERS, fence=False)).code,
         (await client.wait_lac(OTHERS, -1, 0.0)).code,
-        (await client.read_heads(OTHERS, 0, 1, 4)).code,
+        (await client.read_heads(ReadRequest(OTHERS, 0, 1, head_bytes=4))).code,
         await _code_of(client.list_entries(OTHERS)),
     ]
     assert answers == [codes.UNAUTHORIZED] * len(answers)

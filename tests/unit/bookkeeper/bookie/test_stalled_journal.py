@@ -11,10 +11,10 @@ from magnetar.bookkeeper import codes, packet
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
-from magnetar.bookkeeper.storage.memory_file_system import FileSystemCall, MemoryFileSystem
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from magnetar.bookkeeper.transport import AddRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
+from tests.memory_file_system import FileSystemCall, MemoryFileSystem
+from tests.memory_store import MemoryStore
 from tests.simulation.bookie_machine import CONFIG
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,7 +28,7 @@ from magnetar.bookkeeper.errors import (
     NoSuchEntryError,
 )
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment
-from magnetar.bookkeeper.transport import ALL_ENTRIES, EntryPrefixesReply, Stripe
+from magnetar.bookkeeper.transport import ALL_ENTRIES, EntryPrefixesReply, ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.simulation.model_bookie import ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
@@ -171,11 +170,9 @@ def watch_heads(cluster: Cluster) -> list[int]:
     def watch(client: ModelBookieClient) -> None:
         read = client.read_heads
 
-        async def counted(
-            ledger_id: int, first: int, count_max: int, head_bytes: int, **options: Any
-        ) -> EntryPrefixesReply:
-            counts.append(count_max)
-            return await read(ledger_id, first, count_max, head_bytes, **options)
+        async def counted(request: ReadRequest) -> EntryPrefixesReply:
+            counts.append(request.count_max)
+            return await read(request)
 
         client.read_heads = counted  # type: ignore[method-assign]
 
@@ -306,16 +303,12 @@ async def test_what_a_bookie_finds_corrupt_is_read_elsewhere(cluster: Cluster) -
     victim = cluster.clients[writer.metadata.last_segment.bookies[1]]
     read = victim.read_heads
 
-    async def damaged(
-        ledger_id: int, first: int, count_max: int, head_bytes: int, **options: object
-    ) -> EntryPrefixesReply:
-        stripe = options["stripe"]
-        assert isinstance(stripe, Stripe)
-        good = stripe.count(first, 13) if first < 13 else 0
+    async def damaged(request: ReadRequest) -> EntryPrefixesReply:
+        first, count_max = request.first, request.count_max
+        good = request.stripe.count(first, 13) if first < 13 else 0
         if first == 13:
             return EntryPrefixesReply(codes.IO_ERROR, first, [], [])
-        limit = min(count_max, good) if good else count_max
-        return await read(ledger_id, first, limit, head_bytes, **options)  # type: ignore[arg-type]
+        return await read(replace(request, count_max=min(count_max, good) if good else count_max))
 
     victim.read_heads = damaged  # type: ignore[method-assign]
     await all_runs(heads_reader(cluster, writer), 0, 30)
@@ -328,13 +321,13 @@ async def test_what_a_bookie_finds_corrupt_is_read_elsewhere(cluster: Cluster) -
 async def test_bookies_that_know_no_heads_are_left_out(cluster: Cluster) -> None:
     writer = await written(cluster, LedgerConfig(2, 2, 2), 10)
 
-    async def refused(_ledger_id: int, first: int, *_: object, **__: object) -> EntryPrefixesReply:
-        return EntryPrefixesReply(codes.BAD_REQUEST, first, [], [])
+    async def refused(request: ReadRequest) -> EntryPrefixesReply:
+        return EntryPrefixesReply(codes.BAD_REQUEST, request.first, [], [])
 
     first, second = cluster.clients.values()
-    first.read_heads = refused  # type: ignore[method-assign,assignment]
+    first.read_heads = refused  # type: ignore[method-assign]
     await all_runs(heads_reader(cluster, writer), 0, 10)
-    second.read_heads = refused  # type: ignore[method-assign,assignment]
+    second.read_heads = refused  # type: ignore[method-assign]
     with pytest.raises(BadRequestError):
         await heads_reader(cluster, writer).read(0, 10)
 

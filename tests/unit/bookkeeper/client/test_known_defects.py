@@ -45,7 +45,7 @@ from magnetar.bookkeeper.ledger_metadata import (
     replace_members,
 )
 from magnetar.bookkeeper.packet import encode_heads
-from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.metadata.store import Versioned
 from tests.simulation.model_bookie import ModelBookie, ModelLedger
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
@@ -117,7 +117,7 @@ class Recovery:
             return
         key = master_key(b"")
         reply = self.bookies[read.bookie].read(
-            LEDGER, read.first, read.count_max, 1 << 20, fence=True, master_key=key
+            ReadRequest(LEDGER, read.first, read.count_max, 1 << 20, fence=True, master_key=key)
         )
         self.core.on_read(read, reply.code, reply.packets)
 

@@ -22,8 +22,8 @@ from magnetar.bookkeeper.ledger_metadata import (
     encode,
     master_key,
     replace_members,
-    transition_error,
 )
+from tests.ledger_transitions import transition_error
 
 OPEN = LedgerMetadata(7, 2, 2, 1, (EnsembleSegment(0, ("a", "b")), EnsembleSegment(5, ("a", "c"))))
 IN_RECOVERY = replace(OPEN, state=LedgerState.IN_RECOVERY)

@@ -171,7 +171,7 @@ def test_same_bookie_reported_twice_is_one_change() -> None:
     assert w.answer("B", 0, codes.UNAVAILABLE) == [ChangeEnsemble(0, {1: "B"})]
     assert w.answer("B", 1, codes.READ_ONLY) == []
     assert w.changed("A", "C") == []
-    assert not w.core.is_changing
+    assert not w.core.frozen
 
 
 def test_failures_during_a_change_make_a_second_change_with_the_same_key() -> None:
@@ -180,7 +180,7 @@ def test_failures_during_a_change_make_a_second_change_with_the_same_key() -> No
     assert w.answer("A", 0, codes.IO_ERROR) == [ChangeEnsemble(0, {0: "A"})]
     assert w.answer("B", 0, codes.IO_ERROR) == []
     assert w.changed("D", "B", "C") == [ChangeEnsemble(0, {1: "B"})]
-    assert w.core.is_changing
+    assert w.core.frozen
     assert w.answer("C", 0) + w.answer("D", 0, generation=1) == []
     assert w.changed("D", "E", "C") == []
     assert w.answer("E", 0, generation=1) == [AddsConfirmed(0)]

@@ -15,6 +15,7 @@ from magnetar.bookkeeper.client.placement import RandomPlacement, choose_replace
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import BookieUnavailableError, NotEnoughBookiesError
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import StoreUnreachableError
 from magnetar.metadata.paths import encode_name
@@ -270,7 +271,7 @@ async def test_an_outage_of_the_store_is_survived(monkeypatch: pytest.MonkeyPatc
 
 async def test_unreachable_bookies_answer_unavailable() -> None:
     client = BookiePool().client("nobody")
-    assert (await client.read_entries(1, 0, 1, 1)).code == codes.UNAVAILABLE
+    assert (await client.read_entries(ReadRequest(1, 0, 1, 1))).code == codes.UNAVAILABLE
     assert (await client.read_lac(1, fence=True)).code == codes.UNAVAILABLE
     with pytest.raises(BookieUnavailableError):
         await client.list_entries(1)

@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.bookkeeper.client.config import HealthConfig
-from magnetar.bookkeeper.client.free_space import FreeSpace
 from magnetar.bookkeeper.client.health import BookieHealth
 from magnetar.bookkeeper.client.placement import Adherence, PlacementConfig
 from magnetar.bookkeeper.client.pool import BookiePool, UnreachableBookie
-from magnetar.bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.client.pool_placement import FreeSpace, placement_for
 from magnetar.bookkeeper.client.rack_mapping import parse_racks
 from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.bookkeeper.service_info import (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ from magnetar.bookkeeper.client.config import (
 )
 from magnetar.bookkeeper.errors import EntryDigestError, NoSuchEntryError
 from magnetar.bookkeeper.service_info import ServiceInfo
-from magnetar.bookkeeper.transport import ReadReply
+from magnetar.bookkeeper.transport import ReadReply, ReadRequest
 from tests.simulation.model_bookie import ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 from tests.unit.bookkeeper.client.test_client import batch, write
@@ -64,14 +63,14 @@ class Hung:
         self._read = client.read_entries
         client.read_entries = self.read  # type: ignore[method-assign]
 
-    async def read(self, *args: int, **options: Any) -> ReadReply:
+    async def read(self, request: ReadRequest) -> ReadReply:
         self.asked += 1
         try:
             await self.open.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        return await self._read(*args, **options)
+        return await self._read(request)
 
 
 # ---- batches (4.4)

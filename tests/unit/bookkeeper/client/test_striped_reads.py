@@ -16,7 +16,7 @@ from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.client.striped_runs import plan_runs
 from magnetar.bookkeeper.errors import NoSuchEntryError
-from magnetar.bookkeeper.transport import ReadReply, Stripe
+from magnetar.bookkeeper.transport import ReadReply, ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
 from tests.unit.bookkeeper.client.test_client import batch, write
@@ -211,17 +211,12 @@ async def test_a_bookie_that_gives_more_than_its_share_is_cut(cluster: Cluster) 
     for client in cluster.clients.values():
 
         async def all_of_it(
-            ledger_id: int,
-            first: int,
-            *_: object,
-            stripe: Stripe,
-            creator: int,
-            entries: dict[int, bytes] = everything,
+            request: ReadRequest, entries: dict[int, bytes] = everything
         ) -> ReadReply:
-            ids = filter(stripe.has, range(first, 12))
+            ids = filter(request.stripe.has, range(request.first, 12))
             given: list[bytes | memoryview] = [entries[e] for e in ids]
-            return ReadReply(codes.OK, first, given)
+            return ReadReply(codes.OK, request.first, given)
 
-        client.read_entries = all_of_it  # type: ignore[method-assign,assignment]
+        client.read_entries = all_of_it  # type: ignore[method-assign]
     run = await writer.reader().read(0, 8, 1 << 20, 10)
     assert (run.heads, run.bodies) == batch(0, 9)

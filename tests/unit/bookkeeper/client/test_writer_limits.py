@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.client.add_deadline import MARKS, AddDeadline
+from magnetar.bookkeeper.client.async_ledger_writer import MARKS, AddDeadline
 from magnetar.bookkeeper.client.config import WriteConfig
 from magnetar.bookkeeper.client.force_rounds import ForceLedger
 from magnetar.bookkeeper.client.ledger_writer import (

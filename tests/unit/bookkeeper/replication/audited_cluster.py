@@ -10,7 +10,7 @@ from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from magnetar.bookkeeper.replication.auditor import Auditor, AuditorDependencies
 from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
-from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
+from magnetar.bookkeeper.replication.metrics import AuditorMetrics
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.replication.zones import ZoneConfig
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo

@@ -23,15 +23,16 @@ from magnetar.bookkeeper.client.ledger_store import LedgerStore, ledger_path
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import BookieUnavailableError, error_for_code
-from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, decode, transition_error
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, decode
 from magnetar.bookkeeper.packet import is_intact
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.fragments import fragments_of, join_runs
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.replication.worker import ReplicationWorker
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
-from magnetar.bookkeeper.transport import ReadReply
+from magnetar.bookkeeper.transport import ReadReply, ReadRequest
 from magnetar.metadata.node_tree import Node
+from tests.ledger_transitions import transition_error
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
 from tests.simulation.simulator import VirtualLoop
 from tests.unit.bookkeeper.replication.memory_store import MemoryMetadataStore, Server
@@ -83,9 +84,9 @@ class Client(ModelBookieClient):
             if entry_id in ledger.entries and not is_intact(ledger.entries[entry_id]):
                 del ledger.entries[entry_id]
 
-    async def read_entries(self, *args: Any, **options: Any) -> ReadReply:
+    async def read_entries(self, request: ReadRequest) -> ReadReply:
         await asyncio.sleep(READ_S)
-        return await super().read_entries(*args, **options)
+        return await super().read_entries(request)
 
     async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
         if not self.bookie.up:

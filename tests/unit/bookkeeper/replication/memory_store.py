@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from magnetar.metadata.argument_checks import check_delete, check_put
 from magnetar.metadata.errors import OutcomeUnknownError, SessionLostError
 from magnetar.metadata.node_tree import CommitBatch, Node, NodeTree
 from magnetar.metadata.store import (
@@ -15,6 +14,8 @@ from magnetar.metadata.store import (
     Stat,
     Versioned,
     Watch,
+    check_delete,
+    check_put,
 )
 from magnetar.metadata.watches import CallbackWatch, PathWatches
 

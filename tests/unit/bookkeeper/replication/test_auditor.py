@@ -16,8 +16,8 @@ from magnetar.bookkeeper.replication.audit_pass import AuditPass
 from magnetar.bookkeeper.replication.auditor import Auditor
 from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
 from magnetar.bookkeeper.replication.auditor_elector import AuditorElector
-from magnetar.bookkeeper.replication.auditor_metrics import AuditorMetrics
 from magnetar.bookkeeper.replication.cluster_watch import ClusterWatch
+from magnetar.bookkeeper.replication.metrics import AuditorMetrics
 from magnetar.bookkeeper.replication.zone_store import ZoneStore
 from magnetar.bookkeeper.replication.zones import ZoneConfig, ZonePhase
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, RACKS_PATH, READ_ONLY_PATH, ServiceInfo

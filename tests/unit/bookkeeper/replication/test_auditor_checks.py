@@ -18,7 +18,7 @@ from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig, Periodi
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
 from magnetar.bookkeeper.replication.under_replication import CHECK_ALL_LEDGERS, REPLICAS_CHECK
-from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadReply, Stripe
+from magnetar.bookkeeper.transport import ReadReply, ReadRequest
 from tests.unit.bookkeeper.replication.audited_cluster import Cluster, eventually
 
 
@@ -30,24 +30,14 @@ class Holder(UnreachableBookie):
         self.entries: frozenset[int] | None = frozenset(range(100))
         self.asked = 0
 
-    async def read_entries(
-        self,
-        ledger_id: int,
-        first: int,
-        count_max: int,
-        bytes_max: int,
-        *,
-        fence: bool = False,
-        master_key: bytes = b"",
-        stripe: Stripe = ALL_ENTRIES,
-        creator: int = 0,
-    ) -> ReadReply:
+    async def read_entries(self, request: ReadRequest) -> ReadReply:
         self.asked += 1
+        first = request.first
         if self.entries is None:
             return ReadReply(UNAVAILABLE, first, [])
         if first not in self.entries:
             return ReadReply(NO_ENTRY, first, [])
-        head = packet.encode_head(ledger_id, first, first - 1, 0, b"", b"body")
+        head = packet.encode_head(request.ledger_id, first, first - 1, 0, b"", b"body")
         return ReadReply(OK, first, [head + b"body"])
 
     async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:

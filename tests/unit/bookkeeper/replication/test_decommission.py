@@ -25,10 +25,9 @@ from magnetar.bookkeeper.replication.decommission import (
 from magnetar.bookkeeper.replication.errors import BookieRegisteredError
 from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
 from magnetar.bookkeeper.replication.ledger_repair import LedgerRepair
+from magnetar.bookkeeper.replication.metrics import ReplicationMetrics
 from magnetar.bookkeeper.replication.registrations import read_registered, read_start
-from magnetar.bookkeeper.replication.replication_throttle import ReplicationThrottle
-from magnetar.bookkeeper.replication.replicator import Replicator
-from magnetar.bookkeeper.replication.worker_metrics import ReplicationMetrics
+from magnetar.bookkeeper.replication.replicator import ReplicationThrottle, Replicator
 from tests.unit.bookkeeper.replication.cluster import Cluster, until, virtual
 
 COOKIE = "/ledgers/cookies/b0"

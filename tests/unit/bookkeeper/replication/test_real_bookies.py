@@ -12,7 +12,6 @@ import pytest
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
-from magnetar.bookkeeper.bookie.in_process_client import InProcessBookieClient
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import LedgerConfig
@@ -24,9 +23,10 @@ from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.fragments import fragments_of
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.replication.worker import ReplicationWorker
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
+from tests.memory_file_system import MemoryFileSystem
+from tests.memory_store import MemoryStore
 
 SMALL = StorageConfig(
     journal_segment_bytes=1 << 20,
@@ -77,7 +77,7 @@ class RealCluster:
         )
         bookie = await open_bookie(config, disk, self.store, index=index)
         self.running[name] = bookie
-        self.pool.use(InProcessBookieClient(bookie))
+        self.pool.use(bookie)
 
     async def stop(self, name: str) -> None:
         await self.running.pop(name).close()
@@ -105,7 +105,9 @@ class RealCluster:
             for slot, name in enumerate(fragment.bookies):
                 for first, end in fragment.runs_of(slot):
                     for entry_id in range(first, end):
-                        reply = await self.running[name].read_entries(ledger_id, entry_id, 1, 1)
+                        reply = await self.running[name].read_entries(
+                            ReadRequest(ledger_id, entry_id, 1, 1)
+                        )
                         assert reply.code == codes.OK, (name, entry_id, reply.code)
                         assert is_intact(reply.packets[0])
                         assert bytes(reply.packets[0][36:]) == b"head%d" % entry_id + bytes(500)

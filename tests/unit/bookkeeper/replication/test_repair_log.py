@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from magnetar.bookkeeper.replication.repair_report import RepairReport
+from magnetar.bookkeeper.replication.replicator import RepairReport
 from tests.unit.bookkeeper.replication.cluster import Cluster, is_replaced, until_async, virtual
 
 _LOGGER = "magnetar.bookkeeper.replication.worker"

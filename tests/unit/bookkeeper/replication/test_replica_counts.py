@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.bookkeeper.replication.fragments import Fragment
-from magnetar.bookkeeper.replication.replica_counts import (
+from magnetar.bookkeeper.replication.fragments import (
+    Fragment,
     ReplicaCounts,
     count_replicas,
     missing_runs,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookkeeper.storage.file_system import FileSystem
-from magnetar.bookkeeper.storage.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem, coalesce
+from tests.memory_file_system import Faults, MemoryFileSystem, PowerLoss
 
 
 @pytest.fixture(params=["os", "memory"])

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookkeeper.storage.lmdb_store import LmdbStore
-from magnetar.bookkeeper.storage.memory_file_system import MemoryFileSystem, PowerLoss
-from magnetar.bookkeeper.storage.memory_store import MemoryStore
 from magnetar.bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction, iterate
+from tests.memory_file_system import MemoryFileSystem, PowerLoss
+from tests.memory_store import MemoryStore
 
 
 @pytest.fixture(params=["lmdb", "memory"])

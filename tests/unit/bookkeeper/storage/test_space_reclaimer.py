@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookkeeper.storage import os_file_system
-from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
-from magnetar.bookkeeper.storage.space_reclaimer import STEP_BYTES, SpaceReclaimer, pause_s
+from magnetar.bookkeeper.storage.os_file_system import (
+    STEP_BYTES,
+    OsFileSystem,
+    SpaceReclaimer,
+    pause_s,
+)
 
 GIB = 1 << 30
 

@@ -14,19 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.transport import AddRequest, BookieClient
+from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.transport import AddRequest
 from magnetar.bookkeeper.transport_grpc.add_connection import (
     FIRST_FRAME,
     TOKEN_BYTES,
-    AddConnectionOffer,
-    FrameSplitter,
-)
-from magnetar.bookkeeper.transport_grpc.add_connection_client import (
     AddConnectionListener,
-    ClientAddConnection,
-)
-from magnetar.bookkeeper.transport_grpc.add_connection_server import (
+    AddConnectionOffer,
     AddConnectionServer,
+    ClientAddConnection,
+    FrameSplitter,
     ServerAddConnection,
 )
 from magnetar.bookkeeper.transport_grpc.add_frames import (
@@ -369,9 +366,7 @@ async def test_an_add_connection_that_waits_for_answers_of_another_goes_on() -> 
 async def test_an_unauthenticated_client_at_the_add_port_gets_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "magnetar.bookkeeper.transport_grpc.add_connection_server._UNAUTHENTICATED_MAX", 3
-    )
+    monkeypatch.setattr("magnetar.bookkeeper.transport_grpc.add_connection._UNAUTHENTICATED_MAX", 3)
     served = Served()
     offer = await served.take_offer()
 
@@ -404,9 +399,7 @@ async def test_an_unauthenticated_client_at_the_add_port_gets_nothing(
 async def test_an_unauthenticated_client_that_sends_nothing_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "magnetar.bookkeeper.transport_grpc.add_connection_server._TOKEN_TIMEOUT_S", 0.01
-    )
+    monkeypatch.setattr("magnetar.bookkeeper.transport_grpc.add_connection._TOKEN_TIMEOUT_S", 0.01)
     add_server, wire = AddConnectionServer(_FRAME_MAX), Wire()
     ServerAddConnection(add_server).connection_made(wire)
     await eventually(lambda: wire.gone)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from magnetar.bookkeeper.transport_grpc.byte_semaphore import ByteSemaphore
+from magnetar.bookkeeper.transport_grpc.bookie_server import ByteSemaphore
 
 
 async def _ticks(count: int = 5) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.transport import ALL_ENTRIES, Stripe, TruncatedReply
+from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadRequest, Stripe, TruncatedReply
 from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.read_frames import (
     CUT,
@@ -19,7 +19,6 @@ from magnetar.bookkeeper.transport_grpc.read_frames import (
     FLAG_STRIPE,
     READ_REQUEST,
     STRIPE,
-    ReadRequest,
     decode_heads_reply,
     decode_read_reply,
     decode_read_request,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from bisect import bisect_left, bisect_right, insort
 
-from magnetar.bookkeeper.storage.memory_file_system import CrashRandom, MemoryFileSystem, PowerLoss
 from magnetar.bookkeeper.storage.ordered_store import OrderedStore, StoreTransaction
+from tests.memory_file_system import CrashRandom, MemoryFileSystem, PowerLoss
 
 
 class MemoryStore(OrderedStore):
