@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from magnetar.broker.cli.errors import CliError
@@ -21,18 +22,14 @@ def run_cluster(options: argparse.Namespace) -> int:
     )
     from magnetar.broker.local_cluster.run import run
 
-    free = options.port == FREE
-    defaults = PortBases(web=FREE, bookie=FREE, zookeeper=FREE) if free else PortBases()
-
-    def base(given: int | None, default: int) -> int:
-        return default if given is None else given
-
-    bases = PortBases(
-        base(options.port, defaults.broker),
-        base(options.web_port, defaults.web),
-        base(options.bookie_port, defaults.bookie),
-        base(options.zookeeper_port, defaults.zookeeper),
-    )
+    given = {
+        "broker": options.port,
+        "web": options.web_port,
+        "bookie": options.bookie_port,
+        "zookeeper": options.zookeeper_port,
+    }
+    defaults = PortBases(FREE, FREE, FREE, FREE) if options.port == FREE else PortBases()
+    bases = replace(defaults, **{role: port for role, port in given.items() if port is not None})
     try:
         folder = ClusterFolder(Path(options.data or "data/cluster"))
         try:

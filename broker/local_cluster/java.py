@@ -18,15 +18,6 @@ _ANOTHER: Final = "or name a ZooKeeper that is there already: --metadata zk:HOST
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _ASK_S_MAX: Final = 30.0
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"  # purges old snapshots, too
-_JVM: Final = (
-    # Starts in half the time, and leaves the cores to the others.
-    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m"),
-    "-Dzookeeper.admin.enableServer=false",
-    "-Dzookeeper.jmx.log4j.disable=true",
-    "-Dzookeeper.preAllocSize=4096",  # KiB: 64 MiB a log file by default
-    "-Dlog4j2.level=WARN",
-)
-_TICK_MS: Final = 500
 _IMAGE_JARS: Final = Path(sys.prefix) / "share" / "zookeeper"  # deploy/install.sh puts them there
 _SERVER_JVM: Final = (
     *("-XX:+UseSerialGC", "-Xshare:auto", "-XX:+ExitOnOutOfMemoryError"),
@@ -94,15 +85,10 @@ def find_jars() -> Path:
     )
 
 
-def zookeeper_command(java: str, jars: Path, config: Path) -> list[str]:
-    return [java, *_JVM, "-cp", f"{jars}/*", _MAIN, str(config)]
-
-
 def server_command(
     java: str, jars: Path, config: Path, flags: Sequence[str], log_config: Path, security: Path
 ) -> list[str]:
-    """Of a server that is no laptop's: it logs at INFO, as ``log_config`` says, and is compiled
-    fully. ``security``: a file of ``SECURITY_PROPERTIES``."""
+    """It logs at INFO, as ``log_config`` says. ``security``: a file of ``SECURITY_PROPERTIES``."""
     files = (f"-Dlog4j2.configurationFile={log_config}", f"-Djava.security.properties={security}")
     return [java, *_SERVER_JVM, *flags, *files, "-cp", f"{jars}/*", _MAIN, str(config)]
 
@@ -123,19 +109,3 @@ def log4j_properties(*, as_json: bool) -> str:
             *("rootLogger.level = info", "rootLogger.appenderRef.err.ref = err"),
         )
     )
-
-
-def zoo_cfg(data: Path, host: str, port: int) -> str:
-    """zoo.cfg of one server; sessions of a second to a minute."""
-    settings = {
-        "dataDir": str(data),
-        "tickTime": _TICK_MS,
-        "minSessionTimeout": 2 * _TICK_MS,
-        "maxSessionTimeout": 60_000,
-        "clientPort": port,
-        "clientPortAddress": host,
-        "maxClientCnxns": 0,
-        "autopurge.purgeInterval": 1,
-        "autopurge.snapRetainCount": 3,
-    }
-    return "".join(f"{key}={value}\n" for key, value in settings.items())

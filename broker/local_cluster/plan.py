@@ -30,6 +30,8 @@ class ProcessKind(StrEnum):
     BROKER = "broker"
 
 
+# A short tick lets sessions be short, too.
+_ZOOKEEPER: Final = {"tickTime": "500", "minSessionTimeout": "1000"}
 STAGES: Final = tuple(ProcessKind)
 
 
@@ -71,7 +73,7 @@ class PlannedProcess:
     """
     Attributes:
         web_port: HTTP; 0: it has none.
-        arguments: of ``magnetar``; empty for ZooKeeper, which is no program of ours.
+        arguments: of ``magnetar``.
     """
 
     name: str
@@ -225,94 +227,76 @@ def plan_cluster(
         ports: as ``assign_ports`` made them.
         data: folder below which each process has its own.
     """
-    processes = []
-    metadata_url = cluster_options.metadata_url
-    if not metadata_url:
-        port = ports["zookeeper"]
-        host = cluster_options.reachable_host  # nobody else has to reach it
-        metadata_url = f"zk:{host}:{port}"
-        processes.append(PlannedProcess("zookeeper", ProcessKind.ZOOKEEPER, host, port, 0, ()))
-    processes += [
-        *(
-            _bookie(cluster_options, name, ports, metadata_url, data)
-            for name in _names("bookie", cluster_options.bookies)
-        ),
-        _autorecovery(cluster_options, ports, metadata_url),
-        *(
-            _broker(cluster_options, name, ports, metadata_url)
-            for name in _names("broker", cluster_options.brokers)
-        ),
-    ]
-    return ClusterPlan(tuple(processes), metadata_url)
+    planner = _Planner(cluster_options, ports, data)
+    processes = [] if cluster_options.metadata_url else [planner.zookeeper()]
+    processes += map(planner.bookie, _names("bookie", cluster_options.bookies))
+    processes.append(planner.autorecovery())
+    processes += map(planner.broker, _names("broker", cluster_options.brokers))
+    return ClusterPlan(tuple(processes), planner.metadata_url)
 
 
 def _names(kind: str, count: int) -> list[str]:
     return [f"{kind}-{number}" for number in range(1, count + 1)]
 
 
-def _bookie(
-    cluster_options: ClusterOptions,
-    name: str,
-    ports: Mapping[str, int],
-    metadata_url: str,
-    data: str,
-) -> PlannedProcess:
-    port, web_port = ports[name], ports[f"{name} web"]
-    host = cluster_options.reachable_host
-    settings = {
-        "advertisedAddress": host,
-        "zkTimeout": str(SESSION_MS),
-        **_web(web_port, cluster_options.host),
-    }
-    arguments = (
-        *("bookie", "--id", name, "--metadata", metadata_url, "--data", f"{data}/{name}"),
-        *("--bind", cluster_options.host, "--port", str(port)),
-        *_set(settings, cluster_options.bookie_settings),
-    )
-    return PlannedProcess(name, ProcessKind.BOOKIE, host, port, web_port, arguments)
+class _Planner:
+    """Makes one process after the other."""
 
+    def __init__(
+        self, cluster_options: ClusterOptions, ports: Mapping[str, int], data: str
+    ) -> None:
+        self._options, self._ports, self._data = cluster_options, ports, data
+        self._host = cluster_options.reachable_host
+        self.metadata_url = cluster_options.metadata_url or f"zk:{self._host}:{ports['zookeeper']}"
 
-def _autorecovery(
-    cluster_options: ClusterOptions, ports: Mapping[str, int], metadata_url: str
-) -> PlannedProcess:
-    web_port = ports["autorecovery web"]
-    arguments = (
-        *("autorecovery", "--id", "autorecovery", "--metadata", metadata_url),
-        *_set({"zkTimeout": str(SESSION_MS), **_web(web_port, cluster_options.host)}, ()),
-    )
-    return PlannedProcess(
-        "autorecovery",
-        ProcessKind.AUTORECOVERY,
-        cluster_options.reachable_host,
-        0,
-        web_port,
-        arguments,
-    )
+    def zookeeper(self) -> PlannedProcess:
+        name = "zookeeper"
+        # Nobody else has to reach it.
+        addresses = ("--bind", self._host, "--client-port", str(self._ports[name]))
+        words = ("--data", f"{self._data}/{name}", *addresses)
+        return self._process(ProcessKind.ZOOKEEPER, name, words, _ZOOKEEPER)
 
+    def bookie(self, name: str) -> PlannedProcess:
+        settings = {"advertisedAddress": self._host, **self._settings_of_bookkeeper(name)}
+        words = ("--id", name, "--metadata", self.metadata_url, "--data", f"{self._data}/{name}")
+        addresses = ("--bind", self._options.host, "--port", str(self._ports[name]))
+        theirs = self._options.bookie_settings
+        return self._process(ProcessKind.BOOKIE, name, (*words, *addresses), settings, theirs)
 
-def _broker(
-    cluster_options: ClusterOptions, name: str, ports: Mapping[str, int], metadata_url: str
-) -> PlannedProcess:
-    port, web_port = ports[name], ports[f"{name} web"]
-    settings = {
-        "advertisedAddress": cluster_options.reachable_host,
-        "metadataStoreSessionTimeoutMillis": str(SESSION_MS),
-        **quorum_settings(cluster_options.bookies),
-    }
-    arguments = (
-        *("broker", "--metadata", metadata_url, "--bind", cluster_options.host),
-        *("--port", str(port), "--web-port", str(web_port)),
-        *_set(settings, cluster_options.broker_settings),
-    )
-    return PlannedProcess(
-        name, ProcessKind.BROKER, cluster_options.reachable_host, port, web_port, arguments
-    )
+    def autorecovery(self) -> PlannedProcess:
+        name = "autorecovery"
+        words = ("--id", name, "--metadata", self.metadata_url)
+        settings = self._settings_of_bookkeeper(name)
+        return self._process(ProcessKind.AUTORECOVERY, name, words, settings)
 
+    def broker(self, name: str) -> PlannedProcess:
+        settings = {
+            "advertisedAddress": self._host,
+            "metadataStoreSessionTimeoutMillis": str(SESSION_MS),
+            **quorum_settings(self._options.bookies),
+        }
+        words = ("--metadata", self.metadata_url, "--bind", self._options.host)
+        ports = ("--port", str(self._ports[name]), "--web-port", str(self._ports[f"{name} web"]))
+        theirs = self._options.broker_settings
+        return self._process(ProcessKind.BROKER, name, (*words, *ports), settings, theirs)
 
-def _web(port: int, host: str) -> dict[str, str]:
-    return {"httpServerEnabled": "true", "httpServerPort": str(port), "httpServerHost": host}
+    def _settings_of_bookkeeper(self, name: str) -> dict[str, str]:
+        return {
+            "zkTimeout": str(SESSION_MS),
+            "httpServerEnabled": "true",
+            "httpServerPort": str(self._ports[f"{name} web"]),
+            "httpServerHost": self._options.host,
+        }
 
-
-def _set(ours: Mapping[str, str], theirs: Sequence[str]) -> Iterator[str]:
-    for text in [*(f"{key}={value}" for key, value in ours.items()), *theirs]:
-        yield from ("--set", text)
+    def _process(
+        self,
+        kind: ProcessKind,
+        name: str,
+        words: Sequence[str],
+        ours: Mapping[str, str],
+        theirs: Sequence[str] = (),
+    ) -> PlannedProcess:
+        settings = [*(f"{key}={value}" for key, value in ours.items()), *theirs]
+        sets = (word for text in settings for word in ("--set", text))
+        ports = (self._ports.get(name, 0), self._ports.get(f"{name} web", 0))
+        return PlannedProcess(name, kind, self._host, *ports, (kind.value, *words, *sets))

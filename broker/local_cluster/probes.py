@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import socket
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -94,8 +93,10 @@ async def health_of(process: PlannedProcess, seen: ObservedState | None) -> str:
             broker = process.web_url.removeprefix("http://")
             url = f"{process.web_url}/admin/v2/brokers/standalone/{broker}/ownedNamespaces"
             owned = await asyncio.to_thread(_page, url)
-            if owned is None and await asyncio.to_thread(_is_there, f"{process.web_url}/ready"):
-                return "serves"  # under another name: somebody has set advertisedAddress
+            if owned is None:
+                ready = await asyncio.to_thread(_answer, f"{process.web_url}/ready")
+                if ready is not None:
+                    return "serves"  # under another name: somebody has set advertisedAddress
             return broker_health(process, owned, seen)
 
 
@@ -135,18 +136,19 @@ def zookeeper_answers(host: str, port: int) -> bool:
         return False
 
 
-def _page(url: str) -> Any:
-    """The JSON at a URL; None: no good answer."""
+def _answer(url: str) -> bytes | None:
+    """None: no good answer."""
     try:
         with _OPENER.open(url, timeout=_ANSWER_S_MAX) as answer:
-            return json.loads(answer.read())
-    except (urllib.error.URLError, HTTPException, OSError, ValueError):
+            content: bytes = answer.read()
+            return content
+    except (HTTPException, OSError):
         return None
 
 
-def _is_there(url: str) -> bool:
+def _page(url: str) -> Any:
+    """The JSON at a URL; None: no good answer."""
     try:
-        with _OPENER.open(url, timeout=_ANSWER_S_MAX):
-            return True
-    except (urllib.error.URLError, HTTPException, OSError):
-        return False
+        return json.loads(_answer(url) or b"null")
+    except ValueError:
+        return None

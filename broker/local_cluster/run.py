@@ -7,17 +7,15 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from magnetar.broker.local_cluster.folder import ClusterFolder, candidate_ports, port_is_free
-from magnetar.broker.local_cluster.java import find_jars, find_java, zoo_cfg, zookeeper_command
+from magnetar.broker.local_cluster.java import find_jars, find_java
 from magnetar.broker.local_cluster.member import RestartPolicy
 from magnetar.broker.local_cluster.plan import (
     ClusterOptions,
     ClusterPlan,
-    PlannedProcess,
     PortBases,
     assign_ports,
     plan_cluster,
@@ -37,7 +35,9 @@ def run(
     Raises:
         LocalClusterError: it can't start; nothing runs then.
     """
-    command = _Commands(folder, find_zookeeper=not cluster_options.metadata_url)
+    if not cluster_options.metadata_url:  # else nobody needs them
+        find_java(os.environ)
+        find_jars()
     ports = assign_ports(
         *(cluster_options, bases, folder.saved_ports().ports),
         lambda port: port_is_free(cluster_options.host, port),
@@ -46,37 +46,12 @@ def run(
     plan = plan_cluster(cluster_options, ports, str(folder.path))
     folder.remember(cluster_options.bookies, ports)
     _log_to(folder.log_path("cluster"))
-    return asyncio.run(_serve(plan, folder, command, policy))
+    return asyncio.run(_serve(plan, folder, policy))
 
 
-class _Commands:
-    """What runs a planned process."""
-
-    def __init__(self, folder: ClusterFolder, *, find_zookeeper: bool) -> None:
-        """Raises LocalClusterError: Java or ZooKeeper is missing."""
-        self._folder = folder
-        self._java, self._jars = "", Path()
-        if find_zookeeper:
-            self._java, self._jars = find_java(os.environ), find_jars()
-
-    def __call__(self, process: PlannedProcess) -> list[str]:
-        if process.arguments:
-            return [sys.executable, "-m", "magnetar.broker.cli.main", *process.arguments]
-        data = self._folder.path / process.name
-        data.mkdir(exist_ok=True)
-        config = data / "zoo.cfg"
-        config.write_text(zoo_cfg(data, process.host, process.port))
-        return zookeeper_command(self._java, self._jars, config)
-
-
-async def _serve(
-    plan: ClusterPlan,
-    folder: ClusterFolder,
-    command: Callable[[PlannedProcess], list[str]],
-    policy: RestartPolicy,
-) -> int:
+async def _serve(plan: ClusterPlan, folder: ClusterFolder, policy: RestartPolicy) -> int:
     screen = open_screen()
-    supervisor = Supervisor(plan, folder, command, screen.say, policy)
+    supervisor = Supervisor(plan, folder, screen.say, policy)
     stop = asyncio.Event()
 
     def on_signal() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.local_cluster.member import MemberState
 from magnetar.broker.local_cluster.status_table import COLUMNS, ProcessRow, summary, text_table
@@ -27,38 +27,27 @@ _RIGHT: Final = {"pid", "memory", "CPU", "restarts"}
 _LINES_SHOWN: Final = 6
 
 
-class Screen(Protocol):
+class Screen:
+    """News as lines; the table is shown once, again and again it would fill a log."""
+
     def say(self, line: str) -> None:
         """News."""
+        with contextlib.suppress(OSError):  # nobody reads any more; the cluster goes on
+            print(line, flush=True)
 
     def show(self, rows: Sequence[ProcessRow]) -> None:
         """How it is now; called about once a second."""
 
     def started(self, rows: Sequence[ProcessRow], addresses: Sequence[str]) -> None:
         """All of them are ready, and may be found there."""
-
-    def close(self) -> None: ...
-
-
-class PlainScreen:
-    """News as lines; the table is shown once, again and again it would fill a log."""
-
-    def say(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # nobody reads any more; the cluster goes on
-            print(line, flush=True)
-
-    def show(self, rows: Sequence[ProcessRow]) -> None:
-        pass
-
-    def started(self, rows: Sequence[ProcessRow], addresses: Sequence[str]) -> None:
         for line in (*text_table(rows), *addresses):
             self.say(line)
 
     def close(self) -> None:
-        pass
+        """Nothing is shown any more."""
 
 
-class LiveScreen:
+class LiveScreen(Screen):
     """The table, the addresses, the latest news; it stays on the terminal at the end."""
 
     def __init__(self) -> None:
@@ -113,4 +102,4 @@ def table_of(rows: Sequence[ProcessRow]) -> Table:
 
 
 def open_screen() -> Screen:
-    return LiveScreen() if sys.stdout.isatty() else PlainScreen()
+    return LiveScreen() if sys.stdout.isatty() else Screen()

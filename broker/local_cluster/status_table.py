@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +12,10 @@ from magnetar.broker.local_cluster.plan import PlannedProcess
 
 COLUMNS: Final = ("process", "pid", "address", "state", "health", "memory", "CPU", "restarts")
 _MIB: Final = 1024 * 1024
+_ORDER: Final = (
+    *(MemberState.READY, MemberState.STARTING, MemberState.RESTARTING),
+    *(MemberState.STOPPING, MemberState.STOPPED, MemberState.WAITING),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +59,8 @@ def row(process: PlannedProcess, member: Member, stats: ProcessStats) -> Process
 
 def summary(rows: Iterable[ProcessRow]) -> str:
     """As "8 ready, 1 restarting"."""
-    counts: dict[MemberState, int] = {}
-    for each in rows:
-        counts[each.state] = counts.get(each.state, 0) + 1
-    order = (
-        MemberState.READY,
-        MemberState.STARTING,
-        MemberState.RESTARTING,
-        MemberState.STOPPING,
-        MemberState.STOPPED,
-    )
-    return ", ".join(
-        f"{counts[state]} {state}" for state in (*order, MemberState.WAITING) if state in counts
-    )
+    counts = Counter(each.state for each in rows)
+    return ", ".join(f"{counts[state]} {state}" for state in _ORDER if counts[state])
 
 
 def text_table(rows: Iterable[ProcessRow]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -55,17 +56,15 @@ class Supervisor:
         self,
         plan: ClusterPlan,
         folder: ClusterFolder,
-        command: Callable[[PlannedProcess], list[str]],
         say: Callable[[str], None],
         policy: RestartPolicy,
     ) -> None:
         """
         Args:
-            command: what runs a planned process.
             say: is told each change of a process, a line each.
         """
         self.plan = plan
-        self._command, self._say = command, say
+        self._say = say
         self._children = [
             _Child(each, policy, folder.log_path(each.name)) for each in plan.processes
         ]
@@ -181,7 +180,7 @@ class Supervisor:
             child.log_offset = log.tell()
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", parent_guard.__file__, str(os.getpid())),
-                *self._command(child.plan),
+                *(sys.executable, "-m", "magnetar.broker.cli.main", *child.plan.arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=asyncio.subprocess.STDOUT,
@@ -219,9 +218,7 @@ class Supervisor:
             for child, health in zip(ready, answers, strict=True):
                 if health != child.stats.health:
                     _log.info("%s: %s", child.plan.name, health)
-                child.stats = ProcessStats(
-                    health, child.stats.resident_bytes, child.stats.cpu_share
-                )
+                child.stats = replace(child.stats, health=health)
             await asyncio.sleep(_LOOK_S)
 
     async def _stop_looking(self) -> None:
@@ -254,7 +251,7 @@ def _measure(child: _Child) -> None:
         with child.meter.oneshot():
             resident = child.meter.memory_info().rss
             share = child.meter.cpu_percent(None) / 100
-        child.stats = ProcessStats(child.stats.health, resident, share)
+        child.stats = replace(child.stats, resident_bytes=resident, cpu_share=share)
 
 
 def _tail(log: Path, offset: int) -> str:

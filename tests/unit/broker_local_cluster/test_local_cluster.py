@@ -12,7 +12,7 @@ from magnetar.broker.cli.main import build_parser
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.local_cluster.errors import LocalClusterError
 from magnetar.broker.local_cluster.folder import ClusterFolder, SavedPorts
-from magnetar.broker.local_cluster.java import java_major, zoo_cfg
+from magnetar.broker.local_cluster.java import java_major
 from magnetar.broker.local_cluster.member import Member, MemberState, RestartPolicy, how_it_ended
 from magnetar.broker.local_cluster.plan import (
     ClusterOptions,
@@ -79,7 +79,10 @@ def test_the_commands_understand_their_arguments() -> None:
     cluster_options = ClusterOptions(
         1, 1, broker_settings=["maxTenants=7"], bookie_settings=["gcWaitTime=1000"]
     )
-    bookie, autorecovery, broker = plan_of(cluster_options).processes[1:]
+    zookeeper, bookie, autorecovery, broker = plan_of(cluster_options).processes
+    options = parse(*zookeeper.arguments)
+    assert (options.command, options.client_port, options.bind) == ("zookeeper", 2181, "127.0.0.1")
+    assert options.data == "/data/zookeeper"
     options = parse(*bookie.arguments)
     assert (options.command, options.id, options.port) == ("bookie", "bookie-1", 3181)
     assert options.data == "/data/bookie-1"
@@ -357,9 +360,3 @@ def test_a_long_log_is_put_aside(tmp_path: Path) -> None:
 )
 def test_java_versions(text: str, major: int | None) -> None:
     assert java_major(text) == major
-
-
-def test_zoo_cfg() -> None:
-    lines = zoo_cfg(Path("/data/zookeeper"), "127.0.0.1", 2181).splitlines()
-    assert "clientPort=2181" in lines
-    assert "dataDir=/data/zookeeper" in lines
