@@ -39,6 +39,7 @@ check: $(STAMP)  ## format, lint, types, generated code
 	PYTHON=$(BIN)/python scripts/generate_protobuf --check
 
 docs: $(STAMP) $(DOCS_STAMP) build/docs/scripts/mermaid.min.js  ## the site, in build/docs/html; warnings are errors
+	$(BIN)/python scripts/admin_commands.py
 	$(BIN)/python scripts/reference_pages.py
 	MAGNETAR_DOCS_SCRIPTS=$(CURDIR)/build/docs/scripts $(BIN)/python -m sphinx -q -W --keep-going -j auto \
 		-d build/docs/doctrees docs build/docs/html

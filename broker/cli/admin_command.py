@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.cli.admin_commands import commands_of
-from magnetar.broker.cli.admin_commands.model import KINDS, AdminCommand, Option
-from magnetar.broker.cli.argument_values import PARSERS
+from magnetar.broker.cli.admin_commands import GROUPS, AdminCommand, Option, commands_of
+from magnetar.broker.cli.argument_values import KINDS
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.global_options import ADMIN, add_globals
 from magnetar.broker.cli.output import print_value
@@ -33,6 +34,12 @@ class CommandRun:
         self.client = client
         self.as_json = as_json
 
+    def at_topic(self, topic: str) -> CommandRun:
+        """The same word for another topic."""
+        positionals = {**self.arguments.positionals, "topic": topic}
+        arguments = replace(self.arguments, positionals=positionals)
+        return CommandRun(arguments, self.client, as_json=self.as_json)
+
     def request(self, path: str | None = None) -> AdminRequest:
         """The word's own request, or of another path template."""
         return request_of(self.arguments, path)
@@ -55,6 +62,18 @@ class CommandRun:
     def get(self, path: str, **query: Any) -> Any:
         """A further question, of a path template."""
         return self.send(AdminRequest("GET", self.request(path).path, query))
+
+    def finish(self, request: AdminRequest, content_type: str | None = None) -> int:
+        """Show what the server answers; the exit code.
+
+        Raises:
+            CliError: see ``send``.
+        """
+        answer = self.answer(request, content_type)
+        check(answer)
+        if answer.body or request.method == "GET":
+            self.show(answer.value())
+        return 0
 
     def show(self, value: Any) -> None:
         print_value(value, as_json=self.as_json)
@@ -85,15 +104,7 @@ def _run_one(run: CommandRun) -> int:
 
         return multi_call.STEPS[word.step](run)
     request = run.request()
-    if word.update:
-        request = _updated(run, request)
-    answer = run.answer(request)
-    check(answer)
-    if answer.body or (word.method == "GET" and answer.status != 204):
-        run.show(answer.value())
-    elif word.method == "GET":
-        run.show("null" if not run.as_json else None)
-    return 0
+    return run.finish(_updated(run, request) if word.update else request)
 
 
 def _run_many(runs: list[CommandRun]) -> int:
@@ -141,11 +152,20 @@ def _arguments(word: AdminCommand, options: argparse.Namespace) -> list[Argument
     return [Arguments(word, {**names, last: value}, given) for value in names[last]]
 
 
-# --- the parser of a group
+# --- parsers
 
 
-def add_group(parser: argparse.ArgumentParser, group: str) -> None:
-    """Fill in the words of one group."""
+def add_groups(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
+    """Every group, with the words of those that ``arguments`` name; None: of all."""
+    groups = parser.add_subparsers(dest="group", metavar="GROUP", required=True, title="groups")
+    for name, help in GROUPS.items():
+        group = groups.add_parser(name, help=help, description=help, allow_abbrev=False)
+        add_globals(group, ADMIN, hidden=True)
+        if arguments is None or name in arguments:
+            _add_words(group, name)
+
+
+def _add_words(parser: argparse.ArgumentParser, group: str) -> None:
     words = parser.add_subparsers(dest="word", metavar="WORD", required=True, title="words")
     for name, word in commands_of(group).items():
         command = words.add_parser(
@@ -193,9 +213,9 @@ def _add_option(
         settings["choices"] = option.choices
         settings["metavar"] = "|".join(option.choices)
     else:
-        settings["metavar"] = KINDS[option.kind]
+        settings["metavar"] = KINDS[option.kind][0]
     if option.kind == "list":
         settings["action"] = "extend"
     elif option.kind == "map":
         settings["action"] = "append"
-    where.add_argument(*option.flags, type=PARSERS[option.kind], **settings)
+    where.add_argument(*option.flags, type=KINDS[option.kind][1], **settings)

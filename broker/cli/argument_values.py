@@ -96,26 +96,14 @@ def _old_strategy(text: str) -> str:
     return name
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ArgumentTypeError(f"not JSON: {error}") from None
-
-
 def _json_file(name: str) -> Any:
     try:
-        return json.loads(_file(name))
-    except ValueError as error:
-        raise ArgumentTypeError(f"{name}: not JSON: {error}") from None
-
-
-def _file(name: str) -> bytes:
-    try:
         with open(name, "rb") as file:
-            return file.read()
+            return json.load(file)
     except OSError as error:
         raise ArgumentTypeError(str(error)) from None
+    except ValueError as error:
+        raise ArgumentTypeError(f"{name}: not JSON: {error}") from None
 
 
 def parse_time(text: str) -> int:
@@ -128,24 +116,22 @@ def parse_time(text: str) -> int:
         raise ArgumentTypeError(f"{text!r} is not a time (2026-11-21T15:00:00Z)") from None
 
 
-PARSERS: dict[str, Callable[[str], Any]] = {
-    "text": str,
-    "upper": str.upper,
-    "old-strategy": _old_strategy,
-    "int": int,
-    "float": float,
-    "list": _list,
-    "map": _map,
-    "bytes": _bytes,
-    "megabytes": _megabytes,
-    "seconds": _seconds,
-    "minutes": _minutes,
-    "minutes-of-seconds": _minutes_of_seconds,
-    "millis": lambda text: _seconds(text) * 1000,
-    "ago": _ago,
-    "message-id": _message_id,
-    "json": _json,
-    "json-file": _json_file,
-    "file": _file,
+KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "text": ("TEXT", str),
+    "upper": ("NAME", str.upper),
+    "old-strategy": ("NAME", _old_strategy),
+    "int": ("NUMBER", int),
+    "float": ("NUMBER", float),
+    "list": ("A,B,...", _list),
+    "map": ("KEY=VALUE,...", _map),
+    "bytes": ("SIZE", _bytes),
+    "megabytes": ("SIZE", _megabytes),
+    "seconds": ("DURATION", _seconds),
+    "minutes": ("DURATION", _minutes),
+    "minutes-of-seconds": ("DURATION", _minutes_of_seconds),
+    "millis": ("DURATION", lambda text: _seconds(text) * 1000),
+    "ago": ("DURATION", _ago),
+    "message-id": ("ID", _message_id),
+    "json-file": ("FILE", _json_file),
 }
-"""Kind of an option -> what makes its value; each raises ArgumentTypeError."""
+"""Kind of an option -> what help calls its value, what makes it and raises ArgumentTypeError."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.node_options import given_settings
 
 if TYPE_CHECKING:
     from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery
@@ -35,13 +36,9 @@ def run_autorecovery(options: argparse.Namespace) -> int:
     from magnetar.broker.config import ConfigError, read_properties
     from magnetar.broker.logs import set_up_log
 
-    flags = {
-        "metadataServiceUri": options.metadata,
-        "autoRecoveryId": options.id,
-        "logFormat": options.log_format,
-    }
-    overrides = dict(_key_and_value(text) for text in options.set)
-    overrides |= {key: value for key, value in flags.items() if value is not None}
+    overrides = given_settings(
+        options, metadata="metadataServiceUri", id="autoRecoveryId", log_format="logFormat"
+    )
     try:
         file = read_properties(Path(options.config)) if options.config else {}
         environment = KEYS.environment(os.environ, ENVIRONMENT_PREFIXES)
@@ -107,10 +104,3 @@ async def _status(marks: UnderReplicationStore) -> str:
         return "automatic repair is on"
     since = datetime.datetime.fromtimestamp(off.since_ms / 1000, datetime.UTC)
     return f"automatic repair is off since {since:%Y-%m-%d %H:%M:%S} UTC: {off.reason}"
-
-
-def _key_and_value(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        raise CliError(f"--set {text}: KEY=VALUE is expected")
-    return key, value

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.node_options import given_settings
 
 if TYPE_CHECKING:
     from magnetar.bookkeeper.bookie.bookie import Bookie
@@ -38,17 +39,15 @@ def run_bookie(options: argparse.Namespace) -> int:
     from magnetar.broker.listener.file_limit import raise_file_limit
     from magnetar.broker.logs import set_up_log
 
-    overrides = dict(_key_and_value(text) for text in options.set)
-    for key, value in (
-        ("bookiePort", options.port),
-        ("bindAddress", options.bind),
-        ("ledgerDirectories", options.data),
-        ("metadataServiceUri", options.metadata),
-        ("bookieId", options.id),
-        ("logFormat", options.log_format),
-    ):
-        if value is not None:
-            overrides[key] = str(value)
+    overrides = given_settings(
+        options,
+        port="bookiePort",
+        bind="bindAddress",
+        data="ledgerDirectories",
+        metadata="metadataServiceUri",
+        id="bookieId",
+        log_format="logFormat",
+    )
     try:
         file = read_properties(Path(options.config)) if options.config else {}
         environment = BookieSettings.environment(os.environ)
@@ -73,10 +72,3 @@ def run_bookie(options: argparse.Namespace) -> int:
         return b"".join(page.pieces())
 
     return process.run(settings, metrics, part, repair.placement())
-
-
-def _key_and_value(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        raise CliError(f"--set {text}: KEY=VALUE is expected")
-    return key, value

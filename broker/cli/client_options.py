@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+from magnetar.broker.cli.global_options import CLIENTS, add_globals
+
 
 def add_produce(parser: argparse.ArgumentParser) -> None:
+    add_globals(parser, CLIENTS)
     add = parser.add_argument
     add("topic", metavar="TOPIC", help="where they go")
     _repeated(parser, "-m", "--messages", "TEXT", "contents; may be repeated")
@@ -44,6 +47,7 @@ def add_produce(parser: argparse.ArgumentParser) -> None:
 
 
 def add_consume(parser: argparse.ArgumentParser) -> None:
+    add_globals(parser, CLIENTS)
     add = parser.add_argument
     add("topic", metavar="TOPIC", help="where they come from; with --regex a pattern of names")
     add("-s", "--subscription-name", required=True, metavar="NAME", help="made when it is new")
@@ -90,6 +94,7 @@ def add_consume(parser: argparse.ArgumentParser) -> None:
 
 
 def add_read(parser: argparse.ArgumentParser) -> None:
+    add_globals(parser, CLIENTS)
     add = parser.add_argument
     add("topic", metavar="TOPIC", help="where they come from")
     add(

@@ -12,8 +12,13 @@ from magnetar.broker.cli.main import build_parser
 _MARK = "@@"
 
 
-def completion_script(shell: str) -> str:
-    """The script for ``bash``, ``zsh`` or ``fish``."""
+def run_completion(options: argparse.Namespace) -> int:
+    print(_script(options.shell))
+    return 0
+
+
+def _script(shell: str) -> str:
+    """For ``bash``, ``zsh`` or ``fish``."""
     parser = build_parser()
     if shell != "zsh":
         return str(shtab.complete(parser, shell))

@@ -6,12 +6,10 @@ Kubernetes runs it as a ``preStop`` hook, beside the bookie, over the bookie's H
 from __future__ import annotations
 
 import argparse
-import json
 import time
-import urllib.error
-import urllib.request
 from typing import Any, Final
 
+from magnetar.broker.cli.admin_client import AdminClient
 from magnetar.broker.cli.errors import CliError
 
 _PATH: Final = "/api/v1/bookie/drain"
@@ -19,28 +17,24 @@ _ANSWER_S_MAX: Final = 10.0
 _LOOK_S: Final = 0.2
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Bookies send nobody elsewhere, and the token is for this one alone."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None  # so that the answer is an error like any
-
-
 def run_bookie_drain(options: argparse.Namespace) -> int:
     """0: the writers are gone (or, with ``--undo``, may come back); 1: not in time."""
     token = _token(options.token)
-    url = options.address.rstrip("/") + _PATH
+
+    def ask(method: str) -> dict[str, Any]:
+        return _ask(method, options.address, token)
+
     if options.undo:
-        _ask("DELETE", url, token)
+        ask("DELETE")
         print("takes writers again")
         return 0
     deadline = time.monotonic() + options.timeout
-    state = _ask("PUT", url, token)
+    state = ask("PUT")
     while not state.get("done"):
         if time.monotonic() >= deadline:
             raise CliError(f"after {options.timeout:g} s there are still writers; it is read-only")
         time.sleep(_LOOK_S)
-        state = _ask("GET", url, token)
+        state = ask("GET")
     print("read-only, and no writers any more")
     return 0
 
@@ -57,20 +51,15 @@ def _token(source: str | None) -> str | None:
         raise CliError(f"--token: {error}") from error
 
 
-def _ask(method: str, url: str, token: str | None) -> dict[str, Any]:
-    try:
-        request = urllib.request.Request(url, method=method)
-        if token is not None:
-            request.add_header("Authorization", f"Bearer {token}")
-        # Not by way of a proxy: it is beside us.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
-        with opener.open(request, timeout=_ANSWER_S_MAX) as answer:
-            found = json.load(answer)
-    except urllib.error.HTTPError as error:
-        said = error.read(1000).decode(errors="replace").strip()
-        raise CliError(f"{method} {url}: {error.code} {said}") from error
-    except (OSError, ValueError) as error:
-        raise CliError(f"{method} {url}: {error}") from error
+def _ask(method: str, address: str, token: str | None) -> dict[str, Any]:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    with AdminClient(address, _ANSWER_S_MAX, headers) as bookie:
+        # Bookies send nobody elsewhere, and the token is for this one alone.
+        answer = bookie.call(method, _PATH, redirects=0)
+        call = f"{method} {bookie.url}{_PATH}"
+    found = answer.value()
+    if not answer.ok:
+        raise CliError(f"{call}: {answer.status} {answer.reason}")
     if not isinstance(found, dict):
-        raise CliError(f"{method} {url}: not a bookie of ours")
+        raise CliError(f"{call}: not a bookie of ours")
     return found

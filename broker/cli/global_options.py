@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from magnetar.broker.cli.argument_values import PARSERS
+from magnetar.broker.cli.argument_values import KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ _GLOBALS: Final = (
         *("--memory-limit", "-ml"),
         metavar="SIZE",
         help="bytes on their way at once, of produce; 0: no limit (0)",
-        type=PARSERS["bytes"],
+        type=KINDS["bytes"][1],
     ),
     _option(
         "--auth-plugin", metavar="NAME", help="token, oauth2, basic, tls, or Pulsar's class name"

@@ -11,8 +11,11 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Final
 
-from magnetar.broker.cli.admin_commands import GROUPS
+from magnetar.broker.cli.client_options import add_consume, add_produce, add_read
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.global_options import (
     ADMIN,
@@ -30,6 +33,7 @@ from magnetar.broker.cli.node_options import (
     add_cluster,
     add_metadata,
     add_probe,
+    add_standalone,
     add_zookeeper,
 )
 from magnetar.broker.cli.shell_options import JSON, add_bookie_shell
@@ -65,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from magnetar.broker.cli.server_start import begin
 
             begin(options)
-        return _COMMANDS[options.command](options)
+        return _run(options)
     except CliError as error:
         if is_server:
             from magnetar.broker.cli.server_start import report
@@ -127,49 +131,20 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
     add_globals(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
 
-    def add(name: str, help: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=help, description=help, allow_abbrev=False)
+    parsers: dict[str, argparse.ArgumentParser] = {}
+    for name, (help, fill, _) in _COMMANDS.items():
+        parsers[name] = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
+        fill(parsers[name])
+    if arguments is None or "admin" in arguments:
+        from magnetar.broker.cli.admin_command import add_groups
 
-    _add_standalone(add("standalone", "run everything in one process"))
-    add_cluster(add("cluster", "run ZooKeeper, bookies and brokers as processes of this machine"))
-    add_broker(add("broker", "run a broker of a cluster"))
-    add_bookie(add("bookie", "run a storage node of a cluster"))
-    add_bookie_drain(add("bookie-drain", "send a bookie's writers away before it is stopped"))
-    add_probe(add("probe", "get a page of a server's HTTP port, such as /readyz: 0 if it is 200"))
-    add_zookeeper(add("zookeeper", "run one Apache ZooKeeper server, or ask it how it is"))
-    add_metadata(add("metadata", "a standalone's metadata, when they are damaged"))
-    add_autorecovery(add("autorecovery", "find and repair what bookies of a cluster lost"))
-    add_bookie_shell(add("bookie-shell", "look at a cluster of bookies, repair it, format it"))
-    _add_clients(add)
-    _add_admin(add("admin", "tenants, namespaces, topics, brokers over HTTP"), arguments)
-    _add_pipeline(add("pipeline", "topics to files and back, backlog and load"), arguments)
-    _add_profiles(add("profiles", "addresses of several clusters"))
-    add_tokens(add("tokens", "keys, and tokens that are signed with them"))
-    completion = add("completion", "print a script that completes commands in a shell")
-    completion.add_argument("shell", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
-    add("version", "print the version")
-    return parser
-
-
-def _add_admin(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
-    from magnetar.broker.cli.admin_command import add_group
-
-    add_globals(parser, ADMIN)
-    groups = parser.add_subparsers(dest="group", metavar="GROUP", required=True, title="groups")
-    for name, (_, help) in GROUPS.items():
-        group = groups.add_parser(name, help=help, description=help, allow_abbrev=False)
-        add_globals(group, ADMIN, hidden=True)
-        if arguments is None or name in arguments:
-            add_group(group, name)
-
-
-def _add_pipeline(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> None:
-    add_globals(parser, PIPELINE)
+        add_groups(parsers["admin"], arguments)
     if arguments is None or "pipeline" in arguments:
         from magnetar.broker.cli.pipeline_command import add_jobs
 
-        for job in add_jobs(parser):
+        for job in add_jobs(parsers["pipeline"]):
             add_globals(job, PIPELINE, hidden=True)
+    return parser
 
 
 def _add_profiles(parser: argparse.ArgumentParser) -> None:
@@ -183,173 +158,94 @@ def _add_profiles(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("remove", help="forget one").add_argument("name", metavar="NAME")
 
 
-def _add_standalone(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--data", metavar="DIR", help="where everything is kept (default: data)")
-    add("--port", type=int, help="binary protocol, 0 picks a free port (default: 6650)")
-    add("--web-port", type=int, help="HTTP, 0 picks a free port (default: 8080)")
-    add("--bind", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
-    add("--config", metavar="FILE", help="a broker.conf")
-    add("--log-format", choices=("text", "json"), help="json: one object a line (default: text)")
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="one setting of broker.conf; may be repeated",
-    )
+def _add_shell(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
 
 
-def _add_clients(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    from magnetar.broker.cli.client_options import add_consume, add_produce, add_read
-
-    for name, help, fill in (
-        ("produce", "send messages to a topic", add_produce),
-        ("consume", "receive messages of a subscription", add_consume),
-        ("read", "receive messages from one on, without a subscription", add_read),
-    ):
-        parser = add(name, help)
-        add_globals(parser, CLIENTS)
-        fill(parser)
+def _add_nothing(_: argparse.ArgumentParser) -> None:
+    """There are no options."""
 
 
-def _standalone(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.standalone_command import run_standalone
-
-    return run_standalone(options)
-
-
-def _broker(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.standalone_command import run_broker
-
-    return run_broker(options)
-
-
-def _cluster(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.cluster_command import run_cluster
-
-    return run_cluster(options)
-
-
-def _bookie(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.bookie_command import run_bookie
-
-    return run_bookie(options)
-
-
-def _bookie_drain(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.drain_command import run_bookie_drain
-
-    return run_bookie_drain(options)
-
-
-def _probe(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.probe_command import run_probe
-
-    return run_probe(options)
-
-
-def _zookeeper(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.zookeeper_command import run_zookeeper
-
-    return run_zookeeper(options)
-
-
-def _metadata(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.metadata_command import run_metadata
-
-    return run_metadata(options)
-
-
-def _bookie_shell(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.shell_command import run_bookie_shell
-
-    return run_bookie_shell(options)
-
-
-def _autorecovery(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.autorecovery_command import run_autorecovery
-
-    return run_autorecovery(options)
-
-
-def _produce(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.produce_command import run_produce
-
-    return run_produce(options)
-
-
-def _consume(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.consume_command import run_consume
-
-    return run_consume(options)
-
-
-def _read(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.consume_command import run_read
-
-    return run_read(options)
-
-
-def _admin(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.admin_command import run_admin
-
-    return run_admin(options)
-
-
-def _pipeline(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.pipeline_command import run_pipeline
-
-    return run_pipeline(options)
-
-
-def _profiles(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.profiles_command import run_profiles
-
-    return run_profiles(options)
-
-
-def _tokens(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.tokens_command import run_tokens
-
-    return run_tokens(options)
-
-
-def _completion(options: argparse.Namespace) -> int:
-    from magnetar.broker.cli.completion import completion_script
-
-    print(completion_script(options.shell))
-    return 0
-
-
-def _version(_: argparse.Namespace) -> int:
-    from magnetar.broker.cli.version import product_version
-
-    print(product_version())
-    return 0
-
-
-_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "standalone": _standalone,
-    "cluster": _cluster,
-    "broker": _broker,
-    "bookie": _bookie,
-    "bookie-drain": _bookie_drain,
-    "probe": _probe,
-    "zookeeper": _zookeeper,
-    "metadata": _metadata,
-    "autorecovery": _autorecovery,
-    "bookie-shell": _bookie_shell,
-    "produce": _produce,
-    "consume": _consume,
-    "read": _read,
-    "admin": _admin,
-    "pipeline": _pipeline,
-    "profiles": _profiles,
-    "tokens": _tokens,
-    "completion": _completion,
-    "version": _version,
+_COMMANDS: Final[dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]]] = {
+    "standalone": (
+        "run everything in one process",
+        add_standalone,
+        "standalone_command.run_standalone",
+    ),
+    "cluster": (
+        "run ZooKeeper, bookies and brokers as processes of this machine",
+        add_cluster,
+        "cluster_command.run_cluster",
+    ),
+    "broker": ("run a broker of a cluster", add_broker, "standalone_command.run_broker"),
+    "bookie": ("run a storage node of a cluster", add_bookie, "bookie_command.run_bookie"),
+    "bookie-drain": (
+        "send a bookie's writers away before it is stopped",
+        add_bookie_drain,
+        "drain_command.run_bookie_drain",
+    ),
+    "probe": (
+        "get a page of a server's HTTP port, such as /readyz: 0 if it is 200",
+        add_probe,
+        "probe_command.run_probe",
+    ),
+    "zookeeper": (
+        "run one Apache ZooKeeper server, or ask it how it is",
+        add_zookeeper,
+        "zookeeper_command.run_zookeeper",
+    ),
+    "metadata": (
+        "a standalone's metadata, when they are damaged",
+        add_metadata,
+        "metadata_command.run_metadata",
+    ),
+    "autorecovery": (
+        "find and repair what bookies of a cluster lost",
+        add_autorecovery,
+        "autorecovery_command.run_autorecovery",
+    ),
+    "bookie-shell": (
+        "look at a cluster of bookies, repair it, format it",
+        add_bookie_shell,
+        "shell_command.run_bookie_shell",
+    ),
+    "produce": ("send messages to a topic", add_produce, "produce_command.run_produce"),
+    "consume": ("receive messages of a subscription", add_consume, "consume_command.run_consume"),
+    "read": (
+        "receive messages from one on, without a subscription",
+        add_read,
+        "consume_command.run_read",
+    ),
+    "admin": (
+        "tenants, namespaces, topics, brokers over HTTP",
+        partial(add_globals, names=ADMIN),
+        "admin_command.run_admin",
+    ),
+    "pipeline": (
+        "topics to files and back, backlog and load",
+        partial(add_globals, names=PIPELINE),
+        "pipeline_command.run_pipeline",
+    ),
+    "profiles": ("addresses of several clusters", _add_profiles, "profiles_command.run_profiles"),
+    "tokens": (
+        "keys, and tokens that are signed with them",
+        add_tokens,
+        "tokens_command.run_tokens",
+    ),
+    "completion": (
+        "print a script that completes commands in a shell",
+        _add_shell,
+        "completion.run_completion",
+    ),
+    "version": ("print the version", _add_nothing, "version.run_version"),
 }
+"""Command -> what it is for, what adds its options, module and function that run it."""
+
+
+def _run(options: argparse.Namespace) -> int:
+    module, _, function = _COMMANDS[options.command][2].partition(".")
+    code: int = getattr(import_module(f"magnetar.broker.cli.{module}"), function)(options)
+    return code
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -21,14 +22,6 @@ _PARTITIONED = "application/vnd.partitioned-topic-metadata+json"
 _POLL_S = 1.0
 
 
-def _plain(run: CommandRun, request: AdminRequest, content_type: str | None = None) -> int:
-    answer = run.answer(request, content_type)
-    check(answer)
-    if answer.body:
-        run.show(answer.value())
-    return 0
-
-
 # --- tenants, clusters, brokers
 
 
@@ -38,7 +31,7 @@ def create_tenant(run: CommandRun) -> int:
     body = {"adminRoles": [], **(request.body or {})}
     if "allowedClusters" not in body:
         body["allowedClusters"] = run.get("/admin/v2/clusters")
-    return _plain(run, AdminRequest(request.method, request.path, {}, body))
+    return run.finish(replace(request, body=body))
 
 
 def list_clusters(run: CommandRun) -> int:
@@ -60,7 +53,7 @@ def delete_cluster(run: CommandRun) -> int:
             for tenant in tenants:
                 _delete_namespaces(run, tenant, cluster)
                 advance(1)
-    return _plain(run, run.request())
+    return run.finish(run.request())
 
 
 def _delete_namespaces(run: CommandRun, tenant: str, cluster: str) -> None:
@@ -70,48 +63,24 @@ def _delete_namespaces(run: CommandRun, tenant: str, cluster: str) -> None:
             run.send(AdminRequest("DELETE", path, {}))
 
 
-def list_brokers(run: CommandRun) -> int:
-    cluster = "cluster" in run.arguments.positionals
-    return _plain(run, run.request("/admin/v2/brokers/{cluster}" if cluster else None))
-
-
-def of_quota(run: CommandRun) -> int:
-    namespace, bundle = run.arguments.segment("namespace"), run.arguments.segment("bundle")
-    if bool(namespace) != bool(bundle):
-        raise CliError("-n and -b belong together")
-    path = "/admin/v2/resource-quotas/{namespace}/{bundle}" if namespace else None
-    return _plain(run, run.request(path))
-
-
 # --- namespaces
-
-
-def of_bundle(run: CommandRun) -> int:
-    path = run.arguments.word.path
-    if run.arguments.segment("bundle"):
-        path = path.replace("{namespace}/", "{namespace}/{bundle}/")
-    return _plain(run, run.request(path))
 
 
 def split_bundle(run: CommandRun) -> int:
     request = run.request()
     if request.body is None:
-        return _plain(run, request)
+        return run.finish(request)
     try:
         positions = [int(text, 0) for text in request.body]
     except ValueError:
         raise CliError("-sbn: positions are numbers") from None
-    return _plain(run, AdminRequest(request.method, request.path, request.query, positions))
+    return run.finish(replace(request, body=positions))
 
 
 def clear_namespace_backlog(run: CommandRun) -> int:
     if not run.arguments.given("force"):
         _confirm(f"Acknowledge everything in {run.arguments.positionals['namespace']}?")
-    path = "/admin/v2/namespaces/{namespace}"
-    path += "/{bundle}" if run.arguments.segment("bundle") else ""
-    path += "/clearBacklog"
-    path += "/{subscription}" if run.arguments.segment("subscription") else ""
-    return _plain(run, run.request(path))
+    return run.finish(run.request())
 
 
 def _confirm(question: str) -> None:
@@ -129,10 +98,9 @@ def list_topics(run: CommandRun) -> int:
     """Of both domains, unless one is asked for."""
     domain = run.arguments.given("domain")
     domains = [domain.replace("_", "-")] if domain else ["persistent", "non-persistent"]
-    request = run.request()
     names: list[str] = []
     for name in domains:
-        names += run.send(request.at(request.path.replace("/persistent/", f"/{name}/", 1)))
+        names += run.send(run.request(run.arguments.word.path.replace("{domain}", name)))
     run.show(names)
     return 0
 
@@ -141,11 +109,9 @@ def create_partitioned_topic(run: CommandRun) -> int:
     request = run.request()
     properties = run.arguments.given("properties")
     if not properties:
-        return _plain(run, request)
+        return run.finish(request)
     body = {"partitions": request.body, "properties": properties}
-    return _plain(
-        run, AdminRequest(request.method, request.path, request.query, body), _PARTITIONED
-    )
+    return run.finish(replace(request, body=body), _PARTITIONED)
 
 
 def _partitions(run: CommandRun) -> list[str]:
@@ -162,7 +128,7 @@ def each_partition(run: CommandRun) -> int:
     failed: list[str] = []
     with progress("partitions", len(names)) as advance:
         for name in names:
-            part = CommandRun(run.arguments.at_topic(name), run.client, as_json=run.as_json)
+            part = run.at_topic(name)
             answer = part.answer(part.request())
             if not answer.ok:
                 failed.append(f"{name}: HTTP {answer.status}: {answer.reason}")
@@ -177,7 +143,7 @@ def each_partition(run: CommandRun) -> int:
 def partitioned_lookup(run: CommandRun) -> int:
     owners: dict[str, str] = {}
     for name in _partitions(run):
-        part = CommandRun(run.arguments.at_topic(name), run.client, as_json=run.as_json)
+        part = run.at_topic(name)
         owners[name] = part.send(part.request())["brokerUrl"]
     if not run.arguments.given("by_broker"):
         run.show(owners)
@@ -194,7 +160,7 @@ def message_id_at(run: CommandRun) -> int:
         time_ms = parse_time(run.arguments.given("datetime"))
     except ArgumentTypeError as error:
         raise CliError(f"-d: {error}") from None
-    return _plain(run, run.request(f"/admin/v2/{{topic}}/messageid/{time_ms}"))
+    return run.finish(run.request(f"/admin/v2/{{topic}}/messageid/{time_ms}"))
 
 
 def wait_for_process(run: CommandRun) -> int:
@@ -223,7 +189,7 @@ def offload(run: CommandRun) -> int:
         return 0
     body = {"ledgerId": first_kept["ledgerId"], "entryId": 0, "partitionIndex": -1}
     request = run.request()
-    return _plain(run, AdminRequest(request.method, request.path, request.query, body))
+    return run.finish(replace(request, body=body))
 
 
 # --- subscriptions
@@ -236,52 +202,26 @@ def create_subscription(run: CommandRun) -> int:
     if properties:
         where = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "partitionIndex": -1}
         body = {**where, **body, "properties": properties}
-    return _plain(run, AdminRequest(request.method, request.path, request.query, body or None))
+    return run.finish(replace(request, body=body or None))
 
 
-def _position(run: CommandRun) -> dict[str, Any] | None:
-    position = run.arguments.given("position")
-    if position is None:
-        return None
-    return {**position, "isExcluded": bool(run.arguments.given("exclude"))}
-
-
-def expire_messages(run: CommandRun) -> int:
-    position, seconds = _position(run), run.arguments.segment("seconds")
-    if (position is None) == (not seconds):
+def at_position(run: CommandRun) -> int:
+    """By a time, which is in the path, or by a message, which is the body."""
+    arguments = run.arguments
+    position, has_time = arguments.given("position"), arguments.path() != arguments.word.path
+    if has_time == (position is not None):
         raise CliError("give either -t or -p")
-    if position is None:
-        return _plain(run, run.request())
-    path = run.request("/admin/v2/{topic}/subscription/{subscription}/expireMessages").path
-    return _plain(run, AdminRequest("POST", path, {}, position))
-
-
-def reset_cursor(run: CommandRun) -> int:
-    request, ago_ms = run.request(), run.arguments.given("ago")
-    if ago_ms is not None:
-        return _plain(run, request.at(f"{request.path}/{ago_ms}"))
-    return _plain(run, AdminRequest(request.method, request.path, request.query, _position(run)))
-
-
-def of_subscription(run: CommandRun) -> int:
-    """A policy of the topic, or of one subscription: that has its own path."""
-    one = run.arguments.segment("subscription")
-    path = "/admin/v2/{topic}/{subscription}/dispatchRate" if one else None
-    answer = run.answer(run.request(path))
-    check(answer)
-    if answer.body or run.arguments.word.method == "GET":
-        run.show(answer.value())
-    return 0
+    if position is not None:
+        position = {**position, "isExcluded": bool(arguments.given("exclude"))}
+    return run.finish(replace(run.request(), body=position))
 
 
 # --- schemas
 
 
 def get_schema(run: CommandRun) -> int:
-    version = run.arguments.given("version")
-    end = "/schemas" if run.arguments.given("all") else "/schema"
-    end += "" if version is None else f"/{version}"
-    return _plain(run, run.request("/admin/v2/schemas/{plain_topic}" + end))
+    every = "/admin/v2/schemas/{plain_topic}/schemas"
+    return run.finish(run.request(every if run.arguments.given("all") else None))
 
 
 # --- messages
@@ -338,11 +278,10 @@ def _show_messages(run: CommandRun, headers: Any, body: bytes) -> None:
 STEPS: dict[str, Callable[[CommandRun], int]] = {
     step.__name__: step
     for step in (
-        *(create_tenant, list_clusters, delete_cluster, list_brokers, of_quota),
-        *(of_bundle, split_bundle, clear_namespace_backlog),
+        *(create_tenant, list_clusters, delete_cluster),
+        *(split_bundle, clear_namespace_backlog),
         *(list_topics, create_partitioned_topic, each_partition, partitioned_lookup),
         *(message_id_at, wait_for_process, offload),
-        *(create_subscription, expire_messages, reset_cursor, of_subscription),
-        *(get_schema, peek_messages, show_message),
+        *(create_subscription, at_position, get_schema, peek_messages, show_message),
     )
 }

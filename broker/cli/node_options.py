@@ -1,8 +1,10 @@
-"""Words of the commands that run one node of a cluster."""
+"""Options of the commands that run one node of a cluster."""
 
 from __future__ import annotations
 
 import argparse
+
+from magnetar.broker.cli.errors import CliError
 
 
 def add_bookie(parser: argparse.ArgumentParser) -> None:
@@ -75,9 +77,18 @@ def add_autorecovery(parser: argparse.ArgumentParser) -> None:
     only.add_argument("--disable", metavar="REASON", help="only switch it off, in the cluster")
 
 
+def add_standalone(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="DIR", help="where everything is kept (default: data)")
+    _add_addresses(parser)
+
+
 def add_broker(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--metadata", metavar="URL", help="zk:HOST:PORT,.../CHROOT of the cluster")
+    _add_addresses(parser)
+
+
+def _add_addresses(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--metadata", metavar="URL", help="zk:HOST:PORT,.../CHROOT of the cluster")
     add("--port", type=int, help="binary protocol, 0 picks a free port (default: 6650)")
     add("--web-port", type=int, help="HTTP, 0 picks a free port (default: 8080)")
     add("--bind", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
@@ -121,3 +132,21 @@ def _add_common(parser: argparse.ArgumentParser, file: str) -> None:
         metavar="KEY=VALUE",
         help=f"one setting of {file}; may be repeated",
     )
+
+
+def given_settings(options: argparse.Namespace, **keys: str) -> dict[str, str]:
+    """Settings by key: those of ``--set``, and above them of options that stand for one.
+
+    Args:
+        keys: option -> key.
+    Raises:
+        CliError: of ``--set`` one has no value.
+    """
+    settings: dict[str, str] = {}
+    for text in options.set:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise CliError(f"--set {text}: KEY=VALUE is expected")
+        settings[key] = value
+    given = {key: getattr(options, name, None) for name, key in keys.items()}
+    return settings | {key: str(value) for key, value in given.items() if value is not None}

@@ -215,14 +215,11 @@ def with_access(target: ClusterTarget, options: argparse.Namespace) -> ClusterTa
         target = replace(
             target, auth_plugin=options.auth_plugin, auth_params=options.auth_params or ""
         )
-    if options.tls_trust_cert_path is not None:
-        target = replace(target, tls_trust_cert_path=options.tls_trust_cert_path)
+    names = ("tls_trust_cert_path", "listener_name", "proxy_url")
+    given = {name: getattr(options, name, None) for name in names}
+    target = replace(target, **{name: text for name, text in given.items() if text is not None})
     if options.tls_allow_insecure:
         target = replace(target, tls_allow_insecure=True)
-    if getattr(options, "listener_name", None) is not None:
-        target = replace(target, listener_name=options.listener_name)
-    if getattr(options, "proxy_url", None) is not None:
-        target = replace(target, proxy_url=options.proxy_url)
     if getattr(options, "proxy_protocol", None) is not None and not target.proxy_url:
         raise CliError("--proxy-protocol needs --proxy-url")
     return target

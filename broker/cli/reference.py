@@ -36,7 +36,7 @@ def _lines() -> Iterator[str]:
         else:
             yield from _options(parser)
     groups = _children(commands["admin"])
-    for name, (_, help) in GROUPS.items():
+    for name, help in GROUPS.items():
         yield f"\n### admin {name}\n"
         yield f"{help[0].upper()}{help[1:]}.\n"
         yield "| word and arguments | what it does | call |"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from magnetar.broker.cli.admin_commands.model import AdminCommand
+from magnetar.broker.cli.admin_commands import AdminCommand
 from magnetar.broker.cli.errors import CliError
+
+_PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +29,6 @@ class AdminRequest:
         if not self.query:
             return self.path
         return f"{self.path}?{urlencode({k: _text(v) for k, v in self.query.items()}, doseq=True)}"
-
-    def at(self, path: str, **changes: Any) -> AdminRequest:
-        return replace(self, path=path, **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,21 @@ class Arguments:
         twice = name == "subscription" and "topic" in self.positionals
         return quote(segment, safe="") if twice else segment
 
-    def at_topic(self, topic: str) -> Arguments:
-        """The same of another topic."""
-        return replace(self, positionals={**self.positionals, "topic": topic})
+    def path(self) -> str:
+        """Template of the first path of which every place is given; else the last one's.
+
+        Raises:
+            CliError: an option says nothing without another one.
+        """
+        asked = {option.to.removeprefix("path:"): option for option in self.word.options}
+        given = {"plain_topic", *self.positionals}
+        given |= {to.removeprefix("path:") for to in self.options if to.startswith("path:")}
+        places = [(set(_PLACE.findall(path)), path) for path in self.word.paths]
+        found, path = next((each for each in places if each[0] <= given), places[-1])
+        if (given - found).intersection(asked):
+            flags = [asked[name].flags[0] for name in asked if name in places[0][0]]
+            raise CliError(f"{' and '.join(flags)} belong together")
+        return path
 
 
 def request_of(arguments: Arguments, path: str | None = None) -> AdminRequest:
@@ -66,9 +78,8 @@ def request_of(arguments: Arguments, path: str | None = None) -> AdminRequest:
     Raises:
         CliError: not a topic name, or not a namespace.
     """
-    word = arguments.word
     query: dict[str, Any] = {}
-    fields: dict[str, Any] = dict(word.body)
+    fields: dict[str, Any] = {}
     for to, value in arguments.options.items():
         kind, _, name = to.partition(":")
         if value is None:
@@ -77,10 +88,10 @@ def request_of(arguments: Arguments, path: str | None = None) -> AdminRequest:
             query[name] = value
         elif kind == "field":
             _put(fields, name, value)
-    template = word.path if path is None else path
+    template = arguments.path() if path is None else path
     filled = template.format_map(_Segments(arguments))
-    body = arguments.options.get("body")
-    return AdminRequest(word.method, filled, query, body if body is not None else fields or None)
+    body = arguments.options.get("body", fields or None)
+    return AdminRequest(arguments.word.method, filled, query, body)
 
 
 def topic_parts(text: str) -> tuple[str, str, str, str]:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.node_options import given_settings
 from magnetar.broker.config import BrokerConfig, ConfigError
 
 # As Pulsar's broker.conf: its standalone.conf, whose values are our own defaults, has one copy.
@@ -51,22 +52,15 @@ def load_config(
     options: argparse.Namespace, defaults: Mapping[str, str] = MappingProxyType({})
 ) -> BrokerConfig:
     """Raises CliError when a setting can't be used."""
-    overrides: dict[str, str] = {}
-    for text in options.set:
-        key, separator, value = text.partition("=")
-        if not separator or not key:
-            raise CliError(f"--set {text}: KEY=VALUE is expected")
-        overrides[key] = value
-    for key, value in (
-        ("dataDir", getattr(options, "data", None)),
-        ("metadataStoreUrl", getattr(options, "metadata", None)),
-        ("brokerServicePort", getattr(options, "port", None)),
-        ("webServicePort", getattr(options, "web_port", None)),
-        ("bindAddress", getattr(options, "bind", None)),
-        ("logFormat", getattr(options, "log_format", None)),
-    ):
-        if value is not None:
-            overrides[key] = str(value)
+    overrides = given_settings(
+        options,
+        data="dataDir",
+        metadata="metadataStoreUrl",
+        port="brokerServicePort",
+        web_port="webServicePort",
+        bind="bindAddress",
+        log_format="logFormat",
+    )
     try:
         file = Path(options.config) if options.config else None
         return BrokerConfig.load(file, None, overrides, defaults)

@@ -57,11 +57,6 @@ class Encoder:
             self.definition = replace(joined, properties=properties)
         self._codec = _codec(self.definition)
 
-    @property
-    def is_raw(self) -> bool:
-        """Payloads are the bytes as given."""
-        return self._codec is None
-
     def encode(self, text: bytes, key: str | None) -> tuple[bytes, str | None, bool]:
         """Payload, key, and whether the key is in base64.
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+
+
+def run_version(_: argparse.Namespace) -> int:
+    print(product_version())
+    return 0
+
 
 def product_version() -> str:
     """The installed version; that of the sources where nothing is installed."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.node_options import given_settings
 
 _ANSWER_S_MAX: Final = 5.0
 _SAID_MAX: Final = 4096
@@ -64,7 +65,7 @@ def _become(options: argparse.Namespace, copies: Path | None) -> NoReturn:
     try:
         settings = read_properties(Path(options.config)) if options.config else {}
         settings |= {} if copies is None else tls_settings(copies)
-        settings |= dict(_key_and_value(text) for text in options.set)
+        settings |= given_settings(options)
         servers = parse_servers(options.server)
         number = own_id(options.id, socket.gethostname(), servers) if servers else None
         text = server_cfg(data, options.bind, options.client_port, servers, settings)
@@ -109,10 +110,3 @@ def _check(options: argparse.Namespace) -> int:
     if not said.startswith(good):
         raise CliError(f"{host}:{options.client_port}: {said.decode(errors='replace').strip()}")
     return 0
-
-
-def _key_and_value(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        raise CliError(f"--set {text}: KEY=VALUE is expected")
-    return key, value

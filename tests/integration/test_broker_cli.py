@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,13 +10,10 @@ from typing import Any
 import pytest
 
 import magnetar
-from magnetar.broker.cli.admin_commands import GROUPS, commands_of
-from magnetar.broker.cli.admin_commands.model import AdminCommand
 from magnetar.broker.cli.main import main
 from magnetar.embedding import EmbeddedBroker
 
 Admin = Callable[..., list[str]]
-_S_MAX = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -53,54 +48,6 @@ def namespace(admin: Admin) -> str:
 
 def value(lines: list[str]) -> Any:
     return json.loads("\n".join(lines))
-
-
-# --- no word is dead
-
-
-@pytest.fixture(scope="module")
-def document(broker: EmbeddedBroker) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{broker.web_url}/openapi.json", timeout=_S_MAX) as answer:
-        paths: dict[str, Any] = json.loads(answer.read())["paths"]
-        return paths
-
-
-ALL = [(group, name) for group in GROUPS for name in commands_of(group)]
-
-
-@pytest.mark.parametrize(("group", "name"), ALL, ids=[f"{g} {n}" for g, n in ALL])
-def test_the_servers_document_has_the_call(document: dict[str, Any], group: str, name: str) -> None:
-    word = commands_of(group)[name]
-    assert any(
-        _is_the_path(template, word)
-        for template, call in document.items()
-        if word.method.lower() in call
-    ), f"{word.method} {word.path} is not in the OpenAPI document"
-
-
-def _is_the_path(template: str, word: AdminCommand) -> bool:
-    """Whether a path of the document is the word's; a literal segment must be the same there."""
-    path = word.path
-    for name, parts in (
-        ("{topic}", "persistent/{t}/{n}/{l}"),
-        ("{plain_topic}", "{t}/{n}/{l}"),
-        ("{namespace}", "{t}/{n}"),
-    ):
-        path = path.replace(name, parts)
-    ours, theirs = path.strip("/").split("/"), template.strip("/").split("/")
-    if len(ours) != len(theirs):
-        return False
-    for one, other in zip(ours, theirs, strict=True):
-        place = re.fullmatch(r"\{(\w+)(:\w+)?\}", other)
-        if one.startswith("{"):
-            if place is None:
-                return False
-        elif one != other and not (place and place[1] == "domain"):
-            return False
-    return True
-
-
-# --- words that exist, at work
 
 
 def test_tenants(admin: Admin) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import admin_commands
 import pytest
 import reference_pages
 import reference_settings
@@ -23,3 +24,8 @@ def test_no_setting_is_described_twice() -> None:
 def test_a_page_is_up_to_date(page: str) -> None:
     written = (reference_pages.FOLDER / page).read_text()
     assert written == reference_pages.PAGES[page](), "run: python scripts/reference_pages.py"
+
+
+def test_the_admin_commands_are_what_the_routes_say() -> None:
+    written = admin_commands.FILE.read_text()
+    assert written == admin_commands.written(), "run: python scripts/admin_commands.py"
