@@ -1,4 +1,4 @@
-"""Key, certificate and password files that change on disk are put to use while the broker runs.
+"""Key, certificate and password files: who else may touch them, and what they change to.
 
 A new state of the files is taken whole or not at all: what can't be used, or is still being
 written, changes nothing.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import stat
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from magnetar.bookkeeper.auth.file_state import FileState, file_state
-from magnetar.broker.auth.file_permissions import KeyFile, warn_of_permissions
 from magnetar.broker.config import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +25,39 @@ _SETTLE_S: Final = 1.0
 _SETTLE_LOOKS: Final = 5
 
 Content = TypeVar("Content")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """One file and the setting that names it."""
+
+    setting: str
+    path: Path
+    is_secret: bool
+    """Whoever can read it can be somebody else."""
+
+
+def _warn_of_permissions(files: Sequence[KeyFile]) -> None:
+    """Log a warning for each file that isn't safe."""
+    for each in files:
+        if (text := complaint(each)) is not None:
+            logger.warning("%s", text)
+
+
+def complaint(file: KeyFile) -> str | None:
+    """Why a file isn't safe where it is; None: it is, as far as its permissions go.
+
+    Groups are left out: orchestrators mount secrets readable by a group.
+    """
+    try:
+        found = file.path.stat()
+    except OSError:
+        return None
+    if found.st_mode & stat.S_IWOTH:
+        return f"{file.setting}: everybody on this machine may change {file.path}: chmod o-rwx it"
+    if file.is_secret and found.st_mode & stat.S_IROTH:
+        return f"{file.setting}: everybody on this machine may read {file.path}: chmod 600 it"
+    return None
 
 
 class FileRenewal(Generic[Content]):
@@ -55,7 +90,7 @@ class FileRenewal(Generic[Content]):
 
     def start(self) -> None:
         """Tell of files that others may read; look at them from now on. REQUIRES: a loop."""
-        warn_of_permissions(self.files)
+        _warn_of_permissions(self.files)
         if self.files and self._interval_s > 0:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -80,7 +115,7 @@ class FileRenewal(Generic[Content]):
         self._use(content)
         names = ", ".join(f"{each.setting} ({each.path})" for each in self.files)
         logger.info("changed %s are in use now: %s", self._what, names)
-        warn_of_permissions(self.files)
+        _warn_of_permissions(self.files)
         return True
 
     def _look(self) -> list[FileState | None]:

@@ -17,7 +17,7 @@ from magnetar.bookkeeper.auth.tokens import TokenRules
 from magnetar.broker.auth.basic import BasicProvider
 from magnetar.broker.auth.certificate import CertificateProvider
 from magnetar.broker.auth.chain import ProviderChain
-from magnetar.broker.auth.file_permissions import KeyFile
+from magnetar.broker.auth.file_renewal import KeyFile
 from magnetar.broker.auth.htpasswd import parse_htpasswd
 from magnetar.broker.auth.issuer_keys import IssuerKeys, IssuerSettings
 from magnetar.broker.auth.openid import OpenIdProvider

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.auth.file_permissions import KeyFile
-from magnetar.broker.auth.file_renewal import FileRenewal
+from magnetar.broker.auth.file_renewal import FileRenewal, KeyFile
 from magnetar.broker.config import ConfigError
 from magnetar.broker.listener.file_limit import file_limit
 from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.http.metrics.loop_metrics import add_stalls
-from magnetar.broker.http.metrics.prometheus_page import PrometheusPage
+from magnetar.bookkeeper.loop_stalls import CAUSES
+from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 
 if TYPE_CHECKING:
     from magnetar.bookkeeper.bookie.bookie import Bookie
+    from magnetar.bookkeeper.loop_stalls import LoopStalls
     from magnetar.bookkeeper.metrics import Durations
 
 _WANTED: Final = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0")
@@ -169,3 +170,13 @@ def _add_integrity(page: PrometheusPage, bookie: Bookie) -> None:
         ("SCRUB_PASSES", metrics.scrub_passes),
     ):
         page.add(f"bookie_{name}", base, value, "counter")
+
+
+def add_stalls(page: PrometheusPage, stalls: LoopStalls) -> None:
+    """The event loop's long turns."""
+    for cause in CAUSES:
+        labels = f"{page.base},{label('cause', cause)}"
+        name = "magnetar_loop_stall_seconds"
+        page.add(f"{name}_sum", labels, stalls.seconds[cause], "counter")
+        page.add(f"{name}_count", labels, stalls.counts[cause], "counter")
+        page.add(f"{name}_max", labels, stalls.longest_s[cause])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from magnetar.broker.http.metrics.loop_metrics import add_stalls
+from magnetar.broker.http.metrics.bookie_metrics import add_stalls
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 from magnetar.broker.listener.file_limit import file_limit
 from magnetar.broker.rate_limits.rates import RateSampler

@@ -19,8 +19,7 @@ from magnetar.bookkeeper.auth.tokens import Principal
 from magnetar.broker.auth.authenticator import Authenticator
 from magnetar.broker.auth.basic import BasicProvider
 from magnetar.broker.auth.chain import Credentials, ProviderChain
-from magnetar.broker.auth.file_permissions import KeyFile, complaint
-from magnetar.broker.auth.file_renewal import FileRenewal
+from magnetar.broker.auth.file_renewal import FileRenewal, KeyFile, complaint
 from magnetar.broker.auth.password_checks import PasswordChecks
 from magnetar.broker.auth.provider import KeysNeededError
 from magnetar.broker.config import BrokerConfig
