@@ -11,7 +11,7 @@ from typing import Any, Final
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.http.app import create_app
 from magnetar.broker.http.openapi import TAGS, operations
-from magnetar.broker.http.routing.route_permissions import rule_of
+from magnetar.broker.http.routing.route import declared_routes
 
 _HEAD: Final = """\
 # REST calls
@@ -31,9 +31,14 @@ def rest_page() -> str:
 
 def _lines() -> Iterator[str]:
     service: Any = SimpleNamespace(config=BrokerConfig(), access=None)
-    document = create_app(service).openapi()
+    app = create_app(service)
+    permissions = {
+        (method, route.path_format): route.access.permission.name.lower().replace("_", " ")
+        for route in declared_routes(app)
+        for method in route.methods or ()
+    }
     by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = defaultdict(list)
-    for method, path, operation in operations(document):
+    for method, path, operation in operations(app.openapi()):
         by_tag[operation["tags"][0]].append((method, path, operation))
     yield _HEAD.rstrip("\n")
     for tag, text in TAGS.items():
@@ -45,9 +50,5 @@ def _lines() -> Iterator[str]:
         yield "|---|---|---|---|"
         for method, path, operation in by_tag[tag]:
             summary = re.sub(r"\s+", " ", operation.get("summary", "")).replace("|", "\\|")
-            yield f"| {method.upper()} | `{path}` | {summary} | {_permission(method, path)} |"
-
-
-def _permission(method: str, path: str) -> str:
-    rule = rule_of(method.upper(), path)
-    return "" if rule is None else rule.permission.name.lower().replace("_", " ")
+            permission = permissions[method.upper(), path]
+            yield f"| {method.upper()} | `{path}` | {summary} | {permission} |"

@@ -10,7 +10,7 @@ Two more rules take rights away again from those who only have ``consume``: a su
 names its roles is for these alone, and with ``subscription_auth_mode`` Prefix a subscription's name
 must begin with the role's. Who speaks for somebody else (a proxy) may do what both may.
 
-Source: PulsarAuthorizationProvider, AuthorizationService; asked with every rule of access.py.
+Source: PulsarAuthorizationProvider, AuthorizationService; asked with every `Access` of the routes.
 Everything in a document that has not the expected form grants nothing.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from magnetar.broker.http.errors import install_error_handlers
@@ -30,14 +30,11 @@ from magnetar.broker.http.routes import (
     documentation,
     health,
     lookup,
-    metadata_store,
     metrics,
     namespace_backlogs,
     namespace_content,
-    namespace_policies,
     namespaces,
     produce,
-    resource_groups,
     resource_quotas,
     schemas,
     stored_messages,
@@ -55,8 +52,6 @@ from magnetar.broker.http.routes import (
     unsupported_services,
 )
 from magnetar.broker.http.routing.redirects import redirection
-from magnetar.broker.http.routing.request_routing import send_to_owner
-from magnetar.broker.http.routing.route_permissions import authorize
 from magnetar.broker.http.server.route_warmup import RouteWarmup
 from magnetar.broker.http.websocket.middleware import WebSocketMiddleware
 from magnetar.broker.http.websocket.routes import unknown_route, websocket_routes
@@ -94,7 +89,6 @@ def create_app(service: BrokerService) -> FastAPI:
         openapi_url=None,  # routes/documentation.py, made in a thread
         docs_url=None,  # the same, without assets from elsewhere
         redoc_url=None,
-        dependencies=[Depends(authorize), Depends(send_to_owner)],
         # Else every request asks whether somebody listens; metrics.py is what we tell.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
@@ -111,7 +105,6 @@ def create_app(service: BrokerService) -> FastAPI:
         tenants,
         clusters,
         namespaces,
-        namespace_policies,
         namespace_content,
         namespace_backlogs,
         topics,
@@ -131,15 +124,13 @@ def create_app(service: BrokerService) -> FastAPI:
         broker_stats,
         bookies,
         resource_quotas,
-        resource_groups,
-        metadata_store,
         unsupported_services,
         lookup,
         health,
         metrics,
         documentation,
     ):
-        app.include_router(module.router)
+        app.include_router(module.routes.router)
     app.router.routes.extend(_WEBSOCKETS)  # of those that WebSocketMiddleware serves, to be seen
     return app
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import orjson
 from fastapi import Depends, Query, Request
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.messages import HEAVY_BYTES
@@ -19,7 +19,7 @@ from magnetar.broker.protocol.topic_name import (
 from magnetar.broker.service.broker_service import BrokerService
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from magnetar.broker.http.middleware.request_context import HttpMetrics
 
@@ -82,6 +82,10 @@ async def _topic(request: Request) -> TopicName:
     return make_topic_name(names["domain"], names["tenant"], names["namespace"], names["topic"])
 
 
+async def _bundle(request: Request) -> str:
+    return form_decode(request.path_params["bundle"])
+
+
 async def _subscription(request: Request) -> str:
     name = form_decode(request.path_params["subscription"])
     # Pulsar decodes twice below topics, where the Go client encodes twice, and once below
@@ -106,11 +110,14 @@ Service = Annotated[BrokerService, Depends(_service)]
 Tenant = Annotated[str, Depends(_tenant)]
 Namespace = Annotated[str, Depends(_namespace)]
 Topic = Annotated[TopicName, Depends(_topic)]
+Bundle = Annotated[str, Depends(_bundle)]
 SubscriptionName = Annotated[str, Depends(_subscription)]
 Authoritative = Annotated[
     str | None,
     Query(description="`true`: the asked broker takes what none owns, as one that was chosen"),
 ]
+DECODED = AfterValidator(form_decode)
+"""Of a name in the path that is declared as a parameter."""
 
 
 async def read_json(request: Request) -> Any:
@@ -206,36 +213,61 @@ def _charge(request: Request, size: int) -> None:
     charged["body_bytes"] = charged.get("body_bytes", 0) + size
 
 
-def json_body(kind: Any) -> Callable[[Request], Awaitable[Any]]:
+class BodyReader:
     """Dependency: the body as ``kind``, None when there is none. Unknown fields are ignored.
 
     Of what is stored as one document; messages come by ``read_json``.
     """
-    adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
-    async def parse(request: Request) -> Any:
+    def __init__(self, kind: Any, document: dict[str, Any], missing: str) -> None:
+        """
+        Args:
+            document: the route's ``openapi_extra``.
+            missing: why no body is refused; empty: it isn't.
+        """
+        self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        self.document, self._missing = document, missing
+
+    async def __call__(self, request: Request) -> Any:
+        """Raises ApiError: as ``read_json``; 400 not of that kind, or missing; 413."""
         body = await read_body(request)
         if len(body) > _DOCUMENT_BYTES_MAX:
             raise ApiError(413, f"A body of {len(body)} bytes, {_DOCUMENT_BYTES_MAX} at most")
 
         def read() -> Any:
             value = parse_json(request, body)
-            return None if value is None else adapter.validate_python(value)
+            return None if value is None else self._adapter.validate_python(value)
 
         try:
-            return await off_loop(request, len(body), read)
+            value = await off_loop(request, len(body), read)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             raise ApiError(400, f"{where}: {first['msg']}" if where else first["msg"]) from error
+        if value is None and self._missing:
+            raise ApiError(400, self._missing)
+        return value
 
-    return parse
+
+def Body(
+    kind: Any,
+    example: Any,
+    *,
+    required: bool = False,
+    missing: str = "",
+    schema: dict[str, Any] | None = None,
+) -> Any:
+    """Parameter of a route: its body, documented as well; see ``BodyReader``.
+
+    Args:
+        required: as the document says; so it does with ``missing``.
+        schema: of the document, where that isn't the kind's own.
+    """
+    shown = TypeAdapter(kind).json_schema() if schema is None else schema
+    return Depends(BodyReader(kind, body_doc(shown, example, required or bool(missing)), missing))
 
 
-def body_doc(
-    kind: type[BaseModel] | dict[str, Any], example: Any, required: bool = False
-) -> dict[str, Any]:
-    """``openapi_extra`` of a route that reads its body with ``json_body``."""
-    schema = kind if isinstance(kind, dict) else kind.model_json_schema()
+def body_doc(schema: dict[str, Any], example: Any, required: bool = False) -> dict[str, Any]:
+    """``openapi_extra`` of a route with such a body."""
     content = {"application/json": {"schema": schema, "example": example}}
     return {"requestBody": {"required": required, "content": content}}

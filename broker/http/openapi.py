@@ -62,8 +62,9 @@ _PATH_NAMES: Final = {
     "namespace": ("Namespace name without its tenant", "default"),
     "topic": ("Topic name, percent-encoded once", "orders"),
     "subscription": ("Subscription name, percent-encoded once or twice", "billing"),
+    "bundle": ("Hash range of the bundle", "0x00000000_0x40000000"),
 }
-"""What dependencies.py takes out of paths."""
+"""What dependencies take out of paths."""
 _PARAMETERS: Final = {
     "bundle": "Hash range of a bundle, `0x00000000_0x08000000`",
     "checkAllowAutoCreation": "Answer 404 where the topic may not be created either",

@@ -12,7 +12,7 @@ properties.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.bookkeeper.errors import PlacementRuleError
@@ -62,7 +62,7 @@ _EMPTY: Final = InvalidPolicyError("The request entity cannot be empty.")
 class PolicyRoute:
     """Where one level, namespaces or topics, has a policy."""
 
-    path: str
+    path: str = field(kw_only=False)
     """Last segment of the URL."""
     method: str = "POST"
     """That sets it."""
@@ -80,6 +80,10 @@ class PolicyRoute:
     """The value comes as a query parameter of the path's name, not as a body."""
     bodiless: bool = False
     """Setting it is setting it to true: there is no value."""
+    refusal: int = 403
+    """Status for who isn't an admin of the tenant."""
+    set_by_superuser: bool = False
+    """An admin of the tenant may only read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,12 +244,12 @@ _STORAGE: Final = (
         title="seconds after which messages count as acknowledged, 0: never",
         example=3600,
         namespace=PolicyRoute(
-            path="messageTTL",
+            "messageTTL",
             null_removes=False,
             too_low="Invalid value for message TTL, message TTL must >= 0",
         ),
         topic=PolicyRoute(
-            path="messageTTL", in_query=True, applied=True, too_low="Invalid value for message TTL"
+            "messageTTL", in_query=True, applied=True, too_low="Invalid value for message TTL"
         ),
         default=lambda config: config.ttl_duration_default_in_seconds,
     ),
@@ -255,12 +259,10 @@ _STORAGE: Final = (
         title="minutes after which a subscription without use is deleted, 0: never",
         example=1440,
         namespace=PolicyRoute(
-            path="subscriptionExpirationTime",
-            null_removes=False,
-            too_low=_EXPIRATION,
+            "subscriptionExpirationTime", null_removes=False, too_low=_EXPIRATION
         ),
         topic=PolicyRoute(
-            path="subscriptionExpirationTime", in_query=True, applied=True, too_low=_EXPIRATION
+            "subscriptionExpirationTime", in_query=True, applied=True, too_low=_EXPIRATION
         ),
         default=lambda config: config.subscription_expiration_time_minutes,
     ),
@@ -269,8 +271,8 @@ _STORAGE: Final = (
         kind=RETENTION,
         title="how long acknowledged messages are kept, -1: for ever",
         example={"retentionTimeInMinutes": 1440, "retentionSizeInMB": 1024},
-        namespace=PolicyRoute(path="retention"),
-        topic=PolicyRoute(path="retention", applied=True),
+        namespace=PolicyRoute("retention"),
+        topic=PolicyRoute("retention", applied=True),
         default=lambda config: {
             "retentionTimeInMinutes": config.default_retention_time_in_minutes,
             "retentionSizeInMB": config.default_retention_size_in_mb,
@@ -286,8 +288,8 @@ _STORAGE: Final = (
             "bookkeeperAckQuorum": 2,
             "managedLedgerMaxMarkDeleteRate": 1.0,
         },
-        namespace=PolicyRoute(path="persistence", null_removes=False),
-        topic=PolicyRoute(path="persistence", applied=True, null_removes=False),
+        namespace=PolicyRoute("persistence", null_removes=False),
+        topic=PolicyRoute("persistence", applied=True, null_removes=False),
         null_error=InvalidPolicyError("persistence policies should not be null"),
         check=_check_quorums,
         default=lambda config: {
@@ -302,9 +304,9 @@ _STORAGE: Final = (
         kind=_LONG_COUNT,
         title="bytes of backlog that begin a compaction, 0: none",
         example=0,
-        namespace=PolicyRoute(path="compactionThreshold", method="PUT", null_removes=False),
+        namespace=PolicyRoute("compactionThreshold", method="PUT", null_removes=False),
         topic=PolicyRoute(
-            path="compactionThreshold",
+            "compactionThreshold",
             applied=True,
             null_removes=False,
             too_low="Invalid value for compactionThreshold",
@@ -320,7 +322,7 @@ _STORAGE: Final = (
         title="bytes of a topic above which ledgers are offloaded, negative: never",
         example=-1,
         namespace=PolicyRoute(
-            path="offloadThreshold", method="PUT", removable=False, null_removes=False, unset=-1
+            "offloadThreshold", method="PUT", removable=False, null_removes=False, unset=-1
         ),
         stored_unset=-1,
     ),
@@ -331,11 +333,7 @@ _STORAGE: Final = (
         title="seconds after which ledgers are offloaded, negative: never",
         example=-1,
         namespace=PolicyRoute(
-            path="offloadThresholdInSeconds",
-            method="PUT",
-            removable=False,
-            null_removes=False,
-            unset=-1,
+            "offloadThresholdInSeconds", method="PUT", removable=False, null_removes=False, unset=-1
         ),
         stored_unset=-1,
     ),
@@ -345,15 +343,15 @@ _STORAGE: Final = (
         kind=_ANY_LONG,
         title="milliseconds that offloaded ledgers stay in bookies, negative: for ever",
         example=-1,
-        namespace=PolicyRoute(path="offloadDeletionLagMs", method="PUT", null_removes=False),
+        namespace=PolicyRoute("offloadDeletionLagMs", method="PUT", null_removes=False),
     ),
     Policy(
         field=OFFLOAD_FIELD,
         kind=OFFLOAD,
         title="where ledgers are offloaded to, and when",
         example=OFFLOAD_EXAMPLE,
-        namespace=PolicyRoute(path="offloadPolicies", removable=False, null_removes=False),
-        topic=PolicyRoute(path="offloadPolicies", applied=True, null_removes=False),
+        namespace=PolicyRoute("offloadPolicies", removable=False, null_removes=False),
+        topic=PolicyRoute("offloadPolicies", applied=True, null_removes=False),
         null_error=PolicyRangeError("The offloadPolicies must be specified for namespace offload."),
         effective=applied_offload,
         check=check_place,
@@ -366,8 +364,8 @@ _RATES: Final = (
         kind=PUBLISH_RATE,
         title="messages and bytes a second that producers of a topic may publish, -1: any",
         example={"publishThrottlingRateInMsg": 1000, "publishThrottlingRateInByte": 1048576},
-        namespace=PolicyRoute(path="publishRate"),
-        topic=PolicyRoute(path="publishRate"),
+        namespace=PolicyRoute("publishRate"),
+        topic=PolicyRoute("publishRate"),
         by_cluster=True,
         stored_unset={},
     ),
@@ -376,8 +374,8 @@ _RATES: Final = (
         kind=DISPATCH_RATE,
         title="messages and bytes that a topic dispatches in a period, -1: any",
         example=_DISPATCH,
-        namespace=PolicyRoute(path="dispatchRate"),
-        topic=PolicyRoute(path="dispatchRate", applied=True),
+        namespace=PolicyRoute("dispatchRate"),
+        topic=PolicyRoute("dispatchRate", applied=True),
         by_cluster=True,
         stored_unset={},
         default=lambda config: dispatch_default(
@@ -391,8 +389,8 @@ _RATES: Final = (
         kind=DISPATCH_RATE,
         title="messages and bytes that each subscription dispatches in a period, -1: any",
         example=_DISPATCH,
-        namespace=PolicyRoute(path="subscriptionDispatchRate"),
-        topic=PolicyRoute(path="subscriptionDispatchRate", applied=True),
+        namespace=PolicyRoute("subscriptionDispatchRate"),
+        topic=PolicyRoute("subscriptionDispatchRate", applied=True),
         by_cluster=True,
         stored_unset={},
         default=lambda config: dispatch_default(
@@ -406,8 +404,8 @@ _RATES: Final = (
         kind=DISPATCH_RATE,
         title="messages and bytes that go to other clusters in a period, -1: any",
         example={**_DISPATCH, "dispatchThrottlingRateInMsg": -1},
-        namespace=PolicyRoute(path="replicatorDispatchRate"),
-        topic=PolicyRoute(path="replicatorDispatchRate", applied=True),
+        namespace=PolicyRoute("replicatorDispatchRate"),
+        topic=PolicyRoute("replicatorDispatchRate", applied=True),
         by_cluster=True,
         stored_unset={},
         default=lambda _: dispatch_default(0, 0, relative=False),
@@ -419,8 +417,8 @@ _RATES: Final = (
         kind=SUBSCRIBE_RATE,
         title="how often one consumer may subscribe in a period, -1: any",
         example={"subscribeThrottlingRatePerConsumer": 10, "ratePeriodInSecond": 30},
-        namespace=PolicyRoute(path="subscribeRate"),
-        topic=PolicyRoute(path="subscribeRate", applied=True),
+        namespace=PolicyRoute("subscribeRate"),
+        topic=PolicyRoute("subscribeRate", applied=True),
         by_cluster=True,
         stored_unset={},
         default=lambda config: {
@@ -435,14 +433,14 @@ _LIMITS: Final = (
         "max_producers_per_topic",
         "producers that a topic may have, 0: any number",
         "maxProducersPerTopic",
-        PolicyRoute(path="maxProducers", applied=True, null_removes=False),
+        PolicyRoute("maxProducers", applied=True, null_removes=False),
         lambda config: config.max_producers_per_topic,
     ),
     _limit_row(
         "max_consumers_per_topic",
         "consumers that a topic may have, 0: any number",
         "maxConsumersPerTopic",
-        PolicyRoute(path="maxConsumers", applied=True, null_removes=False),
+        PolicyRoute("maxConsumers", applied=True, null_removes=False),
         lambda config: config.max_consumers_per_topic,
     ),
     _limit_row(
@@ -450,7 +448,7 @@ _LIMITS: Final = (
         "consumers that a subscription may have, 0: any number",
         "maxConsumersPerSubscription",
         PolicyRoute(
-            path="maxConsumersPerSubscription",
+            "maxConsumersPerSubscription",
             null_removes=False,
             too_low="Invalid value for maxConsumersPerSubscription",
         ),
@@ -460,21 +458,21 @@ _LIMITS: Final = (
         "max_subscriptions_per_topic",
         "subscriptions that a topic may have, 0: any number",
         "maxSubscriptionsPerTopic",
-        PolicyRoute(path="maxSubscriptionsPerTopic", null_removes=False),
+        PolicyRoute("maxSubscriptionsPerTopic", null_removes=False),
         lambda config: config.max_subscriptions_per_topic,
     ),
     _limit_row(
         "max_unacked_messages_per_consumer",
         "messages that a consumer may have unacknowledged, 0: any number",
         "maxUnackedMessagesPerConsumer",
-        PolicyRoute(path="maxUnackedMessagesOnConsumer", applied=True, too_low=_UNACKED),
+        PolicyRoute("maxUnackedMessagesOnConsumer", applied=True, too_low=_UNACKED),
         lambda config: config.max_unacked_messages_per_consumer,
     ),
     _limit_row(
         "max_unacked_messages_per_subscription",
         "messages that a subscription may have unacknowledged, 0: any number",
         "maxUnackedMessagesPerSubscription",
-        PolicyRoute(path="maxUnackedMessagesOnSubscription", applied=True, too_low=_UNACKED),
+        PolicyRoute("maxUnackedMessagesOnSubscription", applied=True, too_low=_UNACKED),
         lambda config: config.max_unacked_messages_per_subscription,
     ),
     Policy(
@@ -482,14 +480,14 @@ _LIMITS: Final = (
         kind=_COUNT,
         title="topics that a namespace may have, 0: any number",
         example=1000,
-        namespace=PolicyRoute(path="maxTopicsPerNamespace", null_removes=False, unset=0),
+        namespace=PolicyRoute("maxTopicsPerNamespace", null_removes=False, unset=0),
     ),
     Policy(
         field="max_message_size",
         kind=_COUNT,
         title="bytes that a message may have, 0: as many as the broker takes",
         example=1048576,
-        topic=PolicyRoute(path="maxMessageSize", null_removes=False, too_low=_MESSAGE_SIZE),
+        topic=PolicyRoute("maxMessageSize", null_removes=False, too_low=_MESSAGE_SIZE, refusal=401),
         check=_check_message_size,
     ),
 )
@@ -504,7 +502,7 @@ _CREATION: Final = (
             "topicType": "partitioned",
             "defaultNumPartitions": 4,
         },
-        namespace=PolicyRoute(path="autoTopicCreation"),
+        namespace=PolicyRoute("autoTopicCreation"),
         check=_check_partitions,
     ),
     Policy(
@@ -512,8 +510,8 @@ _CREATION: Final = (
         kind=AUTO_SUBSCRIPTION,
         title="whether consuming creates the subscription",
         example={"allowAutoSubscriptionCreation": False},
-        namespace=PolicyRoute(path="autoSubscriptionCreation"),
-        topic=PolicyRoute(path="autoSubscriptionCreation", applied=True),
+        namespace=PolicyRoute("autoSubscriptionCreation"),
+        topic=PolicyRoute("autoSubscriptionCreation", applied=True),
         default=lambda config: {
             "allowAutoSubscriptionCreation": config.allow_auto_subscription_creation
         },
@@ -527,8 +525,8 @@ _CREATION: Final = (
             "maxInactiveDurationSeconds": 3600,
             "deleteWhileInactive": True,
         },
-        namespace=PolicyRoute(path="inactiveTopicPolicies"),
-        topic=PolicyRoute(path="inactiveTopicPolicies", applied=True),
+        namespace=PolicyRoute("inactiveTopicPolicies"),
+        topic=PolicyRoute("inactiveTopicPolicies", applied=True),
         default=lambda config: {
             "inactiveTopicDeleteMode": config.broker_delete_inactive_topics_mode,
             "maxInactiveDurationSeconds": (
@@ -546,8 +544,8 @@ _CLIENTS: Final = (
         kind=DELAYED_DELIVERY,
         title="whether messages may ask for later delivery, and how much later",
         example={"tickTime": 1000, "active": True, "maxDeliveryDelayInMillis": 86400000},
-        namespace=PolicyRoute(path="delayedDelivery"),
-        topic=PolicyRoute(path="delayedDelivery", applied=True),
+        namespace=PolicyRoute("delayedDelivery", set_by_superuser=True),
+        topic=PolicyRoute("delayedDelivery", applied=True),
         default=lambda config: {
             "tickTime": config.delayed_delivery_tick_time_millis,
             "active": config.delayed_delivery_enabled,
@@ -559,8 +557,8 @@ _CLIENTS: Final = (
         kind=SUBSCRIPTION_TYPES,
         title="subscription types that consumers may use, empty: all",
         example=["Exclusive", "Failover"],
-        namespace=PolicyRoute(path="subscriptionTypesEnabled", null_removes=False, unset=[]),
-        topic=PolicyRoute(path="subscriptionTypesEnabled", null_removes=False, unset=[]),
+        namespace=PolicyRoute("subscriptionTypesEnabled", null_removes=False, unset=[]),
+        topic=PolicyRoute("subscriptionTypesEnabled", null_removes=False, unset=[]),
         stored_unset=[],
     ),
     Policy(
@@ -569,7 +567,7 @@ _CLIENTS: Final = (
         title="whether producers must encrypt",
         example=True,
         namespace=PolicyRoute(
-            path="encryptionRequired", removable=False, null_removes=False, unset=False
+            "encryptionRequired", removable=False, null_removes=False, unset=False
         ),
         stored_unset=False,
     ),
@@ -578,7 +576,7 @@ _CLIENTS: Final = (
         kind=Choice(("None", "Prefix")),
         title="whether a subscription's name must begin with the consumer's role",
         example="Prefix",
-        namespace=PolicyRoute(path="subscriptionAuthMode", removable=False, unset="None"),
+        namespace=PolicyRoute("subscriptionAuthMode", removable=False, unset="None"),
         stored_unset="None",
     ),
     Policy(
@@ -586,8 +584,8 @@ _CLIENTS: Final = (
         kind=Flag(),
         title="whether messages that a producer sends again are dropped",
         example=False,
-        namespace=PolicyRoute(path="deduplication", null_removes=False),
-        topic=PolicyRoute(path="deduplicationEnabled", applied=True),
+        namespace=PolicyRoute("deduplication", null_removes=False),
+        topic=PolicyRoute("deduplicationEnabled", applied=True),
         default=lambda config: config.broker_deduplication_enabled,
     ),
     Policy(
@@ -596,13 +594,11 @@ _CLIENTS: Final = (
         title="seconds between snapshots of the deduplication state, 0: by messages only",
         example=0,
         namespace=PolicyRoute(
-            path="deduplicationSnapshotInterval",
+            "deduplicationSnapshotInterval",
             removable=False,
             too_low="interval must be greater than or equal to 0",
         ),
-        topic=PolicyRoute(
-            path="deduplicationSnapshotInterval", too_low="interval must be 0 or more"
-        ),
+        topic=PolicyRoute("deduplicationSnapshotInterval", too_low="interval must be 0 or more"),
         default=lambda config: config.broker_deduplication_snapshot_interval_seconds,
     ),
     Policy(
@@ -610,8 +606,8 @@ _CLIENTS: Final = (
         kind=ENTRY_FILTERS,
         title="server-side filters, by name",
         example={"entryFilterNames": "filter"},
-        namespace=PolicyRoute(path="entryFilters"),
-        topic=PolicyRoute(path="entryFilters", applied=True),
+        namespace=PolicyRoute("entryFilters"),
+        topic=PolicyRoute("entryFilters", applied=True),
         default=lambda _: {"entryFilterNames": ""},
     ),
     Policy(
@@ -619,7 +615,7 @@ _CLIENTS: Final = (
         kind=Names(),
         title="properties of topics that label their metrics",
         example=["team"],
-        namespace=PolicyRoute(path="allowedTopicPropertyKeysForMetrics"),
+        namespace=PolicyRoute("allowedTopicPropertyKeysForMetrics"),
         off=_empty,
         feature="Labelling metrics with properties of topics",
     ),
@@ -628,8 +624,8 @@ _CLIENTS: Final = (
         kind=Flag(),
         title="whether subscriptions go to other clusters",
         example=False,
-        namespace=PolicyRoute(path="replicateSubscriptionState"),
-        topic=PolicyRoute(path="replicateSubscriptionState", applied=True),
+        namespace=PolicyRoute("replicateSubscriptionState"),
+        topic=PolicyRoute("replicateSubscriptionState", applied=True),
         default=lambda _: False,
         off=_false,
         feature="Replication to other clusters",
@@ -639,11 +635,9 @@ _CLIENTS: Final = (
         kind=Flag(),
         title="whether dispatch waits for cursors that can't be stored in full",
         example=True,
-        namespace=PolicyRoute(
-            path="dispatcherPauseOnAckStatePersistent", bodiless=True, unset=False
-        ),
+        namespace=PolicyRoute("dispatcherPauseOnAckStatePersistent", bodiless=True, unset=False),
         topic=PolicyRoute(
-            path="dispatcherPauseOnAckStatePersistent", bodiless=True, unset=False, applied=True
+            "dispatcherPauseOnAckStatePersistent", bodiless=True, unset=False, applied=True
         ),
         default=lambda _: False,
         off=_false,
@@ -659,13 +653,13 @@ _SCHEMAS: Final = (
         title="how a new schema must fit the ones before",
         example="BACKWARD",
         namespace=PolicyRoute(
-            path="schemaCompatibilityStrategy",
+            "schemaCompatibilityStrategy",
             method="PUT",
             removable=False,
             applied=True,
             unset="UNDEFINED",
         ),
-        topic=PolicyRoute(path="schemaCompatibilityStrategy", method="PUT", applied=True),
+        topic=PolicyRoute("schemaCompatibilityStrategy", method="PUT", applied=True),
         stored_unset="UNDEFINED",
         effective=lambda policies: policies.schema_strategy,
     ),
@@ -675,7 +669,7 @@ _SCHEMAS: Final = (
         title="the strategy's old form, which holds while the new one is UNDEFINED",
         example="Backward",
         namespace=PolicyRoute(
-            path="schemaAutoUpdateCompatibilityStrategy", method="PUT", removable=False
+            "schemaAutoUpdateCompatibilityStrategy", method="PUT", removable=False
         ),
     ),
     Policy(
@@ -683,7 +677,7 @@ _SCHEMAS: Final = (
         kind=Flag(),
         title="whether producers and consumers may add schema versions",
         example=True,
-        namespace=PolicyRoute(path="isAllowAutoUpdateSchema", removable=False, null_removes=False),
+        namespace=PolicyRoute("isAllowAutoUpdateSchema", removable=False, null_removes=False),
         effective=lambda policies: policies.schema_auto_update,
         always_applied=True,
     ),
@@ -693,14 +687,14 @@ _SCHEMAS: Final = (
         title="whether producers without a schema are refused on topics with one",
         example=True,
         namespace=PolicyRoute(
-            path="schemaValidationEnforced",
+            "schemaValidationEnforced",
             removable=False,
             null_removes=False,
             applied=True,
             unset=False,
         ),
         topic=PolicyRoute(
-            path="schemaValidationEnforced", null_removes=False, applied=True, unset=False
+            "schemaValidationEnforced", null_removes=False, applied=True, unset=False
         ),
         stored_unset=False,
         effective=lambda policies: policies.schema_validation_enforced,

@@ -2,8 +2,8 @@
 
 A topic gets its ``EffectivePolicies`` when it is loaded; afterwards the store's events renew them:
 whoever changed a document, on whatever broker, every loaded topic that it concerns gets the new
-policies and ``policies_changed``. A write through ``Resources`` returns when the topics here know
-of it.
+policies and ``policies_changed``. A write through ``PolicyWatcher`` returns when the topics here
+know of it; its own event then finds nothing new.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.broker.errors import BrokerMetadataError, NamespaceNotFoundError
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.service.resources import POLICIES, TOPIC_POLICIES, topic_of_policies
+from magnetar.bundles.hash_ranges import namespace_of
 from magnetar.bundles.local_policies import is_heartbeat
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.store import EventType, SessionEvent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from magnetar.broker.config import BrokerConfig
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
@@ -54,7 +57,6 @@ class PolicyWatcher:
             store.watch(TOPIC_POLICIES, self._on_event),
             store.on_session_event(self._on_session_event),
         )
-        service.resources.on_policies_written = self._written
 
     def close(self) -> None:
         for watch in self._watches:
@@ -92,6 +94,20 @@ class PolicyWatcher:
             return None
         return await self._service.resources.topic_policies(name)
 
+    async def update_namespace(
+        self, namespace: str, change: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
+        """Change a namespace's document; see ``Resources.update_policies``."""
+        await self._service.resources.update_policies(namespace, change)
+        await asyncio.shield(self._invalidate(namespace))
+
+    async def update_topic(
+        self, name: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
+        """Change a topic's own document; see ``Resources.update_topic_policies``."""
+        await self._service.resources.update_topic_policies(name, change)
+        await asyncio.shield(self._invalidate(name.base.full))
+
     def registered(self, topic: Topic, changes: int) -> None:
         """A topic was loaded with policies that were read when ``changes`` was this number."""
         if changes != self.changes:  # one of them may have been a change of its policies
@@ -100,10 +116,9 @@ class PolicyWatcher:
     # --- news
 
     def _on_event(self, event: MetadataEvent) -> None:
-        if event.type is not EventType.CHILDREN_CHANGED:
-            self._invalidate_path(event.path)
-
-    def _invalidate_path(self, path: str) -> None:
+        path = event.path
+        if event.type is EventType.CHILDREN_CHANGED:
+            return
         if path.startswith(POLICIES + "/"):
             namespace = path.removeprefix(POLICIES + "/")
             if namespace.count("/") == 1:  # else a tenant
@@ -114,13 +129,6 @@ class PolicyWatcher:
     def _on_session_event(self, event: SessionEvent) -> None:
         if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
             self._invalidate(_EVERYTHING)  # events were lost meanwhile
-
-    async def _written(self, path: str) -> None:
-        """This broker has written a document: return when its topics know."""
-        self._invalidate_path(path)
-        # Of the round that has this news; those of later writers aren't waited for.
-        if self._applied is not None:
-            await asyncio.shield(self._applied)
 
     def _invalidate(self, key: str) -> asyncio.Future[None]:
         """The result is done when every topic it concerns has it, or can't be told now."""
@@ -158,10 +166,13 @@ class PolicyWatcher:
     # --- renewing
 
     async def _renew(self, dirty: set[str]) -> None:
-        everything = _EVERYTHING in dirty
-        for number, topic in enumerate(list(self._service.topics.values()), 1):
+        everything, topics = _EVERYTHING in dirty, self._service.topics
+        names = list(topics) if everything else self._loaded_of(dirty)
+        for number, full in enumerate(names, 1):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
+            if (topic := topics.get(full)) is None:
+                continue  # unloaded meanwhile
             own = everything or topic.name.base.full in dirty
             if not own and topic.name.namespace not in dirty:
                 continue
@@ -172,17 +183,25 @@ class PolicyWatcher:
                 logger.warning("%s: its policies can't be read: %s", topic.full_name, error)
                 self._unread.add(topic.name.base.full)
 
+    def _loaded_of(self, dirty: set[str]) -> list[str]:
+        """Full names of the loaded topics in the namespaces that are, or have a topic, in it."""
+        namespaces = {namespace_of(key) if "://" in key else key for key in dirty}
+        return [full for each in namespaces for full in self._service.loader.loaded_of(each)]
+
     async def _renew_topic(self, topic: Topic, *, read_own: bool) -> None:
         resources = self._service.resources
         if (namespace := await resources.policies(topic.name.namespace)) is None:
             return  # it was deleted, and its topics are about to be
-        document = topic.policies.topic_document
+        before = topic.policies
+        document = before.topic_document
         if read_own:
             document = await self._own(topic.name) or {}
-        if topic.policies.document is namespace.document and (
-            topic.policies.topic_document == document
+        if (before.config, before.document, before.topic_document) == (
+            namespace.config,
+            namespace.document,
+            document,
         ):
-            return
+            return  # as after the event of an own write
         topic.policies = namespace.with_topic(document)
         try:
             topic.policies_changed()

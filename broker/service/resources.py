@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -76,8 +76,6 @@ class Resources:
         self._access: CachedValues[frozenset[str] | Grants] = CachedValues(
             store, POLICIES, _decode_access, _ACCESS_ENTRIES_MAX
         )
-        self.on_policies_written: Callable[[str], Awaitable[None]] | None = None
-        """Awaited with the path of a namespace's or topic's document that was written here."""
 
     def config_changed(self, config: BrokerConfig) -> None:
         """From now on policies are made of these settings; made ones stay as they are."""
@@ -170,11 +168,6 @@ class Resources:
         found = await self._policies.get(f"{POLICIES}/{namespace}")
         return None if found is None else found.value
 
-    def policies_nowait(self, namespace: str) -> EffectivePolicies | None:
-        """The same from memory; None also when they were not read yet."""
-        found = self._policies.get_nowait(f"{POLICIES}/{namespace}")
-        return None if found is None else found.value
-
     async def create_namespace(
         self,
         namespace: str,
@@ -202,7 +195,8 @@ class Resources:
     ) -> Document:
         """Apply a pure change to the document; repeated when somebody else was faster.
 
-        This broker's topics know of it on return.
+        This broker's topics learn of it by the store's event; what they are to know on return is
+        changed by ``PolicyWatcher``.
 
         Raises:
             NamespaceNotFoundError.
@@ -212,7 +206,6 @@ class Resources:
         document = await self._change(path, change, missing)
         self._policies.invalidate(path)  # the event may come later than this reply
         self._access.invalidate(path)
-        await self._policies_written(path)
         return document
 
     async def delete_namespace(self, namespace: str) -> None:
@@ -257,10 +250,7 @@ class Resources:
     async def update_topic_policies(
         self, name: TopicName, change: Callable[[Document], Document]
     ) -> None:
-        """Apply a pure change, to ``{}`` when there is no document yet; ``{}`` deletes it.
-
-        This broker's topics know of it on return.
-        """
+        """Apply a pure change, to ``{}`` when there is no document yet; ``{}`` deletes it."""
         path = topic_policies_path(name)
 
         def apply(value: bytes | None) -> bytes | None:
@@ -272,17 +262,12 @@ class Resources:
             # Somebody else may be faster; an empty document says the same as none.
             with contextlib.suppress(BadVersionError, NotFoundError):
                 await self._store.delete(path, written.stat.version)
-        await self._policies_written(path)
 
     async def delete_topic_policies(self, name: TopicName) -> None:
         """Forget them; a topic without is fine."""
         path = topic_policies_path(name)
         if await self._store.exists(path):  # asking costs less than a write
             await self._store.delete_recursive(path)
-
-    async def _policies_written(self, path: str) -> None:
-        if self.on_policies_written is not None:
-            await self.on_policies_written(path)
 
     # --- partitioned topics
 

@@ -30,6 +30,10 @@ class TopicIndex:
         if not names:
             del self._names[namespace]
 
+    def of_namespace(self, namespace: str) -> list[str]:
+        """Full names of those of ``tenant/ns``."""
+        return list(self._names.get(namespace, ()))
+
     def within(self, bundle: str) -> list[str]:
         """Full names of those in ``tenant/ns/0x..._0x...``, a bundle or not.
 

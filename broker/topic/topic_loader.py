@@ -59,6 +59,10 @@ class TopicLoader:
         """Full names of the loaded topics of ``tenant/ns/0x..._0x...``."""
         return self._index.within(bundle)
 
+    def loaded_of(self, namespace: str) -> list[str]:
+        """Full names of the loaded topics of ``tenant/ns``."""
+        return self._index.of_namespace(namespace)
+
     async def load(
         self,
         name: TopicName,

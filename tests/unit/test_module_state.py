@@ -34,9 +34,9 @@ IMMUTABLE_CALLS = {
     *("int", "len", "max", "maketrans", "min", "object", "pack", "range", "str", "sum", "tuple"),
     *("MappingProxyType", "Path", "TypeVar", "fromhex", "attrgetter", "from_bytes", "toordinal"),
     "ContextVar",  # each thread, so each loop, has values of its own
-    *("field", "Field", "ConfigDict"),  # of dataclasses and pydantic, which copy what they hold
+    *("field", "Field", "ConfigDict", "AfterValidator"),  # of dataclasses and pydantic: copied
     *("create_time", "decode", "fields", "getattr", "index", "sysconf", "Value"),  # int, str, tuple
-    "APIRouter",  # filled by decorators while its module is imported; applications copy its routes
+    "Routes",  # filled by decorators while its module is imported; applications copy its routes
 }
 TABLE_CALLS = {"dict", "fromkeys", "get_type_hints", "list", "set"}
 CHANGES = {

@@ -1,36 +1,47 @@
-"""What the routes of policies share: bodies, answers, descriptions, whose document it is."""
+"""What the routes of policies share: bodies, answers, and whose policies a request means."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import Depends, Query, Request, Response
 
-from magnetar.broker.http.dependencies import body_doc, flag, parse_json, read_body
+from magnetar.broker.http.dependencies import Namespace, Service, flag, parse_json, read_body
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse, no_content
 from magnetar.broker.http.topics.topic_access import not_found
+from magnetar.broker.policies.documents import (
+    TOPIC_QUOTA_ABOVE_RETENTION,
+    TOPIC_RETENTION_BELOW_QUOTA,
+    change_inner,
+    change_namespace,
+    change_quota,
+    change_topic,
+    check_topic_agreement,
+    in_namespace,
+    in_topic,
+)
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.errors import UnsupportedPolicyError
-from magnetar.broker.policies.quotas import QUOTA_TYPES
+from magnetar.broker.policies.quotas import QUOTA_TYPES, QUOTAS
 from magnetar.broker.policies.values import Names
 
 if TYPE_CHECKING:
-    from magnetar.broker.policies.effective import EffectivePolicies
-    from magnetar.broker.policies.table import Policy, PolicyRoute
+    from collections.abc import Callable
+
+    from magnetar.broker.policies.table import Policy
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
 
-Responses = dict[int | str, dict[str, Any]]
+Document = dict[str, Any]
 _BODY_BYTES_MAX: Final = 1 << 20
 
-ABSENT: Final[Responses] = {404: {"description": "No such namespace"}}
-TOPIC_ABSENT: Final[Responses] = {
-    404: {"description": "No such topic"},
-    405: {"description": "Topic-level policies are switched off"},
-}
-TOPIC_REFUSALS: Final[Responses] = {
-    412: {"description": "A partition's name: its partitioned topic has policies"},
-    **TOPIC_ABSENT,
+ABSENT: Final = {404: "No such namespace"}
+TOPIC_REFUSALS: Final = {
+    404: "No such topic",
+    405: "Topic-level policies are switched off",
+    412: "A partition's name: its partitioned topic has policies",
 }
 
 Applied = Annotated[
@@ -88,7 +99,7 @@ JsonBody = Annotated[Any, Depends(read_strictly)]
 LenientBody = Annotated[Any, Depends(read_leniently)]
 
 
-# --- documents
+# --- whose policies a request means
 
 
 async def namespace_policies(service: BrokerService, namespace: str) -> EffectivePolicies:
@@ -98,49 +109,129 @@ async def namespace_policies(service: BrokerService, namespace: str) -> Effectiv
     return policies
 
 
-async def own_policies(service: BrokerService, name: TopicName) -> EffectivePolicies:
-    """What holds for an existing topic; its own document is ``topic_document``.
+async def _existing(service: Service, namespace: Namespace) -> EffectivePolicies:
+    return await namespace_policies(service, namespace)
 
-    Raises:
-        ApiError: 404 no such topic, 405 no topic has own policies, 412 a partition.
-    """
-    if not service.config.topic_level_policies_enabled:
-        raise ApiError(
-            405,
-            "Topic level policies is disabled, to enable the topic level policy and retry.",
+
+NamespacePolicies = Annotated[EffectivePolicies, Depends(_existing)]
+"""Of a namespace that has to exist: else 404."""
+
+
+class PolicyScope(ABC):
+    """Whose policies a request means."""
+
+    def __init__(self, service: BrokerService, namespace: str) -> None:
+        self.service, self.namespace = service, namespace
+
+    @abstractmethod
+    async def policies(self) -> EffectivePolicies:
+        """What holds. Raises ApiError: it doesn't exist, or may have no policies."""
+
+    @abstractmethod
+    def stored(self, policies: EffectivePolicies, policy: Policy) -> Any:
+        """Its own value; None: not set."""
+
+    @abstractmethod
+    async def store(self, policy: Policy, value: Any) -> None:
+        """Set its own value, None: unset it. Raises PolicyConflictError."""
+
+    @abstractmethod
+    def stored_quotas(self, policies: EffectivePolicies) -> Document:
+        """Its own backlog quotas by type."""
+
+    @abstractmethod
+    async def store_quota(self, kind: str, quota: Document | None) -> None:
+        """Set its own backlog quota of a type, None: unset it. Raises PolicyConflictError."""
+
+
+class NamespacePolicyScope(PolicyScope):
+    async def policies(self) -> EffectivePolicies:
+        return await namespace_policies(self.service, self.namespace)
+
+    def stored(self, policies: EffectivePolicies, policy: Policy) -> Any:
+        return in_namespace(policies.document, policy, self.service.cluster)
+
+    async def store(self, policy: Policy, value: Any) -> None:
+        cluster = self.service.cluster
+        await self.service.policies.update_namespace(
+            self.namespace, lambda document: change_namespace(document, policy, cluster, value)
         )
-    if name.is_partition:
-        raise ApiError(412, "Not allowed to set/get topic policy for a partition")
-    if await service.resources.policies(name.namespace) is None:
-        raise ApiError(404, "Namespace not found")
-    if await service.partitions(name) is None and not await service.topic_exists(name):
-        raise not_found(name)
-    return await service.policies.of(name)
+
+    def stored_quotas(self, policies: EffectivePolicies) -> dict[str, Any]:
+        return policies.document.get(QUOTAS) or {}
+
+    async def store_quota(self, kind: str, quota: dict[str, Any] | None) -> None:
+        await self.service.policies.update_namespace(
+            self.namespace, lambda document: change_quota(document, kind, quota)
+        )
+
+
+class TopicPolicyScope(PolicyScope):
+    """One layer, ``local`` or ``global``, of a topic's document."""
+
+    def __init__(self, service: BrokerService, name: TopicName, scope: str) -> None:
+        super().__init__(service, name.namespace)
+        self.name, self.scope = name, scope
+
+    async def policies(self) -> EffectivePolicies:
+        """What holds for an existing topic; its own document is ``topic_document``.
+
+        Raises:
+            ApiError: 404 no such topic, 405 no topic has own policies, 412 a partition.
+        """
+        service, name = self.service, self.name
+        if not service.config.topic_level_policies_enabled:
+            raise ApiError(
+                405,
+                "Topic level policies is disabled, to enable the topic level policy and retry.",
+            )
+        if name.is_partition:
+            raise ApiError(412, "Not allowed to set/get topic policy for a partition")
+        if await service.resources.policies(name.namespace) is None:
+            raise ApiError(404, "Namespace not found")
+        if await service.partitions(name) is None and not await service.topic_exists(name):
+            raise not_found(name)
+        return await service.policies.of(name)
+
+    def stored(self, policies: EffectivePolicies, policy: Policy) -> Any:
+        return in_topic(policies.topic_document, self.scope, policy.field)
+
+    async def store(self, policy: Policy, value: Any) -> None:
+        is_retention = policy.field == "retention_policies" and value is not None
+        await self.change(
+            lambda document: change_topic(document, self.scope, policy.field, value),
+            TOPIC_RETENTION_BELOW_QUOTA if is_retention else "",
+        )
+
+    def stored_quotas(self, policies: EffectivePolicies) -> Document:
+        return in_topic(policies.topic_document, self.scope, QUOTAS) or {}
+
+    async def store_quota(self, kind: str, quota: Document | None) -> None:
+        await self.change(
+            lambda document: change_inner(document, self.scope, QUOTAS, kind, quota),
+            TOPIC_QUOTA_ABOVE_RETENTION if quota is not None else "",
+        )
+
+    async def change(self, change: Callable[[Document], Document], conflict: str = "") -> None:
+        """Write the topic's document.
+
+        Args:
+            conflict: what to say when backlog quota and retention don't agree afterwards; empty:
+                what is changed is neither of them.
+        """
+        namespace = await self.service.resources.policies(self.namespace)
+        assert namespace is not None
+
+        def checked(document: Document) -> Document:
+            changed = change(document)
+            if conflict:
+                check_topic_agreement(namespace.with_topic(changed), conflict)
+            return changed
+
+        await self.service.policies.update_topic(self.name, checked)
 
 
 # --- values
-
-
-def body_of(policy: Policy, at: PolicyRoute, value: Any, service: BrokerService) -> Any:
-    """What a client's body says, as it is stored; None: take the policy away.
-
-    Raises:
-        PolicyError.
-    """
-    if value is not None:
-        return policy.parse(value, at, service.config)
-    if not at.null_removes:
-        raise policy.null_error
-    return None
-
-
-def value_of(
-    policy: Policy, at: PolicyRoute, stored: Any, policies: EffectivePolicies, applied: bool
-) -> Any:
-    """What GET answers with; None: nothing."""
-    if applied or policy.always_applied:
-        return policy.applied(policies)
-    return at.unset if stored is None else stored
 
 
 def answer(value: Any) -> Response:
@@ -169,34 +260,3 @@ def require_local(clusters: list[str], local: str) -> None:
         raise UnsupportedPolicyError(
             "Replication to other clusters is not available in this version"
         )
-
-
-# --- descriptions
-
-
-def get_doc(policy: Policy, at: PolicyRoute, *, topic: bool) -> Responses:
-    """``responses`` of a GET."""
-    content = {"schema": policy.kind.schema, "example": policy.example}
-    responses: Responses = {
-        200: {"description": "Its value", "content": {"application/json": content}}
-    }
-    if at.unset is None and not policy.always_applied:
-        responses[204] = {"description": "It is not set"}
-    return {**responses, **(TOPIC_REFUSALS if topic else ABSENT)}
-
-
-def write_doc(policy: Policy, at: PolicyRoute, *, topic: bool) -> dict[str, Any]:
-    """Keywords of the route that sets a policy."""
-    keywords: dict[str, Any] = {
-        "status_code": 204,
-        "responses": {
-            400: {"description": "Not a value of this policy"},
-            412: {"description": "Out of range, or of a feature that this version lacks"},
-            **(TOPIC_ABSENT if topic else ABSENT),
-        },
-    }
-    if not (at.bodiless or at.in_query):
-        keywords["openapi_extra"] = body_doc(
-            policy.kind.schema, policy.example, required=not at.null_removes
-        )
-    return keywords

@@ -6,66 +6,29 @@ names. What differs between the two levels beyond their documents is said in ``S
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 
 from magnetar.broker.http.dependencies import body_doc, flag
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.policies.policy_access import (
-    ABSENT,
-    TOPIC_REFUSALS,
     Applied,
+    PolicyScope,
     QuotaType,
-    Responses,
     answer,
-    body_of,
-    get_doc,
     quota_type,
-    value_of,
-    write_doc,
 )
-from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, RouteOptions, Routes
 from magnetar.broker.policies.quotas import QUOTA_EXAMPLE, QUOTA_SCHEMA, applied_quotas, parse_quota
 from magnetar.broker.policies.table import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from magnetar.broker.policies.effective import EffectivePolicies
     from magnetar.broker.policies.table import Policy, PolicyRoute
-    from magnetar.broker.service.broker_service import BrokerService
-
-Document = dict[str, Any]
-
-
-class PolicyScope(ABC):
-    """Whose policies a request means."""
-
-    def __init__(self, service: BrokerService, namespace: str) -> None:
-        self.service, self.namespace = service, namespace
-
-    @abstractmethod
-    async def policies(self) -> EffectivePolicies:
-        """What holds. Raises ApiError: it doesn't exist, or may have no policies."""
-
-    @abstractmethod
-    def stored(self, policies: EffectivePolicies, policy: Policy) -> Any:
-        """Its own value; None: not set."""
-
-    @abstractmethod
-    async def store(self, policy: Policy, value: Any) -> None:
-        """Set its own value, None: unset it. Raises PolicyConflictError."""
-
-    @abstractmethod
-    def stored_quotas(self, policies: EffectivePolicies) -> Document:
-        """Its own backlog quotas by type."""
-
-    @abstractmethod
-    async def store_quota(self, kind: str, quota: Document | None) -> None:
-        """Set its own backlog quota of a type, None: unset it. Raises PolicyConflictError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,49 +48,56 @@ class ScopeConfig:
         """Of the routes' names, which are unique."""
         return "topic_" if self.is_topic else ""
 
-    @property
-    def refusals(self) -> Responses:
-        """What every route may answer."""
-        return TOPIC_REFUSALS if self.is_topic else ABSENT
 
-
-def add_policy_routes(router: APIRouter, level: ScopeConfig) -> None:
+def add_policy_routes(routes: Routes, level: ScopeConfig) -> None:
     """GET, the method that sets, and DELETE of every policy that the level has."""
     for policy in POLICIES:
         if (at := level.at(policy)) is not None:
-            _add_get(router, level, policy, at)
-            _add_set(router, level, policy, at)
+            _add_get(routes, level, policy, at)
+            _add_set(routes, level, policy, at)
             if at.removable:
-                _add_remove(router, level, policy, at)
-    _add_quotas(router, level)
+                _add_remove(routes, level, policy, at)
+    _add_quotas(routes, level)
 
 
-def _add_get(router: APIRouter, level: ScopeConfig, policy: Policy, at: PolicyRoute) -> None:
+def _access(at: PolicyRoute) -> Access:
+    return Access.ADMIN_401 if at.refusal == Access.ADMIN_401.status else Access.ADMIN_403
+
+
+def _write_access(at: PolicyRoute) -> Access:
+    return Access.SUPERUSER if at.set_by_superuser else _access(at)
+
+
+def _add_get(routes: Routes, level: ScopeConfig, policy: Policy, at: PolicyRoute) -> None:
     of = Depends(level.policy_scope)
 
-    async def read(policy_scope: PolicyScope, applied: bool) -> Response:
-        policies = await policy_scope.policies()
-        return answer(
-            value_of(policy, at, policy_scope.stored(policies, policy), policies, applied)
-        )
-
     async def get_applied(policy_scope: PolicyScope = of, applied: Applied = None) -> Response:
-        return await read(policy_scope, flag(applied))
+        policies = await policy_scope.policies()
+        if flag(applied) or policy.always_applied:
+            return answer(policy.applied(policies))
+        stored = policy_scope.stored(policies, policy)
+        return answer(at.unset if stored is None else stored)
 
     async def get(policy_scope: PolicyScope = of) -> Response:
-        return await read(policy_scope, False)
+        return await get_applied(policy_scope)
 
-    router.add_api_route(
+    value = {"application/json": {"schema": policy.kind.schema, "example": policy.example}}
+    may_be_unset = at.unset is None and not policy.always_applied
+    routes.declare(
+        "GET",
         f"/{at.path}",
         get_applied if at.applied else get,
-        methods=["GET"],
+        f"Get: {policy.title}",
+        access=_access(at),
         name=f"get_{level.prefix}{policy.field}",
-        summary=f"Get: {policy.title}",
-        responses=get_doc(policy, at, topic=level.is_topic),
+        statuses={
+            200: {"description": "Its value", "content": value},
+            **({204: "It is not set"} if may_be_unset else {}),
+        },
     )
 
 
-def _add_set(router: APIRouter, level: ScopeConfig, policy: Policy, at: PolicyRoute) -> None:
+def _add_set(routes: Routes, level: ScopeConfig, policy: Policy, at: PolicyRoute) -> None:
     of, json = Depends(level.policy_scope), Depends(level.body)
     query = Query(
         None,
@@ -136,28 +106,37 @@ def _add_set(router: APIRouter, level: ScopeConfig, policy: Policy, at: PolicyRo
         json_schema_extra={"type": "integer", "minimum": 0},
     )
 
-    async def write(policy_scope: PolicyScope, given: Any) -> Response:
+    async def set_value(policy_scope: PolicyScope = of, body: Any = json) -> None:
         await policy_scope.policies()
-        await policy_scope.store(policy, body_of(policy, at, given, policy_scope.service))
-        return no_content()
+        if body is not None:
+            body = policy.parse(body, at, policy_scope.service.config)
+        elif not at.null_removes:
+            raise policy.null_error
+        await policy_scope.store(policy, body)
 
-    async def set_value(policy_scope: PolicyScope = of, body: Any = json) -> Response:
-        return await write(policy_scope, body)
-
-    async def set_true(policy_scope: PolicyScope = of) -> Response:
-        return await write(policy_scope, True)
+    async def set_true(policy_scope: PolicyScope = of) -> None:
+        await set_value(policy_scope, True)
 
     # What comes as text in the query.
-    async def set_query(policy_scope: PolicyScope = of, given: str | None = query) -> Response:
-        return await write(policy_scope, _number(given))
+    async def set_query(policy_scope: PolicyScope = of, given: str | None = query) -> None:
+        await set_value(policy_scope, _number(given))
 
-    router.add_api_route(
+    options: RouteOptions = {
+        "access": _write_access(at),
+        "name": f"set_{level.prefix}{policy.field}",
+        "statuses": {
+            400: "Not a value of this policy",
+            412: "Out of range, or of a feature that this version lacks",
+        },
+    }
+    if not (at.bodiless or at.in_query):
+        options["body"] = body_doc(policy.kind.schema, policy.example, not at.null_removes)
+    routes.declare(
+        at.method,
         f"/{at.path}",
         set_query if at.in_query else set_true if at.bodiless else set_value,
-        methods=[at.method],
-        name=f"set_{level.prefix}{policy.field}",
-        summary=f"Set: {policy.title}",
-        **write_doc(policy, at, topic=level.is_topic),
+        f"Set: {policy.title}",
+        **options,
     )
 
 
@@ -170,29 +149,26 @@ def _number(text: str | None) -> int | None:
         raise ApiError(400, f"{text!r:.60} is not an integer") from error
 
 
-def _add_remove(router: APIRouter, level: ScopeConfig, policy: Policy, at: PolicyRoute) -> None:
+def _add_remove(routes: Routes, level: ScopeConfig, policy: Policy, at: PolicyRoute) -> None:
     of = Depends(level.policy_scope)
 
-    async def remove(policy_scope: PolicyScope = of) -> Response:
+    async def remove(policy_scope: PolicyScope = of) -> None:
         await policy_scope.policies()
         await policy_scope.store(policy, None)
-        return no_content()
 
-    router.add_api_route(
+    routes.declare(
+        "DELETE",
         f"/{at.path}",
         remove,
-        methods=["DELETE"],
+        f"Unset: {policy.title}",
+        access=_write_access(at),
         name=f"remove_{level.prefix}{policy.field}",
-        summary=f"Unset: {policy.title}",
-        status_code=204,
-        responses=level.refusals,
     )
 
 
-def _add_quotas(router: APIRouter, level: ScopeConfig) -> None:
+def _add_quotas(routes: Routes, level: ScopeConfig) -> None:
     """Backlog quotas: one for each type, named in the query."""
     of, json = Depends(level.policy_scope), Depends(level.body)
-    shown = {"application/json": {"example": {"destination_storage": QUOTA_EXAMPLE}}}
 
     async def get_applied(policy_scope: PolicyScope = of, applied: Applied = None) -> Response:
         policies = await policy_scope.policies()
@@ -205,51 +181,44 @@ def _add_quotas(router: APIRouter, level: ScopeConfig) -> None:
 
     async def set_quota(
         policy_scope: PolicyScope = of, body: Any = json, backlogQuotaType: QuotaType = None
-    ) -> Response:
+    ) -> None:
         kind = quota_type(backlogQuotaType)
         await policy_scope.policies()
         if body is None and not level.is_topic:
             raise ApiError(400, "The request entity cannot be empty.")
         quota = None if body is None else parse_quota(body, policy_scope.namespace)
         await policy_scope.store_quota(kind, quota)
-        return no_content()
 
-    async def remove(
-        policy_scope: PolicyScope = of, backlogQuotaType: QuotaType = None
-    ) -> Response:
+    async def remove(policy_scope: PolicyScope = of, backlogQuotaType: QuotaType = None) -> None:
         kind = quota_type(backlogQuotaType)
         await policy_scope.policies()
         await policy_scope.store_quota(kind, None)
-        return no_content()
 
-    router.add_api_route(
+    routes.declare(
+        "GET",
         "/backlogQuotaMap",
         get_applied if level.is_topic else get,
-        methods=["GET"],
+        "Get: backlog quotas by type",
         name=f"get_{level.prefix}quotas",
-        summary="Get: backlog quotas by type",
-        responses={200: {"content": shown}, **level.refusals},
+        example={"destination_storage": QUOTA_EXAMPLE},
     )
-    router.add_api_route(
+    routes.declare(
+        "POST",
         "/backlogQuota",
         set_quota,
-        methods=["POST"],
+        "Set: what a subscription may be behind, and what happens then",
         name=f"set_{level.prefix}quota",
-        status_code=204,
-        summary="Set: what a subscription may be behind, and what happens then",
-        openapi_extra=body_doc(QUOTA_SCHEMA, QUOTA_EXAMPLE, required=not level.is_topic),
-        responses={
-            **level.refusals,
-            400: {"description": "No such type or action"},
-            412: {"description": "Retention keeps less, or a partition's name"},
+        body=body_doc(QUOTA_SCHEMA, QUOTA_EXAMPLE, required=not level.is_topic),
+        statuses={
+            400: "No such type or action",
+            412: "Retention keeps less, or a partition's name",
         },
     )
-    router.add_api_route(
+    routes.declare(
+        "DELETE",
         "/backlogQuota",
         remove,
-        methods=["DELETE"],
+        "Unset: what a subscription may be behind",
         name=f"remove_{level.prefix}quota",
-        status_code=204,
-        summary="Unset: what a subscription may be behind",
-        responses={400: {"description": "No such type"}, **level.refusals},
+        statuses={400: "No such type"},
     )

@@ -5,62 +5,58 @@ from __future__ import annotations
 from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
-from magnetar.broker.http.dependencies import Namespace, Service, body_doc, read_body
+from magnetar.broker.http.dependencies import DECODED, Namespace, Service, body_doc, read_body
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.middleware.raw_path import form_decode
-from magnetar.broker.http.policies.policy_access import ABSENT, namespace_policies
+from magnetar.broker.http.policies.policy_access import ABSENT, NamespacePolicies
 from magnetar.broker.http.responses import JsonResponse, TextResponse, no_content
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 
-router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
-
-
-@router.get(
-    "/{tenant}/{namespace}/antiAffinity",
-    summary="Get: group of namespaces that different brokers serve",
-    responses={
-        200: {"content": {"application/json": {"example": "group-1"}}},
-        204: {"description": "It is in none"},
-        **ABSENT,
-    },
+routes = Routes(
+    "/admin/v2/namespaces", tag="namespaces", access=Access.ADMIN_403, mode=RoutingMode.LOCAL
 )
-async def get_anti_affinity_group(service: Service, namespace: Namespace) -> Response:
-    await namespace_policies(service, namespace)
+
+
+@routes.get(
+    "/{tenant}/{namespace}/antiAffinity",
+    "Get: group of namespaces that different brokers serve",
+    example="group-1",
+    statuses={204: "It is in none", **ABSENT},
+)
+async def get_anti_affinity_group(
+    service: Service, namespace: Namespace, policies: NamespacePolicies
+) -> Response:
     group = await service.bundles.anti_affinity_group(namespace)
     # Without quotes, as Pulsar answers what is a string.
     return no_content() if group is None else TextResponse(group, media_type="application/json")
 
 
-@router.post(
+@routes.post(
     "/{tenant}/{namespace}/antiAffinity",
-    status_code=204,
-    summary="Set: group of namespaces that different brokers serve",
-    responses={412: {"description": "No group given"}, **ABSENT},
-    openapi_extra=body_doc({"type": "string"}, "group-1"),
+    "Set: group of namespaces that different brokers serve",
+    statuses={412: "No group given", **ABSENT},
+    body=body_doc({"type": "string"}, "group-1"),
 )
 async def set_anti_affinity_group(
-    service: Service, namespace: Namespace, request: Request
-) -> Response:
+    service: Service, namespace: Namespace, request: Request, policies: NamespacePolicies
+) -> None:
     # Bytes, not JSON: Java's client sends the group's name without quotes.
     group = _group_name(await read_body(request))
-    await namespace_policies(service, namespace)
     if not group:
         raise ApiError(412, "antiAffinityGroup can't be empty")
     await service.bundles.set_anti_affinity_group(namespace, group)
-    return no_content()
 
 
-@router.delete(
+@routes.delete(
     "/{tenant}/{namespace}/antiAffinity",
-    status_code=204,
-    summary="Unset: group of namespaces that different brokers serve",
-    responses=ABSENT,
+    "Unset: group of namespaces that different brokers serve",
+    statuses=ABSENT,
 )
-async def remove_anti_affinity_group(service: Service, namespace: Namespace) -> Response:
-    await namespace_policies(service, namespace)
+async def remove_anti_affinity_group(
+    service: Service, namespace: Namespace, policies: NamespacePolicies
+) -> None:
     await service.bundles.set_anti_affinity_group(namespace, None)
-    return no_content()
 
 
 def _group_name(body: bytes) -> str:
@@ -74,31 +70,27 @@ def _group_name(body: bytes) -> str:
     return value.strip()
 
 
-@router.get(
+@routes.get(
     "/{cluster}/antiAffinity/{group}",
-    summary="Namespaces of a tenant in an anti-affinity group",
-    responses={
-        200: {"content": {"application/json": {"example": ["acme/orders"]}}},
-        400: {"description": "No tenant given"},
-        412: {"description": "No such cluster"},
-    },
+    "Namespaces of a tenant in an anti-affinity group",
+    access=Access.SUPERUSER,
+    example=["acme/orders"],
+    statuses={400: "No tenant given", 412: "No such cluster"},
 )
 async def anti_affinity_namespaces(
     service: Service,
-    cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"])],
-    group: Annotated[str, Path(description="Anti-affinity group", examples=["group-1"])],
+    cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"]), DECODED],
+    group: Annotated[str, Path(description="Anti-affinity group", examples=["group-1"]), DECODED],
     tenant: Annotated[str | None, Query(description="Tenant name", examples=["acme"])] = None,
     property: Annotated[str | None, Query(description="What Go clients call the tenant")] = None,
 ) -> Response:
     if not (owner := tenant or property):
         raise ApiError(400, "Tenant should not be null")
-    name = form_decode(cluster)
-    if await service.resources.cluster(name) is None:
-        raise ApiError(412, f"Cluster {name} does not exist.")
-    wanted = form_decode(group)
+    if await service.resources.cluster(cluster) is None:
+        raise ApiError(412, f"Cluster {cluster} does not exist.")
     names = [
         namespace
         for namespace in await service.resources.namespaces(owner)
-        if await service.bundles.anti_affinity_group(namespace) == wanted
+        if await service.bundles.anti_affinity_group(namespace) == group
     ]
     return JsonResponse(names)

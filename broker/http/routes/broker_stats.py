@@ -7,18 +7,21 @@ import gc
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import psutil
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 
 from magnetar.broker.cluster.load_report import load_report
 from magnetar.broker.http.dependencies import Namespace, Service
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
 
-router = APIRouter(prefix="/admin/v2/broker-stats", tags=["brokers"])
+routes = Routes(
+    "/admin/v2/broker-stats", tag="brokers", access=Access.SUPERUSER, mode=RoutingMode.LOCAL
+)
 
 _SLICE: Final = 16
 """Topics whose statistics are made before others get their turn on the loop."""
@@ -34,20 +37,12 @@ _METRICS_EXAMPLE = [
 ]
 
 
-@router.get(
+@routes.get(
     "/topics",
-    summary="Statistics of all loaded topics, by namespace, bundle and domain",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {"public/default": {"0x00000000_0x08000000": {"persistent": {}}}}
-                }
-            }
-        }
-    },
+    "Statistics of all loaded topics, by namespace, bundle and domain",
+    example={"public/default": {"0x00000000_0x08000000": {"persistent": {}}}},
 )
-@router.get("/destinations", include_in_schema=False)
+@routes.get("/destinations", "", include_in_schema=False)
 async def topics(service: Service) -> Response:
     answer: dict[str, Any] = {}
     for number, topic in enumerate(list(service.topics.values()), 1):
@@ -60,22 +55,14 @@ async def topics(service: Service) -> Response:
     return JsonResponse(answer)
 
 
-@router.get(
+@routes.get(
     "/load-report",
-    summary="Load of this broker and its machine (LocalBrokerData)",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {
-                        "webServiceUrl": "http://127.0.0.1:8080",
-                        "cpu": {"usage": 31.5, "limit": 200.0},
-                        "numTopics": 3,
-                        "numBundles": 2,
-                    }
-                }
-            }
-        }
+    "Load of this broker and its machine (LocalBrokerData)",
+    example={
+        "webServiceUrl": "http://127.0.0.1:8080",
+        "cpu": {"usage": 31.5, "limit": 200.0},
+        "numTopics": 3,
+        "numBundles": 2,
     },
 )
 async def report(service: Service) -> Response:
@@ -84,10 +71,8 @@ async def report(service: Service) -> Response:
     return JsonResponse(await load_report(service, service.host_usage, product_version()))
 
 
-@router.get(
-    "/metrics",
-    summary="Figures of the entry cache and of each namespace",
-    responses={200: {"content": {"application/json": {"example": _METRICS_EXAMPLE}}}},
+@routes.get(
+    "/metrics", "Figures of the entry cache and of each namespace", example=_METRICS_EXAMPLE
 )
 async def metrics(service: Service) -> Response:
     sums: dict[str, dict[str, float]] = {}
@@ -118,10 +103,8 @@ async def metrics(service: Service) -> Response:
     )
 
 
-@router.get(
-    "/mbeans",
-    summary="Figures of the process and of its garbage collector",
-    responses={200: {"content": {"application/json": {"example": _METRICS_EXAMPLE}}}},
+@routes.get(
+    "/mbeans", "Figures of the process and of its garbage collector", example=_METRICS_EXAMPLE
 )
 async def process_metrics(service: Service) -> Response:
     process = psutil.Process()
@@ -149,13 +132,11 @@ def _metrics(metrics: dict[str, Any], dimensions: dict[str, str]) -> dict[str, A
     return {"metrics": metrics, "dimensions": dimensions}
 
 
-@router.get(
+@routes.get(
     "/allocator-stats/{allocator}",
-    summary="Memory of the process (`default`) or of the entry cache (`ml-cache`)",
-    responses={
-        200: {"content": {"application/json": {"example": {"usedDirectMemory": 33554432}}}},
-        406: {"description": "Another name"},
-    },
+    "Memory of the process (`default`) or of the entry cache (`ml-cache`)",
+    example={"usedDirectMemory": 33554432},
+    statuses={406: "Another name"},
 )
 async def allocator_stats(
     service: Service,
@@ -183,24 +164,18 @@ def _allocator(service: BrokerService, name: str) -> dict[str, Any]:
     }
 
 
-@router.get(
-    "/bookieops",
-    status_code=204,
-    summary="Ledger operations by topic: not counted",
-    responses={501: {"description": "Always"}},
+@routes.get(
+    "/bookieops", "Ledger operations by topic: not counted", status=204, statuses={501: "Always"}
 )
 async def bookie_operations(service: Service) -> Response:
     raise ApiError(501, "Operations on ledgers are not counted by topic")
 
 
-@router.get(
+@routes.get(
     "/broker-resource-availability/{tenant}/{namespace}",
-    status_code=204,
-    summary="Resource availability by broker: not kept",
-    responses={409: {"description": "Always, as with Pulsar's default load manager"}},
+    "Resource availability by broker: not kept",
+    status=204,
+    statuses={409: "Always, as with Pulsar's default load manager"},
 )
-async def resource_availability(
-    service: Service,
-    namespace: Namespace,
-) -> Response:
+async def resource_availability(service: Service, namespace: Namespace) -> Response:
     raise ApiError(409, "The load manager does not support this operation")

@@ -5,38 +5,34 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 from starlette.background import BackgroundTask
 
-from magnetar.broker.http.dependencies import Flag, Service, flag
+from magnetar.broker.http.dependencies import DECODED, Flag, Service, flag
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.health import HealthCheckError, check_round_trip
-from magnetar.broker.http.middleware.raw_path import form_decode
-from magnetar.broker.http.responses import JsonResponse, TextResponse, no_content
+from magnetar.broker.http.responses import JsonResponse, TextResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.service.broker_service import BrokerService
 
-router = APIRouter(prefix="/admin/v2", tags=["brokers"])
+routes = Routes("/admin/v2", tag="brokers", access=Access.SUPERUSER, mode=RoutingMode.LOCAL)
 
 HEALTH_TIMEOUT_S = 30.0
+Setting = Annotated[str, Path(description="Setting", examples=["maxTenants"]), DECODED]
 
 
-@router.get(
-    "/brokers",
-    summary="Active brokers as host:port of their web address",
-    responses={200: {"content": {"application/json": {"example": ["127.0.0.1:8080"]}}}},
+@routes.get(
+    "/brokers", "Active brokers as host:port of their web address", example=["127.0.0.1:8080"]
 )
 async def list_brokers(service: Service) -> Response:
     return JsonResponse(await service.cluster_members.ids())
 
 
-@router.get(
+@routes.get(
     "/brokers/health",
-    response_class=TextResponse,
-    summary="Writes a message to a topic of this broker's own and reads it back; `ok` when it came",
-    responses={
-        200: {"content": {"text/plain": {"example": "ok"}}},
-        503: {"description": "The round trip failed; `reason` says where"},
-    },
+    "Writes a message to a topic of this broker's own and reads it back; `ok` when it came",
+    text="ok",
+    statuses={503: "The round trip failed; `reason` says where"},
 )
 async def health(
     service: Service,
@@ -52,44 +48,23 @@ async def health(
     return TextResponse("ok")
 
 
-@router.get(
-    "/brokers/ready",
-    response_class=TextResponse,
-    summary="`ok` once the broker serves requests",
-    responses={200: {"content": {"text/plain": {"example": "ok"}}}},
-)
+@routes.get("/brokers/ready", "`ok` once the broker serves requests", access=Access.FREE, text="ok")
 async def ready(service: Service) -> Response:
     return TextResponse("ok")
 
 
-@router.get(
-    "/brokers/version",
-    response_class=TextResponse,
-    summary="Version of this broker",
-    responses={200: {"content": {"text/plain": {"example": "0.1.0"}}}},
-)
+@routes.get("/brokers/version", "Version of this broker", access=Access.FREE, text="0.1.0")
 async def version(service: Service) -> Response:
     from magnetar.broker.http.app import product_version
 
     return TextResponse(product_version())
 
 
-@router.get(
+@routes.get(
     "/brokers/leaderBroker",
-    summary="The leader among the brokers",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {
-                        "serviceUrl": "http://127.0.0.1:8080",
-                        "brokerId": "127.0.0.1:8080",
-                    }
-                }
-            }
-        },
-        404: {"description": "None is elected just now"},
-    },
+    "The leader among the brokers",
+    example={"serviceUrl": "http://127.0.0.1:8080", "brokerId": "127.0.0.1:8080"},
+    statuses={404: "None is elected just now"},
 )
 async def leader(service: Service) -> Response:
     if (found := await service.cluster_members.leader()) is None:
@@ -97,79 +72,59 @@ async def leader(service: Service) -> Response:
     return JsonResponse(found)
 
 
-@router.get(
+@routes.get(
     "/brokers/configuration",
-    summary="Names of the settings that can change at run time",
-    responses={200: {"content": {"application/json": {"example": ["maxTenants"]}}}},
+    "Names of the settings that can change at run time",
+    example=["maxTenants"],
 )
 async def dynamic_names(service: Service) -> Response:
     return JsonResponse(service.dynamic_configuration.names())
 
 
-@router.get(
-    "/brokers/configuration/values",
-    summary="Settings changed at run time",
-    responses={200: {"content": {"application/json": {"example": {"maxTenants": "100"}}}}},
+@routes.get(
+    "/brokers/configuration/values", "Settings changed at run time", example={"maxTenants": "100"}
 )
 async def dynamic_values(service: Service) -> Response:
     return JsonResponse(await service.dynamic_configuration.values())
 
 
-@router.post(
+@routes.post(
     "/brokers/configuration/{name}/{value}",
-    response_class=Response,
-    summary="Change a setting of all brokers, now and for later starts",
-    responses={
-        200: {
-            "description": "It holds; no body",
-            "content": {"text/plain": {"example": ""}},
-        },
-        412: {"description": "Not one that can change at run time, or not a value of it"},
-    },
+    "Change a setting of all brokers, now and for later starts",
+    empty="It holds; no body",
+    statuses={412: "Not one that can change at run time, or not a value of it"},
 )
 async def set_dynamic(
     service: Service,
-    name: Annotated[str, Path(description="Setting", examples=["maxTenants"])],
-    value: Annotated[str, Path(description="Percent-encoded", examples=["100"])],
-) -> Response:
-    await service.dynamic_configuration.set(form_decode(name), form_decode(value))
-    return Response(status_code=200)
+    name: Setting,
+    value: Annotated[str, Path(description="Percent-encoded", examples=["100"]), DECODED],
+) -> None:
+    await service.dynamic_configuration.set(name, value)
 
 
-@router.delete(
+@routes.delete(
     "/brokers/configuration/{name}",
-    response_class=Response,
-    summary="Back to the value that each broker was started with",
-    responses={
-        200: {
-            "description": "Done, also when it wasn't changed; no body",
-            "content": {"text/plain": {"example": ""}},
-        },
-        412: {"description": "Not one that can change at run time"},
-    },
+    "Back to the value that each broker was started with",
+    empty="Done, also when it wasn't changed; no body",
+    statuses={412: "Not one that can change at run time"},
 )
-async def delete_dynamic(
-    service: Service, name: Annotated[str, Path(description="Setting", examples=["maxTenants"])]
-) -> Response:
-    await service.dynamic_configuration.delete(form_decode(name))
-    return Response(status_code=200)
+async def delete_dynamic(service: Service, name: Setting) -> None:
+    await service.dynamic_configuration.delete(name)
 
 
-@router.get(
+@routes.get(
     "/brokers/configuration/runtime",
-    summary="All settings in force, secrets masked",
-    responses={200: {"content": {"application/json": {"example": {"clusterName": "standalone"}}}}},
+    "All settings in force, secrets masked",
+    example={"clusterName": "standalone"},
 )
 async def runtime(service: Service) -> Response:
     return JsonResponse(service.config.as_keys())
 
 
-@router.get(
+@routes.get(
     "/brokers/internal-configuration",
-    summary="Where the metadata lives",
-    responses={
-        200: {"content": {"application/json": {"example": {"ledgersRootPath": "/ledgers"}}}}
-    },
+    "Where the metadata lives",
+    example={"ledgersRootPath": "/ledgers"},
 )
 async def internal_configuration(service: Service) -> Response:
     url = service.config.metadata_store_url or "embedded"
@@ -184,21 +139,14 @@ async def internal_configuration(service: Service) -> Response:
     )
 
 
-@router.get(
-    "/brokers/backlog-quota-check",
-    status_code=204,
-    summary="Check all backlog quotas now and act on them",
+@routes.get(
+    "/brokers/backlog-quota-check", "Check all backlog quotas now and act on them", status=204
 )
-async def backlog_quota_check(service: Service) -> Response:
+async def backlog_quota_check(service: Service) -> None:
     await service.check_backlog_quotas()
-    return no_content()
 
 
-@router.get(
-    "/brokers/{cluster}",
-    summary="Active brokers of a cluster",
-    responses={200: {"content": {"application/json": {"example": ["127.0.0.1:8080"]}}}},
-)
+@routes.get("/brokers/{cluster}", "Active brokers of a cluster", example=["127.0.0.1:8080"])
 async def list_cluster_brokers(
     service: Service,
     cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"])],
@@ -207,46 +155,37 @@ async def list_cluster_brokers(
     return JsonResponse(await service.cluster_members.ids())
 
 
-@router.get(
+@routes.get(
     "/brokers/{cluster}/{broker}/ownedNamespaces",
-    summary="Bundles that a broker owns",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {
-                        "public/default/0x00000000_0x08000000": {
-                            "broker_assignment": "shared",
-                            "is_controlled": False,
-                            "is_active": True,
-                        }
-                    }
-                }
-            }
-        },
-        307: {"description": "Another broker: ask itself"},
-        404: {"description": "No such broker"},
+    "Bundles that a broker owns",
+    mode=RoutingMode.BROKER,
+    example={
+        "public/default/0x00000000_0x08000000": {
+            "broker_assignment": "shared",
+            "is_controlled": False,
+            "is_active": True,
+        }
     },
+    statuses={307: "Another broker: ask itself", 404: "No such broker"},
 )
 async def owned_namespaces(
     service: Service,
     cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"])],
-    broker: Annotated[str, Path(description="host:port", examples=["127.0.0.1:8080"])],
+    broker: Annotated[str, Path(description="host:port", examples=["127.0.0.1:8080"]), DECODED],
 ) -> Response:
-    if (name := form_decode(broker)) != service.broker_id:  # else sent there: places.py
-        raise ApiError(503, f"Broker {name} can't be asked by this scheme, or just now")
+    if broker != service.broker_id:  # else sent there
+        raise ApiError(503, f"Broker {broker} can't be asked by this scheme, or just now")
     # Isolation policies would make some of them controlled; this broker's cluster has none.
     status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
     return JsonResponse(dict.fromkeys(sorted(service.bundles.owned_bundles), status))
 
 
-@router.post(
+@routes.post(
     "/brokers/shutdown",
-    status_code=204,
-    summary="Stop this broker in an orderly way, after the answer",
-    responses={
-        412: {"description": "`forcedTerminateTopic=false`: topics are always closed at once"},
-        501: {"description": "This process can't be stopped by request"},
+    "Stop this broker in an orderly way, after the answer",
+    statuses={
+        412: "`forcedTerminateTopic=false`: topics are always closed at once",
+        501: "This process can't be stopped by request",
     },
 )
 async def shutdown(
@@ -277,3 +216,28 @@ async def _unload_slowly(service: BrokerService, per_second: int) -> None:
         await service.bundles.release(bundle)
         if number % per_second == 0:
             await asyncio.sleep(1)
+
+
+# --- moving the metadata to another store: this broker keeps it where it is
+
+
+@routes.get(
+    "/metadata/migration/status",
+    "State of moving the metadata to another store: it never began",
+    example={"phase": "NOT_STARTED"},
+)
+async def status() -> Response:
+    return JsonResponse({"phase": "NOT_STARTED"})
+
+
+@routes.post(
+    "/metadata/migration/start",
+    "Refused: the metadata stays where it is",
+    statuses={400: "No target", 501: "Always"},
+)
+async def start(
+    target: Annotated[str | None, Query(description="URL of the other store")] = None,
+) -> Response:
+    if not target:
+        raise ApiError(400, "Target URL is required")
+    raise ApiError(501, "Moving the metadata to another store is not supported")

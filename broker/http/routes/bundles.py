@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall
 from magnetar.broker.cluster.bundle_load import (
@@ -20,18 +20,12 @@ from magnetar.broker.cluster.bundle_load import (
     split_points,
     topics_of_bundle,
 )
-from magnetar.broker.http.dependencies import (
-    Authoritative,
-    Namespace,
-    Service,
-    body_doc,
-    flag,
-    json_body,
-)
+from magnetar.broker.http.dependencies import Authoritative, Body, Bundle, Namespace, Service, flag
 from magnetar.broker.http.errors import ApiError, RedirectError
 from magnetar.broker.http.middleware.raw_path import form_decode
-from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.redirects import location_at, require_owner, whom_to_ask
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.bundles.errors import BundleBusyError, BundleError, InvalidBundleError
@@ -44,23 +38,16 @@ if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.bundles.hash_ranges import NamespaceBundles
 
-router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
-
-_ABSENT: dict[int | str, dict[str, Any]] = {
-    404: {"description": "No such namespace"},
-    412: {"description": "No such bundle; the reason names the one at its place"},
-}
-
-
-async def _bundle(
-    bundle: Annotated[
-        str, Path(description="Hash range of the bundle", examples=["0x00000000_0x40000000"])
-    ],
-) -> str:
-    return form_decode(bundle)
-
-
-Bundle = Annotated[str, Depends(_bundle)]
+routes = Routes(
+    "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}",
+    tag="namespaces",
+    access=Access.SUPERUSER,
+    mode=RoutingMode.BUNDLE,
+    statuses={
+        404: "No such namespace",
+        412: "No such bundle; the reason names the one at its place",
+    },
+)
 
 
 @contextmanager
@@ -74,24 +61,20 @@ def bundle_errors() -> Iterator[None]:
         raise ApiError(503, str(error)) from error
 
 
-@router.put(
-    "/{tenant}/{namespace}/{bundle}/unload",
-    status_code=204,
-    summary="Unload a bundle: its topics close, their clients reconnect",
-    responses={
-        **_ABSENT,
-        409: {"description": "The destination isn't an active broker"},
-    },
+@routes.put(
+    "/unload",
+    "Unload a bundle: its topics close, their clients reconnect",
+    authoritative=True,
+    statuses={409: "The destination isn't an active broker"},
 )
 async def unload_bundle(
     service: Service,
     namespace: Namespace,
     bundle: Bundle,
-    authoritative: Authoritative = None,
     destinationBroker: Annotated[
         str | None, Query(description="host:port of the broker that is to take it")
     ] = None,
-) -> Response:
+) -> None:
     if destinationBroker and destinationBroker not in await service.cluster_members.ids():
         raise ApiError(409, "Not allowed unload namespace bundle to inactive destination broker")
     with bundle_errors():
@@ -102,7 +85,6 @@ async def unload_bundle(
             await _give_away(service, name, destinationBroker)
         else:
             await service.bundles.release(name)
-    return no_content()
 
 
 async def _give_away(service: BrokerService, bundle: str, destination: str) -> None:
@@ -117,18 +99,14 @@ async def _give_away(service: BrokerService, bundle: str, destination: str) -> N
         raise ApiError(503, f"Bundle {bundle} could not be given to broker {destination}")
 
 
-@router.put(
-    "/{tenant}/{namespace}/{bundle}/split",
-    status_code=204,
-    summary="Split a bundle; its topics stay open unless `unload` is given",
-    openapi_extra=body_doc({"type": "array", "items": {"type": "integer"}}, [1073741824]),
-    responses={
-        **_ABSENT,
-        404: {"description": "No such namespace; `HOT`, and no bundle has traffic"},
-        412: {
-            "description": "No such bundle, unknown algorithm, no positions where it needs them, "
-            f"more than {BUNDLES_MAX} bundles"
-        },
+@routes.put(
+    "/split",
+    "Split a bundle; its topics stay open unless `unload` is given",
+    mode=RoutingMode.OWNER_IF_LOADED,
+    statuses={
+        404: "No such namespace; `HOT`, and no bundle has traffic",
+        412: "No such bundle, unknown algorithm, no positions where it needs them, "
+        f"more than {BUNDLES_MAX} bundles",
     },
 )
 async def split_bundle(
@@ -143,13 +121,13 @@ async def split_bundle(
             examples=["0x00000000_0x40000000"],
         ),
     ],
-    positions: Annotated[list[int] | None, Depends(json_body(list[int]))],
+    positions: Annotated[list[int] | None, Body(list[int], [1073741824])],
     unload: Annotated[str | None, Query(description="Also unload the new bundles")] = None,
     splitAlgorithmName: Annotated[
         str | None, Query(description=f"One of {', '.join(SPLIT_ALGORITHMS)}")
     ] = None,
     authoritative: Authoritative = None,
-) -> Response:
+) -> None:
     algorithm = splitAlgorithmName or RANGE_EQUALLY_DIVIDE
     with bundle_errors():
         bundles = await namespace_bundles(service, namespace)
@@ -170,7 +148,6 @@ async def split_bundle(
         if flag(unload):
             for name in names:
                 await service.bundles.release(name)
-    return no_content()
 
 
 async def _find(
@@ -217,22 +194,14 @@ async def _send_to_owner(
     raise RedirectError(location)
 
 
-@router.get(
-    "/{tenant}/{namespace}/{bundle}/topicHashPositions",
-    summary="Hashes of a bundle's topics, to choose split positions",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {
-                        "namespace": "public/default",
-                        "bundle": "0x00000000_0x40000000",
-                        "topicHashPositions": {"persistent://public/default/orders": 883617312},
-                    }
-                }
-            }
-        },
-        **_ABSENT,
+@routes.get(
+    "/topicHashPositions",
+    "Hashes of a bundle's topics, to choose split positions",
+    access=Access.ADMIN_403,
+    example={
+        "namespace": "public/default",
+        "bundle": "0x00000000_0x40000000",
+        "topicHashPositions": {"persistent://public/default/orders": 883617312},
     },
 )
 async def topic_hash_positions(
@@ -255,19 +224,19 @@ async def topic_hash_positions(
     )
 
 
-@router.delete(
-    "/{tenant}/{namespace}/{bundle}",
-    status_code=204,
-    summary="Give up an empty bundle; with `force` its topics are deleted first",
-    responses={**_ABSENT, 409: {"description": "It holds topics"}},
+@routes.delete(
+    "",
+    "Give up an empty bundle; with `force` its topics are deleted first",
+    access=Access.ADMIN_403,
+    mode=RoutingMode.ACQUIRE,
+    statuses={409: "It holds topics"},
 )
 async def delete_bundle(
     service: Service,
     namespace: Namespace,
     bundle: Bundle,
     force: Annotated[str | None, Query(description="Also its topics")] = None,
-    authoritative: Authoritative = None,
-) -> Response:
+) -> None:
     with bundle_errors():
         if not await service.resources.namespace_exists(namespace):
             raise ApiError(404, "Namespace does not exist")
@@ -280,4 +249,3 @@ async def delete_bundle(
             await service.delete_topic(TopicName.parse(name), force=True)
         # Ranges always cover all hashes: only the ownership goes, and the next lookup takes it.
         await service.bundles.release(f"{namespace}/{found}")
-    return no_content()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
-from magnetar.broker.http.dependencies import Service, body_doc, json_body
+from magnetar.broker.http.dependencies import DECODED, Body, Service
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.middleware.raw_path import form_decode
 from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
 from magnetar.broker.http.topics.namespace_topics import release_everywhere
 from magnetar.broker.protocol.topic_name import valid_namespace_part
@@ -20,7 +20,9 @@ from magnetar.loadbalance.errors import InvalidDocumentError
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
 
-router = APIRouter(prefix="/admin/v2/clusters", tags=["clusters"])
+routes = Routes(
+    "/admin/v2/clusters", tag="clusters", access=Access.SUPERUSER, mode=RoutingMode.LOCAL
+)
 
 _EXAMPLE = {
     "serviceUrl": "http://127.0.0.1:8080",
@@ -44,10 +46,10 @@ _URLS: Final = (
         "pulsar+ssl://pulsar.example.com:6651",
     ),
 )
-_DOC = body_doc({"type": "object", "additionalProperties": True}, _EXAMPLE)
-_NAMES_DOC = body_doc({"type": "array", "items": {"type": "string"}}, ["us-west"])
 _PEER_EXAMPLE = ["us-west"]
-Body = Annotated[dict[str, Any] | None, Depends(json_body(dict[str, Any]))]
+ClusterData = Annotated[
+    dict[str, Any], Body(dict[str, Any], _EXAMPLE, missing="cluster data is required")
+]
 
 
 class FailureDomain(BaseModel):
@@ -80,7 +82,6 @@ class IsolationPolicy(BaseModel):
 
 
 _DOMAIN_EXAMPLE = {"brokers": ["10.0.0.1:8080", "10.0.0.2:8080"]}
-_DOMAIN_DOC = body_doc(FailureDomain, _DOMAIN_EXAMPLE)
 _ISOLATION_EXAMPLE = {
     "namespaces": ["acme/.*"],
     "primary": ["broker-1.*"],
@@ -91,95 +92,50 @@ _ISOLATION_EXAMPLE = {
     },
 }
 _UNASSIGNED_EXAMPLE = {"brokerName": "127.0.0.1:8080", "namespaceRegex": [], "primary": False}
-_ISOLATION_DOC = body_doc(IsolationPolicy, _ISOLATION_EXAMPLE)
 _UNLOAD_SCOPES: Final = ("all_matching", "none", "changed")
 
 
-async def _cluster(
-    cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"])],
-) -> str:
-    return form_decode(cluster)
+Cluster = Annotated[str, Path(description="Cluster name", examples=["standalone"]), DECODED]
+Domain = Annotated[str, Path(description="Failure domain", examples=["rack-1"]), DECODED]
+PolicyName = Annotated[str, Path(description="Isolation policy", examples=["acme-only"]), DECODED]
+
+_MISSING: Statuses = {404: "No such cluster"}
+_BAD: Statuses = {400: "No data, or a URL with the wrong scheme"}
 
 
-async def _domain(
-    domain: Annotated[str, Path(description="Failure domain", examples=["rack-1"])],
-) -> str:
-    return form_decode(domain)
-
-
-async def _policy(
-    policy: Annotated[str, Path(description="Isolation policy", examples=["acme-only"])],
-) -> str:
-    return form_decode(policy)
-
-
-Cluster = Annotated[str, Depends(_cluster)]
-Domain = Annotated[str, Depends(_domain)]
-PolicyName = Annotated[str, Depends(_policy)]
-
-_MISSING: dict[int | str, dict[str, Any]] = {404: {"description": "No such cluster"}}
-_CREATED: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Done; no body", "content": {"text/plain": {"example": ""}}},
-    400: {"description": "No data, or a URL with the wrong scheme"},
-}
-
-
-@router.get(
-    "",
-    summary="Names of all clusters",
-    responses={200: {"content": {"application/json": {"example": ["standalone"]}}}},
-)
+@routes.get("", "Names of all clusters", access=Access.FREE, example=["standalone"])
 async def list_clusters(service: Service) -> Response:
     return JsonResponse([name for name in await service.resources.clusters() if name != "global"])
 
 
-@router.get(
-    "/{cluster}",
-    summary="One cluster",
-    responses={200: {"content": {"application/json": {"example": _EXAMPLE}}}, **_MISSING},
-)
+@routes.get("/{cluster}", "One cluster", example=_EXAMPLE, statuses=_MISSING)
 async def get_cluster(service: Service, cluster: Cluster) -> Response:
     data = await _data(service, cluster)
     return JsonResponse({k: v for k, v in (_DEFAULTS | data).items() if v is not None})
 
 
-@router.put(
+@routes.put(
     "/{cluster}",
-    response_class=Response,
-    summary="Register a cluster",
-    openapi_extra=_DOC,
-    responses={
-        **_CREATED,
-        409: {"description": "It exists"},
-        412: {"description": "Not a cluster name"},
-    },
+    "Register a cluster",
+    empty="Done; no body",
+    statuses={**_BAD, 409: "It exists", 412: "Not a cluster name"},
 )
-async def create_cluster(service: Service, cluster: Cluster, data: Body) -> Response:
-    if data is None:
-        raise ApiError(400, "cluster data is required")
+async def create_cluster(service: Service, cluster: Cluster, data: ClusterData) -> None:
     if not valid_namespace_part(cluster) or cluster == "global":
         raise ApiError(412, "Cluster name is not valid")
     document = _checked(data)
     if await service.resources.cluster(cluster) is not None:
         raise ApiError(409, "Cluster already exists")
     await service.resources.put_cluster(cluster, document)
-    return Response(status_code=200)
 
 
-@router.post(
-    "/{cluster}",
-    response_class=Response,
-    summary="Replace a cluster's data",
-    openapi_extra=_DOC,
-    responses={**_CREATED, **_MISSING},
+@routes.post(
+    "/{cluster}", "Replace a cluster's data", empty="Done; no body", statuses={**_BAD, **_MISSING}
 )
-async def update_cluster(service: Service, cluster: Cluster, data: Body) -> Response:
-    if data is None:
-        raise ApiError(400, "cluster data is required")
+async def update_cluster(service: Service, cluster: Cluster, data: ClusterData) -> None:
     document = _checked(data)
     await _data(service, cluster)
     await service.resources.put_cluster(cluster, document)
-    return Response(status_code=200)
 
 
 async def _data(service: BrokerService, cluster: str) -> dict[str, Any]:
@@ -200,13 +156,12 @@ def _checked(data: dict[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in data.items() if value is not None}
 
 
-@router.delete(
+@routes.delete(
     "/{cluster}",
-    status_code=204,
-    summary="Remove an unused cluster",
-    responses={**_MISSING, 412: {"description": "A namespace uses it, or it is this broker's"}},
+    "Remove an unused cluster",
+    statuses={**_MISSING, 412: "A namespace uses it, or it is this broker's"},
 )
-async def delete_cluster(service: Service, cluster: Cluster) -> Response:
+async def delete_cluster(service: Service, cluster: Cluster) -> None:
     resources = service.resources
     await _data(service, cluster)
     if cluster == service.cluster:
@@ -219,45 +174,42 @@ async def delete_cluster(service: Service, cluster: Cluster) -> Response:
     if await service.cluster_documents.isolation_policies(cluster):
         raise ApiError(412, "Cluster not empty: it has namespace isolation policies")
     await resources.delete_cluster(cluster)
-    return no_content()
 
 
 # --- peers
 
 
-@router.get(
+@routes.get(
     "/{cluster}/peers",
-    summary="Peer clusters; nothing when none are set",
-    responses={200: {"content": {"application/json": {"example": _PEER_EXAMPLE}}}, **_MISSING},
+    "Peer clusters; nothing when none are set",
+    example=_PEER_EXAMPLE,
+    statuses=_MISSING,
 )
 async def get_peers(service: Service, cluster: Cluster) -> Response:
-    broker_client = (await _data(service, cluster)).get("peerClusterNames")
-    return no_content() if broker_client is None else JsonResponse(broker_client)
+    peers = (await _data(service, cluster)).get("peerClusterNames")
+    return no_content() if peers is None else JsonResponse(peers)
 
 
-@router.post(
+@routes.post(
     "/{cluster}/peers",
-    status_code=204,
-    summary="Set the peer clusters; `null` removes them",
-    openapi_extra=_NAMES_DOC,
-    responses={**_MISSING, 412: {"description": "The cluster itself, or an unknown one"}},
+    "Set the peer clusters; `null` removes them",
+    statuses={**_MISSING, 412: "The cluster itself, or an unknown one"},
 )
 async def set_peers(
     service: Service,
     cluster: Cluster,
-    broker_client: Annotated[list[str] | None, Depends(json_body(list[str]))],
-) -> Response:
+    peers: Annotated[list[str] | None, Body(list[str], _PEER_EXAMPLE)],
+) -> None:
     data = await _data(service, cluster)
-    for name in broker_client or ():
+    for name in peers or ():
         if name == cluster:
             raise ApiError(412, f"{cluster} itself can't be part of peer-list")
         if await service.resources.cluster(name) is None:
             raise ApiError(412, f"Peer cluster {name} does not exist")
     document = {key: value for key, value in data.items() if key != "peerClusterNames"}
-    if broker_client is not None:
-        document["peerClusterNames"] = list(dict.fromkeys(broker_client))
+    if peers is not None:
+        document["peerClusterNames"] = list(dict.fromkeys(peers))
     await service.resources.put_cluster(cluster, document)
-    return no_content()
 
 
 # --- failure domains
@@ -268,25 +220,18 @@ async def _require(service: BrokerService, cluster: str) -> None:
         raise ApiError(412, f"Cluster {cluster} does not exist.")
 
 
-@router.get(
-    "/{cluster}/failureDomains",
-    summary="Failure domains by name",
-    responses={
-        200: {"content": {"application/json": {"example": {"rack-1": _DOMAIN_EXAMPLE}}}},
-    },
+@routes.get(
+    "/{cluster}/failureDomains", "Failure domains by name", example={"rack-1": _DOMAIN_EXAMPLE}
 )
 async def failure_domains(service: Service, cluster: Cluster) -> Response:
     return JsonResponse(await service.cluster_documents.failure_domains(cluster))
 
 
-@router.get(
+@routes.get(
     "/{cluster}/failureDomains/{domain}",
-    summary="One failure domain",
-    responses={
-        200: {"content": {"application/json": {"example": _DOMAIN_EXAMPLE}}},
-        404: {"description": "No such domain"},
-        412: {"description": "No such cluster"},
-    },
+    "One failure domain",
+    example=_DOMAIN_EXAMPLE,
+    statuses={404: "No such domain", 412: "No such cluster"},
 )
 async def failure_domain(service: Service, cluster: Cluster, domain: Domain) -> Response:
     await _require(service, cluster)
@@ -296,44 +241,33 @@ async def failure_domain(service: Service, cluster: Cluster, domain: Domain) -> 
     return JsonResponse(found)
 
 
-@router.post(
+@routes.post(
     "/{cluster}/failureDomains/{domain}",
-    status_code=204,
-    summary="Create or replace a failure domain",
-    openapi_extra=_DOMAIN_DOC,
-    responses={
-        409: {"description": "A broker is in another domain"},
-        412: {"description": "No such cluster, or not a name"},
-    },
+    "Create or replace a failure domain",
+    statuses={409: "A broker is in another domain", 412: "No such cluster, or not a name"},
 )
 async def set_failure_domain(
     service: Service,
     cluster: Cluster,
     domain: Domain,
-    body: Annotated[FailureDomain | None, Depends(json_body(FailureDomain))],
-) -> Response:
+    body: Annotated[FailureDomain | None, Body(FailureDomain, _DOMAIN_EXAMPLE)],
+) -> None:
     await _require(service, cluster)
     if not valid_namespace_part(domain):
         raise ApiError(412, "Domain name is not valid")
     brokers = None if body is None else body.brokers
     await service.cluster_documents.put_failure_domain(cluster, domain, brokers)
-    return no_content()
 
 
-@router.delete(
+@routes.delete(
     "/{cluster}/failureDomains/{domain}",
-    status_code=204,
-    summary="Delete a failure domain",
-    responses={
-        404: {"description": "No such domain"},
-        412: {"description": "No such cluster"},
-    },
+    "Delete a failure domain",
+    statuses={404: "No such domain", 412: "No such cluster"},
 )
-async def delete_failure_domain(service: Service, cluster: Cluster, domain: Domain) -> Response:
+async def delete_failure_domain(service: Service, cluster: Cluster, domain: Domain) -> None:
     await _require(service, cluster)
     if not await service.cluster_documents.delete_failure_domain(cluster, domain):
         raise ApiError(404, f"Domain-name {domain} or cluster {cluster} does not exist")
-    return no_content()
 
 
 # --- namespace isolation policies
@@ -348,47 +282,39 @@ async def _isolation(service: BrokerService, cluster: str, missing: int) -> dict
     return policies
 
 
-@router.get(
+@routes.get(
     "/{cluster}/namespaceIsolationPolicies",
-    summary="Namespace isolation policies by name",
-    responses={
-        200: {"content": {"application/json": {"example": {"acme-only": _ISOLATION_EXAMPLE}}}},
-        404: {"description": "No such cluster, or none were ever set"},
-    },
+    "Namespace isolation policies by name",
+    example={"acme-only": _ISOLATION_EXAMPLE},
+    statuses={404: "No such cluster, or none were ever set"},
 )
 async def isolation_policies(service: Service, cluster: Cluster) -> Response:
     return JsonResponse(await _isolation(service, cluster, 404))
 
 
-@router.get(
+@routes.get(
     "/{cluster}/namespaceIsolationPolicies/brokers",
-    summary="Which isolation policies the active brokers are in",
-    responses={
-        200: {"content": {"application/json": {"example": [_UNASSIGNED_EXAMPLE]}}},
-        404: {"description": "None were ever set"},
-        412: {"description": "No such cluster"},
-    },
+    "Which isolation policies the active brokers are in",
+    example=[_UNASSIGNED_EXAMPLE],
+    statuses={404: "None were ever set", 412: "No such cluster"},
 )
 async def isolated_brokers(service: Service, cluster: Cluster) -> Response:
     policies = await _isolation(service, cluster, 412)
     return JsonResponse([_seen(policies, each) for each in await service.cluster_members.ids()])
 
 
-@router.get(
+@routes.get(
     "/{cluster}/namespaceIsolationPolicies/brokers/{broker}",
-    summary="Which isolation policies one broker is in",
-    responses={
-        200: {"content": {"application/json": {"example": _UNASSIGNED_EXAMPLE}}},
-        404: {"description": "None were ever set"},
-        412: {"description": "No such cluster"},
-    },
+    "Which isolation policies one broker is in",
+    example=_UNASSIGNED_EXAMPLE,
+    statuses={404: "None were ever set", 412: "No such cluster"},
 )
 async def isolated_broker(
     service: Service,
     cluster: Cluster,
-    broker: Annotated[str, Path(description="host:port", examples=["127.0.0.1:8080"])],
+    broker: Annotated[str, Path(description="host:port", examples=["127.0.0.1:8080"]), DECODED],
 ) -> Response:
-    return JsonResponse(_seen(await _isolation(service, cluster, 412), form_decode(broker)))
+    return JsonResponse(_seen(await _isolation(service, cluster, 412), broker))
 
 
 def _seen(policies: dict[str, Any], broker: str) -> dict[str, Any]:
@@ -411,13 +337,11 @@ def _parsed(name: str, document: Any) -> placement.NamespaceIsolationPolicy | No
         return None
 
 
-@router.get(
+@routes.get(
     "/{cluster}/namespaceIsolationPolicies/{policy}",
-    summary="One namespace isolation policy",
-    responses={
-        200: {"content": {"application/json": {"example": _ISOLATION_EXAMPLE}}},
-        404: {"description": "No such policy or cluster"},
-    },
+    "One namespace isolation policy",
+    example=_ISOLATION_EXAMPLE,
+    statuses={404: "No such policy or cluster"},
 )
 async def isolation_policy(service: Service, cluster: Cluster, policy: PolicyName) -> Response:
     found = (await _isolation(service, cluster, 412)).get(policy)
@@ -426,24 +350,22 @@ async def isolation_policy(service: Service, cluster: Cluster, policy: PolicyNam
     return JsonResponse(found)
 
 
-@router.post(
+@routes.post(
     "/{cluster}/namespaceIsolationPolicies/{policy}",
-    status_code=204,
-    summary="Create or replace a namespace isolation policy; namespaces are unloaded by its scope",
-    openapi_extra=_ISOLATION_DOC,
-    responses={
-        400: {"description": "No namespaces, no primary brokers, bad patterns or parameters"},
-        412: {"description": "No such cluster"},
-        501: {"description": "Of the cluster of a broker that serves alone: no other could"},
+    "Create or replace a namespace isolation policy; namespaces are unloaded by its scope",
+    statuses={
+        400: "No namespaces, no primary brokers, bad patterns or parameters",
+        412: "No such cluster",
+        501: "Of the cluster of a broker that serves alone: no other could",
     },
 )
 async def set_isolation_policy(
     service: Service,
     cluster: Cluster,
     policy: PolicyName,
-    body: Annotated[IsolationPolicy | None, Depends(json_body(IsolationPolicy))],
+    body: Annotated[IsolationPolicy | None, Body(IsolationPolicy, _ISOLATION_EXAMPLE)],
     spread: Spread,
-) -> Response:
+) -> None:
     await _require(service, cluster)
     if body is None or not _is_complete(body):
         raise ApiError(400, f"Invalid format of input policy data. policy: {policy}")
@@ -460,7 +382,6 @@ async def set_isolation_policy(
     if cluster == service.cluster:
         old = _parsed(policy, known[policy]) if policy in known else None
         await _place_anew(service, spread, body.unload_scope or "changed", old, new)
-    return no_content()
 
 
 async def _place_anew(
@@ -491,40 +412,28 @@ def _is_complete(policy: IsolationPolicy) -> bool:
     )
 
 
-@router.delete(
+@routes.delete(
     "/{cluster}/namespaceIsolationPolicies/{policy}",
-    status_code=204,
-    summary="Delete a namespace isolation policy",
-    responses={412: {"description": "No such cluster"}},
+    "Delete a namespace isolation policy",
+    statuses={412: "No such cluster"},
 )
-async def delete_isolation_policy(
-    service: Service, cluster: Cluster, policy: PolicyName
-) -> Response:
+async def delete_isolation_policy(service: Service, cluster: Cluster, policy: PolicyName) -> None:
     await _require(service, cluster)
     if await service.cluster_documents.isolation_policies(cluster) is not None:
         await service.cluster_documents.delete_isolation_policy(cluster, policy)
-    return no_content()
 
 
 # --- migration
 
 
-@router.get(
-    "/{cluster}/migrate",
-    status_code=204,
-    summary="Where a cluster was migrated to: nowhere",
-    responses=_MISSING,
+@routes.get(
+    "/{cluster}/migrate", "Where a cluster was migrated to: nowhere", status=204, statuses=_MISSING
 )
 async def get_migration(service: Service, cluster: Cluster) -> Response:
     raise ApiError(404, "Cluster does not exist")
 
 
-@router.post(
-    "/{cluster}/migrate",
-    status_code=204,
-    summary="Migrate a cluster: not supported",
-    responses={501: {"description": "Always"}},
-)
+@routes.post("/{cluster}/migrate", "Migrate a cluster: not supported", statuses={501: "Always"})
 async def migrate(
     service: Service,
     cluster: Cluster,

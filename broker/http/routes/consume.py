@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from magnetar.broker.errors import SubscriptionNotFoundError
@@ -36,6 +36,7 @@ from magnetar.broker.http.messaging.rest_consume import (
     parse_token,
 )
 from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.route_permissions import right_of
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from magnetar.broker.http.messaging.value_schemas import DecodedValue, ValueSchemas
     from magnetar.broker.service.broker_service import BrokerService
 
-router = APIRouter(tags=["messages"])
+routes = Routes(tag="messages", access=Access.CONSUME_401, mode=RoutingMode.HASHED)
 
 _SUBSCRIPTION = "/topics/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}"
 _TYPES = {
@@ -195,27 +196,27 @@ async def _wanted(
 Wanted = Annotated[_SessionRequest, Depends(_wanted)]
 
 
-@router.put(
+@routes.put(
     _SUBSCRIPTION + "/session",
-    summary="Open a session, or find the one of this consumer name",
-    responses={200: {"content": {"application/json": {"example": {"session": "3q2-7wQk"}}}}},
+    "Open a session, or find the one of this consumer name",
+    example={"session": "3q2-7wQk"},
 )
 async def open_session(wanted: Wanted) -> Response:
     session = await wanted.open()
     return JsonResponse({"session": session.session_id})
 
 
-@router.get(
+@routes.get(
     _SUBSCRIPTION + "/messages",
-    summary="Take messages; waits for the first one",
-    responses={
+    "Take messages; waits for the first one",
+    statuses={
         200: {
             "description": "Possibly no message, when the wait was over first",
             "content": {"application/json": {"example": _MESSAGES}},
         },
-        409: {"description": "Another consumer holds the subscription exclusively"},
-        410: {"description": "The topic was closed or moved: ask again"},
-        429: {"description": "Too many sessions, or too much is unacknowledged"},
+        409: "Another consumer holds the subscription exclusively",
+        410: "The topic was closed or moved: ask again",
+        429: "Too many sessions, or too much is unacknowledged",
     },
 )
 async def take_messages(
@@ -244,11 +245,10 @@ async def take_messages(
     return Response(content, media_type="application/json")
 
 
-@router.get(
+@routes.get(
     _SUBSCRIPTION + "/stream",
-    summary="Take messages as they come, until the client leaves",
-    response_class=StreamingResponse,
-    responses={
+    "Take messages as they come, until the client leaves",
+    statuses={
         200: {
             "description": "One JSON object a line, or server-sent events where `Accept` names"
             " `text/event-stream`. An empty line or a comment every 15 s is a sign of life",
@@ -257,9 +257,10 @@ async def take_messages(
                 "text/event-stream": {"example": f"id: {_TOKEN}\ndata: {_LINE}\n\n"},
             },
         },
-        409: {"description": "Another consumer holds the subscription exclusively"},
-        429: {"description": "Too many sessions"},
+        409: "Another consumer holds the subscription exclusively",
+        429: "Too many sessions",
     },
+    response_class=StreamingResponse,
 )
 async def stream_messages(
     request: Request,
@@ -374,24 +375,25 @@ def _settled(word: str, settled: AckResults, named: _MessageIds) -> Response:
     )
 
 
-def _settled_doc(word: str) -> dict[int | str, dict[str, Any]]:
+def _settled_doc(word: str) -> Statuses:
     example = {word: 1, "alreadyAcknowledged": [], "unknown": ["9:9:-1"]}
     return {
         200: {
             "description": "How many there were to settle, and which ones there were not: as named",
             "content": {"application/json": {"example": example}},
         },
-        404: {"description": "There is no such topic or subscription"},
-        413: {"description": f"More than {UNACKED_MAX} messages"},
-        503: {"description": "Not stored: the messages may come again"},
+        404: "There is no such topic or subscription",
+        413: f"More than {UNACKED_MAX} messages",
+        503: "Not stored: the messages may come again",
     }
 
 
-@router.post(
+@routes.post(
     _SUBSCRIPTION + "/ack",
-    summary="Acknowledge messages by token or message id",
-    openapi_extra=_TOKENS_DOC,
-    responses=_settled_doc("acknowledged"),
+    "Acknowledge messages by token or message id",
+    status=200,
+    statuses=_settled_doc("acknowledged"),
+    body=_TOKENS_DOC,
 )
 async def acknowledge(wanted: Wanted, named: Named) -> Response:
     session = await wanted.open_for(named.keys)
@@ -400,11 +402,12 @@ async def acknowledge(wanted: Wanted, named: Named) -> Response:
     return _settled("acknowledged", settled, named)
 
 
-@router.post(
+@routes.post(
     _SUBSCRIPTION + "/nack",
-    summary="Give messages back: they are delivered again at once",
-    openapi_extra=_TOKENS_DOC,
-    responses=_settled_doc("returned"),
+    "Give messages back: they are delivered again at once",
+    status=200,
+    statuses=_settled_doc("returned"),
+    body=_TOKENS_DOC,
 )
 async def negative_acknowledge(wanted: Wanted, named: Named) -> Response:
     session = await wanted.open_for(named.keys)
@@ -412,10 +415,8 @@ async def negative_acknowledge(wanted: Wanted, named: Named) -> Response:
     return _settled("returned", settled, named)
 
 
-@router.delete(
-    _SUBSCRIPTION + "/session",
-    status_code=204,
-    summary="Close the session; what isn't acknowledged goes to others at once",
+@routes.delete(
+    _SUBSCRIPTION + "/session", "Close the session; what isn't acknowledged goes to others at once"
 )
 async def close_session(
     request: Request,
@@ -423,9 +424,8 @@ async def close_session(
     topic: Topic,
     subscription: SubscriptionName,
     consumer: Consumer = "",
-) -> Response:
+) -> None:
     session = _sessions(request).find(topic, subscription, consumer)
     if session is None:
         raise ApiError(404, "There is no such session")
     session.close()
-    return no_content()

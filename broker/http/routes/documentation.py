@@ -12,13 +12,14 @@ import zlib
 from importlib import resources
 from typing import Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.middleware.compression import accepts_gzip
 from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 
-router = APIRouter(include_in_schema=False)
+routes = Routes(access=Access.FREE, mode=RoutingMode.LOCAL, include_in_schema=False)
 
 _PACKAGE: Final = "fastapi_swagger.resources"
 _ASSETS: Final = {
@@ -61,22 +62,22 @@ _POLICY: Final = (
 )
 
 
-@router.get("/openapi.json")
+@routes.get("/openapi.json", "")
 async def description(request: Request) -> Response:
     return await asyncio.to_thread(lambda: JsonResponse(request.app.openapi()))
 
 
-@router.get("/docs")
+@routes.get("/docs", "")
 async def page() -> Response:
     return _text(_PAGE, "text/html; charset=utf-8")
 
 
-@router.get("/docs/start.js")
+@routes.get("/docs/start.js", "")
 async def start() -> Response:
     return _text(_START, "text/javascript; charset=utf-8")
 
 
-@router.get("/docs/{name}")
+@routes.get("/docs/{name}", "")
 async def asset(name: str, request: Request) -> Response:
     """A file of Swagger UI; compressed once, as it is a megabyte and a half."""
     if name not in _ASSETS:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path as FilePath
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from magnetar.bookkeeper.probes import readiness_document
 from magnetar.broker.http.dependencies import Service
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse, TextResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 
-router = APIRouter(tags=["health"])
+routes = Routes(tag="health", access=Access.FREE, mode=RoutingMode.LOCAL)
 
 
-@router.get(
+@routes.get(
     "/status.html",
-    summary="`OK` while the broker takes requests",
-    responses={
-        200: {"content": {"text/plain": {"example": "OK"}}},
-        404: {"description": "`statusFilePath` is set and that file is missing"},
-    },
+    "`OK` while the broker takes requests",
+    text="OK",
+    statuses={404: "`statusFilePath` is set and that file is missing"},
 )
 async def status(service: Service) -> Response:
     if not service.ready:
@@ -32,37 +31,33 @@ async def status(service: Service) -> Response:
     return TextResponse("OK")
 
 
-@router.get(
-    "/ready",
-    summary="`ok` once the broker serves requests",
-    responses={200: {"content": {"text/plain": {"example": "ok"}}}},
-)
+@routes.get("/ready", "`ok` once the broker serves requests", text="ok")
 async def ready(service: Service) -> Response:
     if not service.ready:
         raise ApiError(503, "Not ready: the broker is starting or stopping")
     return TextResponse("ok")
 
 
-@router.get(
+@routes.get(
     "/livez",
-    summary="200 while the process answers, whatever ZooKeeper and bookies do",
-    responses={200: {"content": {"application/json": {"example": {"status": "alive"}}}}},
+    "200 while the process answers, whatever ZooKeeper and bookies do",
+    example={"status": "alive"},
 )
 async def alive() -> Response:
     return JsonResponse({"status": "alive"})
 
 
-@router.get(
+@routes.get(
     "/readyz",
-    summary="200 while clients should be sent here, else 503 with the reasons",
-    description="Registered among the cluster's brokers, the metadata store answers, not draining.",
-    responses={
-        200: {"content": {"application/json": {"example": {"status": "ready"}}}},
+    "200 while clients should be sent here, else 503 with the reasons",
+    example={"status": "ready"},
+    statuses={
         503: {
             "description": "Not now",
             "content": {"application/json": {"example": {"reason": "starting or stopping"}}},
-        },
+        }
     },
+    description="Registered among the cluster's brokers, the metadata store answers, not draining.",
 )
 async def ready_for_clients(service: Service) -> Response:
     reasons = await service.readiness.reasons()

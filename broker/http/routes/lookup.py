@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 
 from magnetar.broker.http.dependencies import Authoritative, Service, Topic, flag
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse, TextResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.bundles.errors import BundleError
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import Redirect
 
-router = APIRouter(prefix="/lookup/v2", tags=["lookup"])
+routes = Routes("/lookup/v2", tag="lookup", access=Access.LOOKUP_401, mode=RoutingMode.LOCAL)
 
 _EXAMPLE = {
     "brokerUrl": "pulsar://127.0.0.1:6650",
@@ -26,20 +27,18 @@ _EXAMPLE = {
 }
 
 
-@router.get(
+@routes.get(
     "/topic/{domain}/{tenant}/{namespace}/{topic}",
-    summary="The broker that serves a topic",
-    responses={
-        200: {"content": {"application/json": {"example": _EXAMPLE}}},
-        404: {
-            "description": "No such namespace or partition, or no such topic while creation is off"
-        },
-        307: {"description": "Nobody owns it: another broker is to, or finds out which one is"},
-        412: {"description": "No such listener"},
-        503: {"description": "No broker can take it now"},
+    "The broker that serves a topic",
+    example=_EXAMPLE,
+    statuses={
+        404: "No such namespace or partition, or no such topic while creation is off",
+        307: "Nobody owns it: another broker is to, or finds out which one is",
+        412: "No such listener",
+        503: "No broker can take it now",
     },
 )
-@router.get("/destination/{domain}/{tenant}/{namespace}/{topic}", include_in_schema=False)
+@routes.get("/destination/{domain}/{tenant}/{namespace}/{topic}", "", include_in_schema=False)
 async def lookup(
     request: Request,
     service: Service,
@@ -95,14 +94,12 @@ def _redirection(request: Request, broker: BrokerLookup, authoritative: bool) ->
     return Response(status_code=307, headers={"Location": f"{base.rstrip('/')}{path}?{text}"})
 
 
-@router.get(
+@routes.get(
     "/topic/{domain}/{tenant}/{namespace}/{topic}/bundle",
-    response_class=TextResponse,
-    summary="The bundle of a topic",
-    responses={
-        200: {"content": {"text/plain": {"example": "0x80000000_0xc0000000"}}},
-        404: {"description": "No such namespace"},
-    },
+    "The bundle of a topic",
+    access=Access.LOOKUP_403,
+    text="0x80000000_0xc0000000",
+    statuses={404: "No such namespace"},
 )
 async def bundle(service: Service, topic: Topic) -> Response:
     if await service.resources.policies(topic.namespace) is None:

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from magnetar.broker.http.dependencies import Service
 from magnetar.broker.http.metrics.metrics import metrics_pieces
 from magnetar.broker.http.middleware.compression import allow_compression
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 
-router = APIRouter(tags=["metrics"])
+routes = Routes(tag="metrics", access=Access.FREE, mode=RoutingMode.LOCAL)
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@router.get(
-    "/metrics",
-    summary="Prometheus metrics",
-    responses={
-        200: {"content": {"text/plain": {"example": 'pulsar_broker_topics_count{cluster="c"} 4'}}}
-    },
-)
+@routes.get("/metrics", "Prometheus metrics", text='pulsar_broker_topics_count{cluster="c"} 4')
 async def metrics(request: Request, service: Service) -> Response:
     app = request.app
     pieces = metrics_pieces(

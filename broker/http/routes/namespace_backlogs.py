@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Depends, Request
 
 from magnetar.broker.cluster.broker_client import BrokerCall, BrokerRefusedError, topic_path
 from magnetar.broker.errors import BrokerError, SubscriptionNotFoundError, TopicNotFoundError
-from magnetar.broker.http.dependencies import Authoritative, Namespace, Service, SubscriptionName
+from magnetar.broker.http.dependencies import Namespace, Service, SubscriptionName
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.responses import no_content
+from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
 from magnetar.broker.http.topics.namespace_topics import topics_everywhere
 from magnetar.broker.http.topics.topic_access import each, loaded, require_bundle, require_namespace
@@ -21,18 +22,32 @@ from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription import subscription_admin as subscription_admin
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 
-router = APIRouter(prefix="/admin/v2/namespaces/{tenant}/{namespace}", tags=["namespaces"])
+routes = Routes(
+    "/admin/v2/namespaces/{tenant}/{namespace}",
+    tag="namespaces",
+    access=Access.CONSUME_403,
+    mode=RoutingMode.SCATTER,
+    statuses={404: "No such namespace", 412: "No such bundle, or consumers are connected"},
+    authoritative=True,
+)
 
 logger = logging.getLogger(__name__)
 
 _REPLICATOR_PREFIX = "pulsar.repl"
 _NOT_FOUND = 404
-_NAMESPACE: dict[int | str, dict[str, Any]] = {404: {"description": "No such namespace"}}
-_BUNDLE: dict[int | str, dict[str, Any]] = {
-    **_NAMESPACE,
-    412: {"description": "No such bundle, or consumers are connected"},
-}
-_Bundle = Annotated[str, Path(description="Hash range", examples=["0x00000000_0x40000000"])]
+
+
+async def _named_bundle(request: Request) -> str | None:
+    return request.path_params.get("bundle")
+
+
+async def _named_subscription(request: Request) -> str | None:
+    name = request.path_params.get("subscription")
+    return None if name is None else form_decode(name)
+
+
+Bundle = Annotated[str | None, Depends(_named_bundle)]
+AnySubscription = Annotated[str | None, Depends(_named_subscription)]
 
 
 async def _topics(
@@ -55,14 +70,13 @@ async def _topics(
     return [TopicName.parse(name) for name in names if bundle_of(name).endswith("/" + bundle)]
 
 
-async def _clear(
-    service: BrokerService,
-    spread: ScatterGather,
-    namespace: str,
-    bundle: str | None,
-    subscription: str | None,
+async def clear(
+    service: Service,
+    spread: Spread,
+    namespace: Namespace,
+    bundle: Bundle,
+    subscription: AnySubscription,
 ) -> None:
-    """Every subscription of that name, or simply every one, is set to its topic's end."""
     names = await _topics(service, spread, namespace, bundle)
     if bundle is not None:
         await each(names, lambda name: _clear_topic(service, name, subscription))
@@ -92,23 +106,18 @@ async def _clear_topic(service: BrokerService, name: TopicName, subscription: st
         topic = await loaded(service, name)
     except ApiError:
         return  # deleted meanwhile
-    found = list(topic.subscriptions.values())
-    if subscription is not None:
-        one = topic.subscriptions.get(subscription)
-        found = [] if one is None else [one]
-    for one in found:
-        if isinstance(one, PersistentSubscription):
+    for one in list(topic.subscriptions.values()):
+        if subscription in (None, one.name) and isinstance(one, PersistentSubscription):
             await subscription_admin.clear_backlog(one)
 
 
-async def _unsubscribe(
-    service: BrokerService,
-    spread: ScatterGather,
-    namespace: str,
-    bundle: str | None,
-    subscription: str,
+async def unsubscribe(
+    service: Service,
+    spread: Spread,
+    namespace: Namespace,
+    bundle: Bundle,
+    subscription: SubscriptionName,
 ) -> None:
-    """Delete the subscription wherever it is; refused as a whole while it has consumers."""
     if subscription.startswith(_REPLICATOR_PREFIX):
         raise ApiError(412, "Cannot unsubscribe a replication cursor")
     names = await _topics(service, spread, namespace, bundle)
@@ -173,101 +182,33 @@ async def _delete(
             raise
 
 
-@router.post(
-    "/clearBacklog",
-    status_code=204,
-    summary="Acknowledge every backlog of the namespace",
-    responses=_NAMESPACE,
-)
-async def clear_namespace(
-    service: Service, namespace: Namespace, spread: Spread, authoritative: Authoritative = None
-) -> Response:
-    await _clear(service, spread, namespace, None, None)
-    return no_content()
-
-
-@router.post(
-    "/clearBacklog/{subscription}",
-    status_code=204,
-    summary="Acknowledge the backlogs of one subscription name in the namespace",
-    responses=_NAMESPACE,
-)
-async def clear_namespace_subscription(
-    service: Service,
-    namespace: Namespace,
-    subscription: SubscriptionName,
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
-    await _clear(service, spread, namespace, None, subscription)
-    return no_content()
-
-
-@router.post(
-    "/unsubscribe/{subscription}",
-    status_code=204,
-    summary="Delete a subscription from every topic of the namespace",
-    responses=_BUNDLE,
-)
-async def unsubscribe_namespace(
-    service: Service,
-    namespace: Namespace,
-    subscription: SubscriptionName,
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
-    await _unsubscribe(service, spread, namespace, None, subscription)
-    return no_content()
-
-
-@router.post(
-    "/{bundle}/clearBacklog",
-    status_code=204,
-    summary="Acknowledge every backlog of a bundle",
-    responses=_BUNDLE,
-)
-async def clear_bundle(
-    service: Service,
-    namespace: Namespace,
-    bundle: _Bundle,
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
-    await _clear(service, spread, namespace, bundle, None)
-    return no_content()
-
-
-@router.post(
-    "/{bundle}/clearBacklog/{subscription}",
-    status_code=204,
-    summary="Acknowledge the backlogs of one subscription name in a bundle",
-    responses=_BUNDLE,
-)
-async def clear_bundle_subscription(
-    service: Service,
-    namespace: Namespace,
-    bundle: _Bundle,
-    subscription: SubscriptionName,
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
-    await _clear(service, spread, namespace, bundle, subscription)
-    return no_content()
-
-
-@router.post(
-    "/{bundle}/unsubscribe/{subscription}",
-    status_code=204,
-    summary="Delete a subscription from every topic of a bundle",
-    responses=_BUNDLE,
-)
-async def unsubscribe_bundle(
-    service: Service,
-    namespace: Namespace,
-    bundle: _Bundle,
-    subscription: SubscriptionName,
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
-    await _unsubscribe(service, spread, namespace, bundle, subscription)
-    return no_content()
+# Of a namespace first: "clearBacklog" is no bundle.
+for _of, _path, _mode, _what in (
+    ("namespace", "", RoutingMode.SCATTER, "the namespace"),
+    ("bundle", "/{bundle}", RoutingMode.ACQUIRE, "a bundle"),
+):
+    routes.declare(
+        "POST",
+        _path + "/clearBacklog",
+        clear,
+        f"Acknowledge every backlog of {_what}",
+        access=Access.CONSUME_ALL_403,
+        mode=_mode,
+        name=f"clear_{_of}",
+    )
+    routes.declare(
+        "POST",
+        _path + "/clearBacklog/{subscription}",
+        clear,
+        f"Acknowledge the backlogs of one subscription name in {_what}",
+        mode=_mode,
+        name=f"clear_{_of}_subscription",
+    )
+    routes.declare(
+        "POST",
+        _path + "/unsubscribe/{subscription}",
+        unsubscribe,
+        f"Delete a subscription from every topic of {_what}",
+        mode=_mode,
+        name=f"unsubscribe_{_of}",
+    )

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from magnetar.broker.errors import AlreadyExistsError, NamespaceNotFoundError, TenantNotFoundError
-from magnetar.broker.http.dependencies import (
-    Authoritative,
-    Namespace,
-    Service,
-    Tenant,
-    body_doc,
-    flag,
-)
+from magnetar.broker.http.dependencies import Namespace, Service, Tenant, body_doc, flag
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.policies.policy_access import JsonBody, namespace_policies, require_local
-from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.policies.policy_access import JsonBody, NamespacePolicies, require_local
+from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routes.bundles import bundle_errors
 from magnetar.broker.http.routes.namespace_content import check_clusters
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
 from magnetar.broker.http.topics.namespace_topics import (
     delete_namespace_with_topics,
@@ -37,7 +31,9 @@ from magnetar.broker.service.broker_service import BrokerService
 from magnetar.bundles.errors import InvalidBundleError
 from magnetar.bundles.hash_ranges import BUNDLES_MAX, NamespaceBundles
 
-router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
+routes = Routes(
+    "/admin/v2/namespaces", tag="namespaces", access=Access.ADMIN_401, mode=RoutingMode.LOCAL
+)
 
 _EXAMPLE = {"replication_clusters": ["standalone"], "bundles": {"numBundles": 4}}
 _DOC = body_doc(
@@ -65,13 +61,11 @@ _DOC = body_doc(
 _MODES = {"PERSISTENT": "persistent", "NON_PERSISTENT": "non-persistent", "ALL": "all"}
 
 
-@router.get(
+@routes.get(
     "/{tenant}",
-    summary="Namespaces of a tenant",
-    responses={
-        200: {"content": {"application/json": {"example": ["public/default"]}}},
-        404: {"description": "No such tenant"},
-    },
+    "Namespaces of a tenant",
+    example=["public/default"],
+    statuses={404: "No such tenant"},
 )
 async def list_namespaces(service: Service, tenant: Tenant) -> Response:
     if await service.resources.tenant(tenant) is None:
@@ -79,16 +73,14 @@ async def list_namespaces(service: Service, tenant: Tenant) -> Response:
     return JsonResponse(await service.resources.namespaces(tenant))
 
 
-@router.get(
+@routes.get(
     "/{tenant}/{namespace}",
-    summary="All policies of a namespace",
-    responses={
-        200: {"content": {"application/json": {"example": _EXAMPLE}}},
-        404: {"description": "No such namespace"},
-    },
+    "All policies of a namespace",
+    access=Access.ADMIN_403,
+    example=_EXAMPLE,
+    statuses={404: "No such namespace"},
 )
-async def get_policies(service: Service, namespace: Namespace) -> Response:
-    policies = await namespace_policies(service, namespace)
+async def get_policies(policies: NamespacePolicies) -> Response:
     defaults = {
         "allowed_clusters": [],
         "is_allow_auto_update_schema": policies.schema_auto_update,
@@ -97,20 +89,19 @@ async def get_policies(service: Service, namespace: Namespace) -> Response:
     return JsonResponse({key: value for key, value in answer.items() if value is not None})
 
 
-@router.put(
+@routes.put(
     "/{tenant}/{namespace}",
-    status_code=204,
-    summary="Create a namespace",
-    openapi_extra=_DOC,
-    responses={
-        400: {"description": "A policy's value is none"},
-        403: {"description": "A cluster that isn't one of the tenant's"},
-        404: {"description": "No such tenant"},
-        409: {"description": "It exists"},
-        412: {"description": "A policy out of range, or of a feature that this version lacks"},
+    "Create a namespace",
+    statuses={
+        400: "A policy's value is none",
+        403: "A cluster that isn't one of the tenant's",
+        404: "No such tenant",
+        409: "It exists",
+        412: "A policy out of range, or of a feature that this version lacks",
     },
+    body=_DOC,
 )
-async def create_namespace(service: Service, namespace: Namespace, body: JsonBody) -> Response:
+async def create_namespace(service: Service, namespace: Namespace, body: JsonBody) -> None:
     if body is not None and not isinstance(body, dict):
         raise ApiError(400, "Policies must be a JSON object")
     tenant = namespace.partition("/")[0]
@@ -134,7 +125,6 @@ async def create_namespace(service: Service, namespace: Namespace, body: JsonBod
         raise ApiError(409, "Namespace already exists") from error
     except TenantNotFoundError as error:
         raise ApiError(404, "Tenant does not exist") from error
-    return no_content()
 
 
 def _bundles(service: BrokerService, namespace: str, bundles: Any, policies: dict[str, Any]) -> int:
@@ -163,21 +153,22 @@ def _bundles(service: BrokerService, namespace: str, bundles: Any, policies: dic
     return count or service.config.default_number_of_namespace_bundles
 
 
-@router.delete("/{tenant}/{namespace}", status_code=204, summary="Delete a namespace")
+@routes.delete(
+    "/{tenant}/{namespace}", "Delete a namespace", mode=RoutingMode.SCATTER, authoritative=True
+)
 async def delete_namespace(
     service: Service,
     namespace: Namespace,
     spread: Spread,
     force: Annotated[str | None, Query(description="Also its topics")] = None,
-    authoritative: Authoritative = None,
-) -> Response:
+) -> None:
     if await service.resources.policies(namespace) is None:
         raise ApiError(404, f"Namespace {namespace} does not exist.")
     if flag(force):
         if not service.config.force_delete_namespace_allowed:
             raise ApiError(405, "Broker doesn't allow forced deletion of namespaces")
         await delete_namespace_with_topics(service, spread, namespace)
-        return no_content()
+        return
     topics = await topics_everywhere(service, spread, namespace, "all")
     users = user_topics(topics)
     partitioned = [
@@ -191,26 +182,25 @@ async def delete_namespace(
         await forget_namespace(service, spread, namespace)
     except NamespaceNotFoundError as error:
         raise ApiError(404, f"Namespace {namespace} does not exist.") from error
-    return no_content()
 
 
-@router.get(
+@routes.get(
     "/{tenant}/{namespace}/topics",
-    summary="Topics of a namespace, each partition on its own",
-    responses={
-        200: {"content": {"application/json": {"example": ["persistent://public/default/a"]}}}
-    },
+    "Topics of a namespace, each partition on its own",
+    access=Access.LOOKUP_403,
+    mode=RoutingMode.SCATTER,
+    example=["persistent://public/default/a"],
 )
 async def list_topics(
     service: Service,
     namespace: Namespace,
     spread: Spread,
+    policies: NamespacePolicies,
     mode: Annotated[str | None, Query(description="PERSISTENT, NON_PERSISTENT or ALL")] = None,
     includeSystemTopic: Annotated[
         str | None, Query(description="`true`: system topics too")
     ] = None,
 ) -> Response:
-    await namespace_policies(service, namespace)
     kind = _MODES.get(mode or "PERSISTENT")
     if kind is None:
         raise ApiError(404, f"mode {mode!r:.50} is none of PERSISTENT, NON_PERSISTENT, ALL")
@@ -220,32 +210,27 @@ async def list_topics(
     return JsonResponse(names)
 
 
-@router.get(
+@routes.get(
     "/{tenant}/{namespace}/bundles",
-    summary="Bundles of a namespace",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {
-                        "boundaries": ["0x00000000", "0x80000000", "0xffffffff"],
-                        "numBundles": 2,
-                    }
-                }
-            }
-        }
-    },
+    "Bundles of a namespace",
+    access=Access.LOOKUP_403,
+    example={"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2},
 )
-async def get_bundles(service: Service, namespace: Namespace) -> Response:
-    await namespace_policies(service, namespace)
+async def get_bundles(
+    service: Service, namespace: Namespace, policies: NamespacePolicies
+) -> Response:
     with bundle_errors():
         bundles = await service.bundles.bundles(namespace)
     return JsonResponse({"boundaries": bundles.boundary_texts(), "numBundles": len(bundles)})
 
 
-@router.put("/{tenant}/{namespace}/unload", status_code=204, summary="Unload all its topics")
-async def unload(service: Service, namespace: Namespace, spread: Spread) -> Response:
+@routes.put(
+    "/{tenant}/{namespace}/unload",
+    "Unload all its topics",
+    access=Access.SUPERUSER,
+    mode=RoutingMode.SCATTER,
+)
+async def unload(service: Service, namespace: Namespace, spread: Spread) -> None:
     if not await service.resources.namespace_exists(namespace):
         raise ApiError(404, "Namespace not found")
     await release_everywhere(service, spread, namespace)
-    return no_content()

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 
-from magnetar.broker.http.dependencies import (
-    Authoritative,
-    Topic,
-    body_doc,
-    off_loop,
-    parse_json,
-    read_body,
-)
+from magnetar.broker.http.dependencies import Topic, body_doc, off_loop, parse_json, read_body
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.messages import OutgoingMessage
 from magnetar.broker.http.messaging.rest_produce import MESSAGES_MAX, RestPublishers, parse_messages
 from magnetar.broker.http.messaging.value_schemas import STRING
 from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.protocol.topic_name import TopicName
 
-router = APIRouter(tags=["messages"])
+routes = Routes(tag="messages", access=Access.PRODUCE_401, mode=RoutingMode.OWNER_IF_LOADED)
 
 _MESSAGE: dict[str, Any] = {
     "type": "object",
@@ -78,18 +72,18 @@ _ANSWER = {
     ],
     "schemaVersion": 0,
 }
-_RESPONSES: dict[int | str, dict[str, Any]] = {
+_RESPONSES: Statuses = {
     200: {
         "description": "One result per message; look into each `errorCode`"
         " (0 stored, 1 worth a retry, 2 failed)",
         "content": {"application/json": {"example": _ANSWER}},
     },
-    404: {"description": "No such topic, and it may not be created; or no such schema version"},
-    409: {"description": "The schema isn't compatible with the topic's"},
-    412: {"description": "Bad topic name, or a producer name that is too long"},
-    413: {"description": f"More than {MESSAGES_MAX} messages, or far more values than those have"},
-    422: {"description": "Not a definition of its schema type"},
-    501: {"description": "Values of this schema type have no text form"},
+    404: "No such topic, and it may not be created; or no such schema version",
+    409: "The schema isn't compatible with the topic's",
+    412: "Bad topic name, or a producer name that is too long",
+    413: f"More than {MESSAGES_MAX} messages, or far more values than those have",
+    422: "Not a definition of its schema type",
+    501: "Values of this schema type have no text form",
 }
 # Accepted and of no effect, so it is described by hand: FastAPI needs 6 µs to read it.
 _AUTHORITATIVE = {
@@ -101,27 +95,30 @@ _AUTHORITATIVE = {
 _SCHEMA_FIELDS = {"schemaVersion", "keySchema", "valueSchema"}
 
 
-@router.post(
+@routes.post(
     "/topics/{domain}/{tenant}/{namespace}/{topic}",
-    summary="Publish messages",
-    openapi_extra={"parameters": [_AUTHORITATIVE], **body_doc(_BODY, _EXAMPLE, required=True)},
-    responses=_RESPONSES,
+    "Publish messages",
+    status=200,
+    statuses=_RESPONSES,
+    body=body_doc(_BODY, _EXAMPLE, required=True),
+    parameters=[_AUTHORITATIVE],
 )
 async def produce(request: Request, topic: Topic) -> Response:
     return await _produce(request, topic)
 
 
-@router.post(
+@routes.post(
     "/topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}",
-    summary="Publish messages to one partition",
-    openapi_extra=body_doc(_BODY, _EXAMPLE, required=True),
-    responses=_RESPONSES,
+    "Publish messages to one partition",
+    status=200,
+    authoritative=True,
+    statuses=_RESPONSES,
+    body=body_doc(_BODY, _EXAMPLE, required=True),
 )
 async def produce_to_partition(
     request: Request,
     topic: Topic,
     partition: Annotated[int, Path(description="Number of the partition, from 0", examples=[0])],
-    authoritative: Authoritative = None,
 ) -> Response:
     if topic.is_partition:
         raise ApiError(400, "The topic name must be without a partition here")

@@ -1,23 +1,31 @@
-"""What a bundle is expected to need, until its load is known."""
+"""What a bundle is expected to need, until its load is known; resource groups.
+
+Groups are refused, as nothing would enforce their limits.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import Depends, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from magnetar.broker.cluster.cluster_documents import DEFAULT_QUOTA
-from magnetar.broker.http.dependencies import Namespace, Service, body_doc, json_body
+from magnetar.broker.http.dependencies import Body, Bundle, Namespace, Service
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.middleware.raw_path import form_decode
-from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routes.bundles import bundle_errors
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 
 if TYPE_CHECKING:
-    from magnetar.broker.service.broker_service import BrokerService
+    pass
 
-router = APIRouter(prefix="/admin/v2/resource-quotas", tags=["resource quotas"])
+routes = Routes(
+    "/admin/v2",
+    tag="resource quotas",
+    access=Access.SUPERUSER,
+    mode=RoutingMode.LOCAL,
+)
 
 
 class ResourceQuota(BaseModel):
@@ -33,76 +41,83 @@ class ResourceQuota(BaseModel):
     dynamic: bool = True
 
 
-_DOC = body_doc(ResourceQuota, DEFAULT_QUOTA, required=True)
-Body = Annotated[ResourceQuota | None, Depends(json_body(ResourceQuota))]
-_ONE: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/json": {"example": DEFAULT_QUOTA}}},
-}
-_BUNDLE: dict[int | str, dict[str, Any]] = {412: {"description": "No such bundle"}}
-_BODY: dict[int | str, dict[str, Any]] = {400: {"description": "No quota, or a negative one"}}
+Quota = Annotated[
+    ResourceQuota, Body(ResourceQuota, DEFAULT_QUOTA, missing="ResourceQuota is required")
+]
+_BUNDLE: Statuses = {412: "No such bundle"}
+_BODY: Statuses = {400: "No quota, or a negative one"}
 
 
-async def _bundle(
-    service: Service,
-    namespace: Namespace,
-    bundle: Annotated[
-        str, Path(description="Hash range of the bundle", examples=["0x00000000_0x40000000"])
-    ],
-) -> str:
+async def _bundle(service: Service, namespace: Namespace, bundle: Bundle) -> str:
     with bundle_errors():
-        found = (await service.bundles.bundles(namespace)).find(form_decode(bundle))
+        found = (await service.bundles.bundles(namespace)).find(bundle)
     return f"{namespace}/{found}"
 
 
-Bundle = Annotated[str, Depends(_bundle)]
+FullBundle = Annotated[str, Depends(_bundle)]
 
 
-@router.get("", summary="The default quota", responses=_ONE)
+@routes.get("/resource-quotas", "The default quota", example=DEFAULT_QUOTA)
 async def get_default(service: Service) -> Response:
     return JsonResponse(await service.cluster_documents.quota(None))
 
 
-@router.post(
-    "", status_code=204, summary="Set the default quota", openapi_extra=_DOC, responses=_BODY
-)
-async def set_default(service: Service, quota: Body) -> Response:
-    return await _put(service, None, quota)
+@routes.post("/resource-quotas", "Set the default quota", statuses=_BODY)
+async def set_default(service: Service, quota: Quota) -> None:
+    await service.cluster_documents.put_quota(None, quota.model_dump())
 
 
-@router.get(
-    "/{tenant}/{namespace}/{bundle}",
-    summary="Quota of a bundle; the default one while none is set",
-    responses={**_ONE, **_BUNDLE},
+@routes.get(
+    "/resource-quotas/{tenant}/{namespace}/{bundle}",
+    "Quota of a bundle; the default one while none is set",
+    example=DEFAULT_QUOTA,
+    statuses=_BUNDLE,
 )
-async def get_quota(service: Service, bundle: Bundle) -> Response:
+async def get_quota(service: Service, bundle: FullBundle) -> Response:
     return JsonResponse(await service.cluster_documents.quota(bundle))
 
 
-@router.post(
-    "/{tenant}/{namespace}/{bundle}",
-    status_code=204,
-    summary="Set the quota of a bundle",
-    openapi_extra=_DOC,
-    responses={**_BUNDLE, **_BODY},
+@routes.post(
+    "/resource-quotas/{tenant}/{namespace}/{bundle}",
+    "Set the quota of a bundle",
+    statuses={**_BUNDLE, **_BODY},
 )
-async def set_quota(service: Service, bundle: Bundle, quota: Body) -> Response:
-    return await _put(service, bundle, quota)
-
-
-async def _put(service: BrokerService, bundle: str | None, quota: ResourceQuota | None) -> Response:
-    if quota is None:
-        raise ApiError(400, "ResourceQuota is required")
+async def set_quota(service: Service, bundle: FullBundle, quota: Quota) -> None:
     await service.cluster_documents.put_quota(bundle, quota.model_dump())
-    return no_content()
 
 
-@router.delete(
-    "/{tenant}/{namespace}/{bundle}",
-    status_code=204,
-    summary="Back to the default quota",
-    responses={404: {"description": "None is set"}, **_BUNDLE},
+@routes.delete(
+    "/resource-quotas/{tenant}/{namespace}/{bundle}",
+    "Back to the default quota",
+    statuses={404: "None is set", **_BUNDLE},
 )
-async def delete_quota(service: Service, bundle: Bundle) -> Response:
+async def delete_quota(service: Service, bundle: FullBundle) -> None:
     if not await service.cluster_documents.delete_quota(bundle):
         raise ApiError(404, f"No resource quota is set for {bundle}")
-    return no_content()
+
+
+# --- resource groups
+
+Group = Annotated[str, Path(description="Resource group", examples=["analytics"])]
+
+
+@routes.get("/resourcegroups", "Names of the resource groups: none", example=[])
+async def list_groups(service: Service) -> Response:
+    return JsonResponse([])
+
+
+@routes.get("/resourcegroups/{group}", "One resource group", status=204, statuses={404: "Always"})
+async def get_group(service: Service, group: Group) -> Response:
+    raise ApiError(404, "ResourceGroup does not exist")
+
+
+@routes.put(
+    "/resourcegroups/{group}", "Create a resource group: not supported", statuses={501: "Always"}
+)
+async def put_group(service: Service, group: Group) -> Response:
+    raise ApiError(501, "Resource groups are not supported: their limits would not be enforced")
+
+
+@routes.delete("/resourcegroups/{group}", "Delete a resource group", statuses={404: "Always"})
+async def delete_group(service: Service, group: Group) -> Response:
+    raise ApiError(404, "ResourceGroup does not exist")

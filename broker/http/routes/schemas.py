@@ -5,26 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import Depends, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from magnetar.broker.errors import IncompatibleSchemaError, InvalidSchemaError
-from magnetar.broker.http.dependencies import (
-    Authoritative,
-    Service,
-    body_doc,
-    flag,
-    json_body,
-    make_topic_name,
-)
+from magnetar.broker.http.dependencies import Body, Service, flag, make_topic_name
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.schema.definition import (
-    DEFINITION_BYTES_MAX,
-    SCHEMA_TYPES,
-    SchemaDefinition,
-)
+from magnetar.broker.schema.definition import DEFINITION_BYTES_MAX, SCHEMA_TYPES, SchemaDefinition
 from magnetar.broker.schema.key_value import join_texts, texts_of
 from magnetar.broker.schema.schema_checks import rules_of
 
@@ -33,7 +23,13 @@ if TYPE_CHECKING:
     from magnetar.broker.schema.registry import SchemaRules
     from magnetar.broker.service.broker_service import BrokerService
 
-router = APIRouter(prefix="/admin/v2/schemas/{tenant}/{namespace}/{topic}", tags=["schemas"])
+routes = Routes(
+    "/admin/v2/schemas/{tenant}/{namespace}/{topic}",
+    tag="schemas",
+    access=Access.LOOKUP_401,
+    mode=RoutingMode.LOCAL,
+    authoritative=True,
+)
 
 
 class PostSchemaPayload(BaseModel):
@@ -60,15 +56,10 @@ _STORED = {
     "data": _PAYLOAD["schema"],
     "properties": {},
 }
-_DOC = body_doc(PostSchemaPayload, _PAYLOAD, required=True)
-_REFUSED: dict[int | str, dict[str, Any]] = {
-    409: {"description": "Not compatible with the namespace's strategy"},
-    422: {"description": "Not a definition of its type"},
+_REFUSED: Statuses = {
+    409: "Not compatible with the namespace's strategy",
+    422: "Not a definition of its type",
 }
-
-
-def _example(example: Any) -> dict[str, Any]:
-    return {"content": {"application/json": {"example": example}}}
 
 
 async def _topic(
@@ -80,15 +71,15 @@ async def _topic(
 
 
 async def _definition(
-    payload: Annotated[PostSchemaPayload | None, Depends(json_body(PostSchemaPayload))],
+    payload: Annotated[
+        PostSchemaPayload, Body(PostSchemaPayload, _PAYLOAD, missing="Request body is missing")
+    ],
 ) -> SchemaDefinition:
     """The body's schema.
 
     Raises:
         ApiError: 400 no body; InvalidSchemaError: of no type that can be stored, or too large.
     """
-    if payload is None:
-        raise ApiError(400, "Request body is missing")
     if payload.type not in SCHEMA_TYPES:
         raise InvalidSchemaError(f"Schemas of type {payload.type!r} can't be stored")
     try:
@@ -136,37 +127,30 @@ def _found(stored: StoredSchema | None) -> Response:
     return JsonResponse(_document(stored))
 
 
-_GET_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: _example(_STORED),
-    404: {"description": "No such version, or the schema is deleted"},
-}
+_ABSENT: Statuses = {404: "No such version, or the schema is deleted"}
 
 
-@router.get("/schema", summary="The newest version", responses=_GET_RESPONSES)
-async def get_schema(
-    service: Service, topic: SchemaTopic, authoritative: Authoritative = None
-) -> Response:
+@routes.get("/schema", "The newest version", example=_STORED, statuses=_ABSENT)
+async def get_schema(service: Service, topic: SchemaTopic) -> Response:
     return _found(await service.schemas.latest(topic))
 
 
-@router.get("/schema/{version}", summary="One version", responses=_GET_RESPONSES)
+@routes.get("/schema/{version}", "One version", example=_STORED, statuses=_ABSENT)
 async def get_version(
     service: Service,
     topic: SchemaTopic,
     version: Annotated[int, Path(description="From 0", examples=[0])],
-    authoritative: Authoritative = None,
 ) -> Response:
     return _found(await service.schemas.get(topic, version))
 
 
-@router.get(
+@routes.get(
     "/schemas",
-    summary="All versions, oldest first",
-    responses={200: _example({"getSchemaResponses": [_STORED]}), 404: _GET_RESPONSES[404]},
+    "All versions, oldest first",
+    example={"getSchemaResponses": [_STORED]},
+    statuses=_ABSENT,
 )
-async def get_all(
-    service: Service, topic: SchemaTopic, authoritative: Authoritative = None
-) -> Response:
+async def get_all(service: Service, topic: SchemaTopic) -> Response:
     live = (await service.schemas.history(topic)).live
     if not live:
         raise ApiError(404, "Schema not found")
@@ -182,14 +166,13 @@ _METADATA = {
 }
 
 
-@router.get(
+@routes.get(
     "/metadata",
-    summary="Where the versions are stored: ids of -1, they are not in ledgers",
-    responses={200: _example(_METADATA), 404: _GET_RESPONSES[404]},
+    "Where the versions are stored: ids of -1, they are not in ledgers",
+    example=_METADATA,
+    statuses=_ABSENT,
 )
-async def get_metadata(
-    service: Service, topic: SchemaTopic, authoritative: Authoritative = None
-) -> Response:
+async def get_metadata(service: Service, topic: SchemaTopic) -> Response:
     live = (await service.schemas.history(topic)).live
     if not live:
         raise ApiError(404, "Schema not found")
@@ -197,19 +180,15 @@ async def get_metadata(
     return JsonResponse({"info": index[-1], "index": index})
 
 
-@router.post(
+@routes.post(
     "/schema",
-    status_code=202,
-    summary="Add a version, if it is compatible",
-    responses={202: _example({"version": 1}), **_REFUSED},
-    openapi_extra=_DOC,
+    "Add a version, if it is compatible",
+    status=202,
+    access=Access.PRODUCE_401,
+    example={"version": 1},
+    statuses=_REFUSED,
 )
-async def post_schema(
-    service: Service,
-    topic: SchemaTopic,
-    definition: Definition,
-    authoritative: Authoritative = None,
-) -> Response:
+async def post_schema(service: Service, topic: SchemaTopic, definition: Definition) -> Response:
     rules = await _rules(service, topic)
     # An administrator may add versions where clients may not (isAllowAutoUpdateSchema).
     rules = type(rules)(rules.strategy)
@@ -217,10 +196,11 @@ async def post_schema(
     return JsonResponse({"version": version}, 202)
 
 
-@router.delete(
+@routes.delete(
     "/schema",
-    summary="Delete the schema; versions count on",
-    responses={200: _example({"version": 2})},
+    "Delete the schema; versions count on",
+    access=Access.ADMIN_401,
+    example={"version": 2},
 )
 async def delete_schema(
     service: Service,
@@ -228,7 +208,6 @@ async def delete_schema(
     force: Annotated[
         str | None, Query(description="`true`: forget the history, versions begin at 0 again")
     ] = None,
-    authoritative: Authoritative = None,
 ) -> Response:
     await _rules(service, topic)
     if flag(force):
@@ -237,48 +216,37 @@ async def delete_schema(
     return JsonResponse({"version": await service.schemas.delete(topic)})
 
 
-@router.post(
+@routes.post(
     "/compatibility",
-    status_code=202,
-    summary="Whether a schema might become the next version",
-    responses={
-        202: _example({"compatibility": True, "schemaCompatibilityStrategy": "FULL"}),
-        422: _REFUSED[422],
-    },
-    openapi_extra=_DOC,
+    "Whether a schema might become the next version",
+    status=202,
+    access=Access.ADMIN_401,
+    example={"compatibility": True, "schemaCompatibilityStrategy": "FULL"},
+    statuses={422: _REFUSED[422]},
 )
 async def check_compatibility(
-    service: Service,
-    topic: SchemaTopic,
-    definition: Definition,
-    authoritative: Authoritative = None,
+    service: Service, topic: SchemaTopic, definition: Definition
 ) -> Response:
     strategy = (await _rules(service, topic)).strategy
+    compatible = True
     try:
         await service.schemas.check(topic, definition, strategy)
     except InvalidSchemaError:
         raise
     except IncompatibleSchemaError:
         compatible = False
-    else:
-        compatible = True
     return JsonResponse(
         {"compatibility": compatible, "schemaCompatibilityStrategy": strategy.value}, 202
     )
 
 
-@router.post(
+@routes.post(
     "/version",
-    status_code=202,
-    summary="The version of a schema, -1 when it has none",
-    responses={202: _example({"version": 0}), 422: _REFUSED[422]},
-    openapi_extra=_DOC,
+    "The version of a schema, -1 when it has none",
+    status=202,
+    example={"version": 0},
+    statuses={422: _REFUSED[422]},
 )
-async def find_version(
-    service: Service,
-    topic: SchemaTopic,
-    definition: Definition,
-    authoritative: Authoritative = None,
-) -> Response:
+async def find_version(service: Service, topic: SchemaTopic, definition: Definition) -> Response:
     version = await service.schemas.find(topic, definition)
     return JsonResponse({"version": -1 if version is None else version}, 202)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 
-from magnetar.broker.http.dependencies import Authoritative, Service, SubscriptionName, Topic
+from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.messages import UndecodableEntryError, decode_whole_entry
 from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.topics.topic_access import TOPIC, message_id, persistent
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import parse_header
@@ -24,19 +25,19 @@ from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 
-router = APIRouter(tags=["persistent topics"])
+routes = Routes(TOPIC, tag="persistent topics", access=Access.CONSUME_401, mode=RoutingMode.TOPIC)
 
 _Id = Annotated[int, Path(ge=0, lt=2**63)]
 _EXPANSION_MAX = 4
 """Uncompressed bytes of a shown message, in multiples of the largest message."""
 _STEPS_AT_ONCE = 500
-_MESSAGE: dict[int | str, dict[str, Any]] = {
+_MESSAGE: Statuses = {
     200: {
         "description": "Payload after decompression; a batch stays framed, see "
         "`X-Pulsar-num-batch-message`. Metadata is in `X-Pulsar-*` headers.",
         "content": {"application/octet-stream": {"example": "the payload's bytes"}},
     },
-    404: {"description": "No such topic or message"},
+    404: "No such topic or message",
 }
 _ID_EXAMPLE = {"ledgerId": 12, "entryId": 4, "partitionIndex": -1}
 _TEXT_FIELDS = (
@@ -97,18 +98,10 @@ async def _entry(ledger: ManagedLedger, position: Position, missing: str) -> Ent
     return batch
 
 
-@router.get(
-    TOPIC + "/ledger/{ledger_id}/entry/{entry_id}",
-    summary="The message, or batch, with that id",
-    responses=_MESSAGE,
+@routes.get(
+    "/ledger/{ledger_id}/entry/{entry_id}", "The message, or batch, with that id", statuses=_MESSAGE
 )
-async def message_by_id(
-    service: Service,
-    topic: Topic,
-    ledger_id: _Id,
-    entry_id: _Id,
-    authoritative: Authoritative = None,
-) -> Response:
+async def message_by_id(service: Service, topic: Topic, ledger_id: _Id, entry_id: _Id) -> Response:
     found = await persistent(
         service, topic, "GetMessageById", "GetMessageById is not allowed on partitioned-topic"
     )
@@ -117,19 +110,15 @@ async def message_by_id(
     )
 
 
-@router.get(
-    TOPIC + "/subscription/{subscription}/position/{nth}",
-    summary="The nth unacknowledged message of a subscription, from 1",
+@routes.get(
+    "/subscription/{subscription}/position/{nth}",
+    "The nth unacknowledged message of a subscription, from 1",
+    statuses=_MESSAGE,
     description="A subscription that doesn't exist is not created, as Pulsar would: the answer is "
     "what it would get if it began at the first message.",
-    responses=_MESSAGE,
 )
 async def peek(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    nth: int,
-    authoritative: Authoritative = None,
+    service: Service, topic: Topic, subscription: SubscriptionName, nth: int
 ) -> Response:
     found = await persistent(service, topic, "Peek messages")
     if nth < 1:
@@ -158,17 +147,13 @@ async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Posit
     return position
 
 
-@router.get(
-    TOPIC + "/messageid/{timestamp}",
-    summary="Id of the first message published at that time (ms) or later, or else of the next one",
-    responses={
-        200: {"content": {"application/json": {"example": _ID_EXAMPLE}}},
-        404: {"description": "No such topic"},
-    },
+@routes.get(
+    "/messageid/{timestamp}",
+    "Id of the first message published at that time (ms) or later, or else of the next one",
+    example=_ID_EXAMPLE,
+    statuses={404: "No such topic"},
 )
-async def id_by_time(
-    service: Service, topic: Topic, timestamp: int, authoritative: Authoritative = None
-) -> Response:
+async def id_by_time(service: Service, topic: Topic, timestamp: int) -> Response:
     found = await persistent(
         service,
         topic,
@@ -186,17 +171,13 @@ async def id_by_time(
     return JsonResponse(message_id(first, topic))
 
 
-@router.get(
-    TOPIC + "/examinemessage",
-    summary="The nth message from either end of the log",
-    responses={**_MESSAGE, 412: {"description": "Nothing is stored, or not a position"}},
+@routes.get(
+    "/examinemessage",
+    "The nth message from either end of the log",
+    statuses={**_MESSAGE, 412: "Nothing is stored, or not a position"},
 )
 async def examine(
-    service: Service,
-    topic: Topic,
-    initialPosition: str = "latest",
-    messagePosition: int = 1,
-    authoritative: Authoritative = None,
+    service: Service, topic: Topic, initialPosition: str = "latest", messagePosition: int = 1
 ) -> Response:
     found = await persistent(
         service,

@@ -4,47 +4,37 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import Path, Response
 
-from magnetar.broker.http.dependencies import (
-    Authoritative,
-    Service,
-    SubscriptionName,
-    Topic,
-    body_doc,
-    json_body,
-)
+from magnetar.broker.http.dependencies import Body, Service, Topic
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.topics.named_subscription import OneSubscription
 from magnetar.broker.http.topics.topic_access import (
-    ID_DOC,
     NOT_FOUND,
     OF_PARTITIONED,
-    PROPERTIES_DOC,
     SUBSCRIPTION,
     TOPIC,
-    MessageIdBody,
+    IdBody,
+    PropertiesBody,
     check_properties,
     each,
-    find_subscription,
     loaded,
-    no_subscription,
-    persistent,
 )
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription import subscription_admin as subscription_admin
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.subscription_base import Subscription
 from magnetar.managed_ledger.position import format_position
 
-router = APIRouter(tags=["subscriptions"])
+routes = Routes(
+    tag="subscriptions", access=Access.CONSUME_401, mode=RoutingMode.TOPIC, statuses=NOT_FOUND
+)
 
 _Seconds = Annotated[int, Path(ge=0, lt=2**31, description="Age in seconds", examples=[3600])]
-_IdBody = Annotated[MessageIdBody | None, Depends(json_body(MessageIdBody))]
-_NOTHING: dict[int | str, dict[str, Any]] = {
-    **OF_PARTITIONED,
-    409: {"description": "Nothing to expire"},
-}
+_NOTHING: Statuses = {**OF_PARTITIONED, 409: "Nothing to expire"}
 
 
 def _not_issued(subscription: PersistentSubscription) -> ApiError:
@@ -58,31 +48,17 @@ def _not_issued(subscription: PersistentSubscription) -> ApiError:
     )
 
 
-@router.post(
+@routes.post(
     SUBSCRIPTION + "/expireMessages/{seconds}",
-    status_code=204,
-    summary="Acknowledge messages older than that",
-    responses=_NOTHING,
+    "Acknowledge messages older than that",
+    statuses=_NOTHING,
 )
-async def expire_by_time(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    seconds: _Seconds,
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
-    if not topic.is_persistent:
-        raise ApiError(405, "Expire messages on a non-persistent topic is not allowed")
-
-    async def one(name: TopicName) -> None:
-        await _expire([find_subscription(await loaded(service, name), subscription)], seconds)
-
-    (await spread.parts(topic, one)).found(no_subscription(subscription, topic))
-    return no_content()
+async def expire_by_time(of: OneSubscription, seconds: _Seconds) -> None:
+    of.require_persistent("Expire messages on a non-persistent topic is not allowed")
+    await of.found_parts(lambda one: _expire([one], seconds))
 
 
-async def _expire(found: list[Any], seconds: int) -> None:
+async def _expire(found: list[Subscription], seconds: int) -> None:
     """Expire on every one of them, then complain of the first that had nothing to do."""
     stored = [each for each in found if isinstance(each, PersistentSubscription)]
     issued = await each(stored, lambda one: subscription_admin.expire_older(one, seconds))
@@ -91,63 +67,45 @@ async def _expire(found: list[Any], seconds: int) -> None:
             raise _not_issued(one)
 
 
-@router.post(
+@routes.post(
     SUBSCRIPTION + "/expireMessages",
-    status_code=204,
-    summary="Acknowledge messages up to and including a message id",
-    openapi_extra=ID_DOC,
-    responses={
-        400: {"description": "No message id in the body"},
-        412: {"description": "The message id is another partition's"},
+    "Acknowledge messages up to and including a message id",
+    statuses={
+        400: "No message id in the body",
+        412: "The message id is another partition's",
         **_NOTHING,
     },
 )
-async def expire_by_id(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    body: _IdBody,
-    authoritative: Authoritative = None,
-) -> Response:
-    found = await persistent(
-        service,
-        topic,
-        "Expire messages",
-        "Expire message at position is not supported for partitioned-topic",
+async def expire_by_id(of: OneSubscription, body: IdBody) -> None:
+    one = await of.stored(
+        "Expire messages", "Expire message at position is not supported for partitioned-topic"
     )
-    one = find_subscription(found, subscription)
     if body is None:
         raise ApiError(400, "A message id is expected in the body")
-    if body.partitionIndex != topic.partition_index:
+    if body.partitionIndex != of.topic.partition_index:
         raise ApiError(
             412,
             "Invalid parameter for expire message by position, partition index of passed in "
             "message position doesn't match partition index for the topic",
         )
-    assert isinstance(one, PersistentSubscription)
     if not await subscription_admin.expire_upto(one, body.position):
         raise ApiError(
             409,
-            f"Expire message by position not issued on topic {topic} for subscription "
-            f"{subscription} due to ongoing message expiration not finished or invalid message "
+            f"Expire message by position not issued on topic {of.topic} for subscription "
+            f"{of.name} due to ongoing message expiration not finished or invalid message "
             "position provided.",
         )
-    return no_content()
 
 
-@router.post(
+@routes.post(
     TOPIC + "/all_subscription/expireMessages/{seconds}",
-    status_code=204,
-    summary="Acknowledge messages older than that for every subscription",
-    responses=_NOTHING,
+    "Acknowledge messages older than that for every subscription",
+    access=Access.CONSUME_ALL_401,
+    statuses=_NOTHING,
 )
 async def expire_everywhere(
-    service: Service,
-    topic: Topic,
-    seconds: _Seconds,
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
+    service: Service, topic: Topic, seconds: _Seconds, spread: Spread
+) -> None:
     if not topic.is_persistent:
         raise ApiError(
             405, "Expire messages for all subscriptions on a non-persistent topic is not allowed"
@@ -157,104 +115,61 @@ async def expire_everywhere(
         await _expire(list((await loaded(service, name)).subscriptions.values()), seconds)
 
     (await spread.parts(topic, one)).without(404).check()
-    return no_content()
 
 
-@router.get(
+@routes.get(
     SUBSCRIPTION + "/properties",
-    summary="Properties of a subscription, of all partitions together",
-    responses={
-        200: {"content": {"application/json": {"example": {"team": "billing"}}}},
-        **NOT_FOUND,
-    },
+    "Properties of a subscription, of all partitions together",
+    example={"team": "billing"},
 )
-async def get_properties(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
-    async def one(name: TopicName) -> dict[str, str]:
-        return find_subscription(await loaded(service, name), subscription).properties
+async def get_properties(of: OneSubscription) -> Response:
+    async def read(one: Subscription) -> dict[str, str]:
+        return one.properties
 
-    answers = (await spread.parts(topic, one)).found(no_subscription(subscription, topic))
-    together: dict[str, str] = {}
-    for properties in answers.values:
-        together |= properties
-    return JsonResponse(together)
+    answers = await of.found_parts(read)
+    return JsonResponse({name: text for part in answers for name, text in part.items()})
 
 
-@router.put(
+@routes.put(
     SUBSCRIPTION + "/properties",
-    status_code=204,
-    summary="Replace the properties of a subscription",
-    openapi_extra=PROPERTIES_DOC,
-    responses={**NOT_FOUND, 412: {"description": "Too large"}},
+    "Replace the properties of a subscription",
+    statuses={412: "Too large"},
 )
-async def put_properties(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    body: Annotated[dict[str, str] | None, Depends(json_body(dict[str, str]))],
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
+async def put_properties(of: OneSubscription, body: PropertiesBody) -> None:
     properties = check_properties(body)
 
-    async def one(name: TopicName) -> None:
-        found = find_subscription(await loaded(service, name), subscription)
-        if isinstance(found, PersistentSubscription):
-            await subscription_admin.set_properties(found, properties)
+    async def put(one: Subscription) -> None:
+        if isinstance(one, PersistentSubscription):
+            await subscription_admin.set_properties(one, properties)
         else:
-            found.properties = dict(properties)
+            one.properties = dict(properties)
 
-    answers = await spread.parts(topic, one, body=properties)
-    answers.found(no_subscription(subscription, topic))
-    return no_content()
+    await of.found_parts(put, body=properties)
 
 
-@router.post(
+@routes.post(
     SUBSCRIPTION + "/analyzeBacklog",
-    summary="Read and count the unacknowledged messages, from a message id on if one is given",
+    "Read and count the unacknowledged messages, from a message id on if one is given",
+    example={
+        "entries": 2,
+        "messages": 20,
+        "markerMessages": 0,
+        "aborted": False,
+        "firstMessageId": "12:4",
+        "lastMessageId": "12:5",
+    },
+    statuses=OF_PARTITIONED,
     description="Ends early, with `aborted`, at `subscriptionBacklogScanMaxEntries` entries or "
     "after `subscriptionBacklogScanMaxTimeMs`.",
-    openapi_extra=ID_DOC,
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {
-                        "entries": 2,
-                        "messages": 20,
-                        "markerMessages": 0,
-                        "aborted": False,
-                        "firstMessageId": "12:4",
-                        "lastMessageId": "12:5",
-                    }
-                }
-            }
-        },
-        **OF_PARTITIONED,
-    },
 )
-async def analyze_backlog(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    body: _IdBody,
-    authoritative: Authoritative = None,
-) -> Response:
-    if await service.partitions(topic) is not None:
-        raise ApiError(
-            405,
-            "Analyze backlog on a partitioned topic is not allowed, please try do it on specific "
-            "topic partition",
-        )
-    found = find_subscription(await loaded(service, topic), subscription)
+async def analyze_backlog(of: OneSubscription, body: IdBody) -> Response:
+    found = await of.single(
+        "Analyze backlog on a partitioned topic is not allowed, please try do it on specific "
+        "topic partition"
+    )
     if not isinstance(found, PersistentSubscription):
         raise ApiError(405, "Analyze backlog on a non-persistent topic is not allowed")
-    config = service.config
+    config = of.service.config
     metrics = await subscription_admin.analyze_backlog(
         found,
         None if body is None else body.position,
@@ -279,71 +194,37 @@ async def analyze_backlog(
     return JsonResponse(answer)
 
 
-@router.get(
+@routes.get(
     SUBSCRIPTION + "/replicatedSubscriptionStatus",
-    summary="Whether the subscription is replicated, by topic or partition",
-    responses={
-        200: {
-            "content": {
-                "application/json": {"example": {"persistent://public/default/orders": False}}
-            }
-        },
-        **OF_PARTITIONED,
-    },
+    "Whether the subscription is replicated, by topic or partition",
+    example={"persistent://public/default/orders": False},
+    statuses=OF_PARTITIONED,
 )
-async def replicated_status(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
-    if not topic.is_persistent:
-        raise ApiError(405, "Cannot get replicated subscriptions on non-persistent topics")
+async def replicated_status(of: OneSubscription) -> Response:
+    of.require_persistent("Cannot get replicated subscriptions on non-persistent topics")
 
-    async def one(name: TopicName) -> dict[str, bool]:
-        found = find_subscription(await loaded(service, name), subscription)
-        return {str(name): found.replicated}
+    async def read(one: Subscription) -> dict[str, bool]:
+        return {str(one.topic.name): one.replicated}
 
-    together: dict[str, bool] = {}
-    for status in (await spread.parts(topic, one)).check().values:
-        together |= status
-    return JsonResponse(together)
+    answers = (await of.parts(read)).check().values
+    return JsonResponse({name: status for part in answers for name, status in part.items()})
 
 
-@router.post(
+@routes.post(
     SUBSCRIPTION + "/replicatedSubscriptionStatus",
-    status_code=204,
-    summary="Whether other clusters shall have it, too: stored and shown, nothing is copied yet",
-    openapi_extra=body_doc({"type": "boolean"}, False, required=True),
-    responses={
-        400: {"description": "No boolean in the body"},
-        412: {"description": "`true` while `enableReplicatedSubscriptions` is false"},
+    "Whether other clusters shall have it, too: stored and shown, nothing is copied yet",
+    statuses={
+        400: "No boolean in the body",
+        412: "`true` while `enableReplicatedSubscriptions` is false",
         **OF_PARTITIONED,
     },
 )
 async def set_replicated_status(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    body: Annotated[bool | None, Depends(json_body(bool))],
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
-    if body is None:
-        raise ApiError(400, "The request entity cannot be empty.")
-    if not topic.is_persistent:
-        raise ApiError(
-            405, "Cannot enable/disable replicated subscriptions on non-persistent topics"
-        )
-
-    if body and not service.config.enable_replicated_subscriptions:
+    of: OneSubscription,
+    body: Annotated[bool, Body(bool, False, missing="The request entity cannot be empty.")],
+) -> None:
+    of.require_persistent("Cannot enable/disable replicated subscriptions on non-persistent topics")
+    if body and not of.service.config.enable_replicated_subscriptions:
         raise ApiError(412, "Replicated subscriptions are disabled by the broker")
-
-    async def one(name: TopicName) -> None:
-        found = find_subscription(await loaded(service, name), subscription)
-        await found.set_replicated(body)
-
-    answers = await spread.parts(topic, one, body=body)
+    answers = await of.parts(lambda one: one.set_replicated(body), body=body)
     answers.found(ApiError(404, "Topic or subscription not found"))
-    return no_content()

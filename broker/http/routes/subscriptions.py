@@ -2,60 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Query, Response
 
 from magnetar.broker.errors import AlreadyExistsError, SubscriptionNotFoundError
-from magnetar.broker.http.dependencies import (
-    Authoritative,
-    Service,
-    SubscriptionName,
-    Topic,
-    flag,
-    json_body,
-)
+from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic, flag
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.topics.named_subscription import OneSubscription
 from magnetar.broker.http.topics.topic_access import (
-    ID_DOC,
     NOT_FOUND,
     OF_PARTITIONED,
     SUBSCRIPTION,
     TOPIC,
+    IdBody,
     MessageIdBody,
     check_properties,
-    find_subscription,
     loaded,
     no_subscription,
-    persistent,
     require_namespace,
 )
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription import subscription_admin as subscription_admin
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.subscription_base import Subscription
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
-router = APIRouter(tags=["subscriptions"])
+routes = Routes(
+    tag="subscriptions", access=Access.CONSUME_401, mode=RoutingMode.TOPIC, statuses=NOT_FOUND
+)
 
 _Text = str | None
 _INT64_MAX = 2**63 - 1
-_ResetBody = Annotated[MessageIdBody | None, Depends(json_body(MessageIdBody))]
 _Force = Annotated[_Text, Query(description="Also with connected consumers")]
 
 
-@router.get(
-    TOPIC + "/subscriptions",
-    summary="Names of the subscriptions",
-    responses={
-        200: {"content": {"application/json": {"example": ["billing"]}}},
-        **NOT_FOUND,
-    },
-)
-async def list_subscriptions(
-    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
-) -> Response:
+@routes.get(TOPIC + "/subscriptions", "Names of the subscriptions", example=["billing"])
+async def list_subscriptions(service: Service, topic: Topic, spread: Spread) -> Response:
     async def one(name: TopicName) -> list[str]:
         return list((await loaded(service, name)).subscriptions)
 
@@ -63,28 +49,24 @@ async def list_subscriptions(
     return JsonResponse(list({name: None for names in answers.values for name in names}))
 
 
-@router.put(
+@routes.put(
     SUBSCRIPTION,
-    status_code=204,
-    summary="Create a subscription, by default at the end",
-    description="Creates the topic as well, where that is allowed.",
-    openapi_extra=ID_DOC,
-    responses={
-        400: {"description": "A non-persistent topic"},
-        **NOT_FOUND,
-        409: {"description": "It exists, on every partition"},
-        412: {"description": "Not a valid name"},
+    "Create a subscription, by default at the end",
+    statuses={
+        400: "A non-persistent topic",
+        409: "It exists, on every partition",
+        412: "Not a valid name",
     },
+    description="Creates the topic as well, where that is allowed.",
 )
 async def create(
     service: Service,
     topic: Topic,
     subscription: SubscriptionName,
-    body: _ResetBody,
+    body: IdBody,
     spread: Spread,
     replicated: Annotated[_Text, Query(description="`true`: stored and shown")] = None,
-    authoritative: Authoritative = None,
-) -> Response:
+) -> None:
     if not topic.is_persistent:
         raise ApiError(
             400, "Create subscription on non-persistent topic can only be done through client"
@@ -106,16 +88,12 @@ async def create(
         except AlreadyExistsError as error:
             raise ApiError(409, "Subscription already exists for topic") from error
 
-    answers = await spread.parts(topic, one, body=_body_of(body), count=count or None)
-    # only when every partition conflicts
+    # As it came, for other brokers.
+    given = None if body is None else body.model_dump(exclude_none=True)
+    answers = await spread.parts(topic, one, body=given, count=count or None)
+    # Only when every partition conflicts
     if not answers.without(409).check().values:
         raise ApiError(409, "Subscription already exists for topic")
-    return no_content()
-
-
-def _body_of(body: MessageIdBody | None) -> dict[str, Any] | None:
-    """As it came, for another broker."""
-    return None if body is None else body.model_dump(exclude_none=True)
 
 
 def _start_position(body: MessageIdBody | None) -> Position:
@@ -129,122 +107,66 @@ def _start_position(body: MessageIdBody | None) -> Position:
     return (body.ledgerId, body.entryId + (1 if body.isExcluded else 0))
 
 
-@router.delete(
+@routes.delete(
     SUBSCRIPTION,
-    status_code=204,
-    summary="Delete a subscription",
+    "Delete a subscription",
+    statuses={412: "Consumers are connected; `force` not set"},
     description="Of a partitioned topic it is deleted wherever it is; 404 also says that some "
     "partition lacked it.",
-    responses={**NOT_FOUND, 412: {"description": "Consumers are connected; `force` not set"}},
 )
-async def delete(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    spread: Spread,
-    force: _Force = None,
-    authoritative: Authoritative = None,
-) -> Response:
-    async def one(name: TopicName) -> None:
-        part = await loaded(service, name)
+async def delete(of: OneSubscription, force: _Force = None) -> None:
+    async def forget(one: Subscription) -> None:
         try:
-            await part.delete_subscription(subscription, force=flag(force))
+            await one.topic.delete_subscription(of.name, force=flag(force))
         except SubscriptionNotFoundError as error:
-            raise no_subscription(subscription, name) from error
+            raise no_subscription(of.name, one.topic.name) from error
 
-    answers = await spread.parts(topic, one)
+    answers = await of.parts(forget)
     if len(answers.without(404).check().values) < len(answers):
         raise ApiError(404, "Subscription not found")
-    return no_content()
 
 
-@router.post(
-    SUBSCRIPTION + "/skip_all",
-    status_code=204,
-    summary="Acknowledge the whole backlog",
-    responses=OF_PARTITIONED,
-)
-async def skip_all(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
-    if not topic.is_persistent:
-        raise ApiError(405, "Skip messages on a non-persistent topic is not allowed")
+@routes.post(SUBSCRIPTION + "/skip_all", "Acknowledge the whole backlog", statuses=OF_PARTITIONED)
+async def skip_all(of: OneSubscription) -> None:
+    of.require_persistent("Skip messages on a non-persistent topic is not allowed")
 
-    async def one(name: TopicName) -> None:
-        found = find_subscription(await loaded(service, name), subscription)
-        if isinstance(found, PersistentSubscription):
-            await subscription_admin.clear_backlog(found)
+    async def clear(one: Subscription) -> None:
+        if isinstance(one, PersistentSubscription):
+            await subscription_admin.clear_backlog(one)
 
-    (await spread.parts(topic, one)).found(no_subscription(subscription, topic))
-    return no_content()
+    await of.found_parts(clear)
 
 
-@router.post(
+@routes.post(
     SUBSCRIPTION + "/skip/{count}",
-    status_code=204,
-    summary="Acknowledge the oldest unacknowledged messages (batches count as one)",
-    responses={**OF_PARTITIONED, 412: {"description": "Not a positive number"}},
+    "Acknowledge the oldest unacknowledged messages (batches count as one)",
+    statuses={**OF_PARTITIONED, 412: "Not a positive number"},
 )
-async def skip(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    count: int,
-    authoritative: Authoritative = None,
-) -> Response:
-    found = find_subscription(await persistent(service, topic, "Skip messages"), subscription)
+async def skip(of: OneSubscription, count: int) -> None:
+    found = await of.stored("Skip messages")
     if count <= 0:
         raise ApiError(412, "The number of messages to skip must be positive")
-    assert isinstance(found, PersistentSubscription)
     await subscription_admin.skip_messages(found, count)
-    return no_content()
 
 
-@router.post(
+@routes.post(
     SUBSCRIPTION + "/resetcursor/{timestamp}",
-    status_code=204,
-    summary="Continue at the first message published at that time (ms) or later",
+    "Continue at the first message published at that time (ms) or later",
+    statuses=NOT_FOUND,
     description="Connected consumers are disconnected; their clients come back by themselves. Of a "
     "partitioned topic every partition is reset that can be; the answer names one that couldn't.",
-    responses=NOT_FOUND,
 )
-async def reset_to_time(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    timestamp: int,
-    spread: Spread,
-    authoritative: Authoritative = None,
-) -> Response:
-    async def one(name: TopicName) -> None:
-        part = await loaded(service, name)
-        await find_subscription(part, subscription).reset_to_time(timestamp)
-
-    (await spread.parts(topic, one)).check()
-    return no_content()
+async def reset_to_time(of: OneSubscription, timestamp: int) -> None:
+    (await of.parts(lambda one: one.reset_to_time(timestamp))).check()
 
 
-@router.post(
+@routes.post(
     SUBSCRIPTION + "/resetcursor",
-    status_code=204,
-    summary="Continue at a message id",
-    openapi_extra=ID_DOC,
-    responses={400: {"description": "No message id in the body"}, **OF_PARTITIONED},
+    "Continue at a message id",
+    statuses={400: "No message id in the body", **OF_PARTITIONED},
 )
-async def reset_to_id(
-    service: Service,
-    topic: Topic,
-    subscription: SubscriptionName,
-    body: _ResetBody,
-    authoritative: Authoritative = None,
-) -> Response:
-    if await service.partitions(topic) is not None:
-        raise ApiError(405, "Reset-cursor at position is not allowed for partitioned-topic")
-    found = find_subscription(await loaded(service, topic), subscription)
+async def reset_to_id(of: OneSubscription, body: IdBody) -> None:
+    found = await of.single("Reset-cursor at position is not allowed for partitioned-topic")
     if body is None:
         raise ApiError(400, "A message id is expected in the body")
     position = _start_position(body)
@@ -253,7 +175,6 @@ async def reset_to_id(
         ack_set = _remaining(body.batchIndex + (1 if body.isExcluded else 0))
         position = body.position
     await found.reset(position, ack_set)
-    return no_content()
 
 
 def _remaining(first_left: int) -> list[int]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from magnetar.broker.errors import AlreadyExistsError, PreconditionFailedError, TenantNotFoundError
-from magnetar.broker.http.dependencies import Service, Tenant, body_doc, flag, json_body
+from magnetar.broker.http.dependencies import Body, Service, Tenant, flag
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
 from magnetar.broker.http.topics.namespace_topics import delete_namespace_with_topics
 from magnetar.broker.protocol.topic_name import valid_namespace_part
 from magnetar.broker.service.broker_service import BrokerService
 
-router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"])
+routes = Routes("/admin/v2/tenants", tag="tenants", access=Access.ADMIN_401, mode=RoutingMode.LOCAL)
 
 
 class TenantInfo(BaseModel):
@@ -29,27 +30,15 @@ class TenantInfo(BaseModel):
 
 
 _EXAMPLE = {"adminRoles": ["ops"], "allowedClusters": ["standalone"]}
-_DOC = body_doc(TenantInfo, _EXAMPLE)
-Info = Annotated[TenantInfo | None, Depends(json_body(TenantInfo))]
+Info = Annotated[TenantInfo | None, Body(TenantInfo, _EXAMPLE)]
 
 
-@router.get(
-    "",
-    summary="Names of all tenants",
-    responses={200: {"content": {"application/json": {"example": ["public", "pulsar"]}}}},
-)
+@routes.get("", "Names of all tenants", access=Access.SUPERUSER, example=["public", "pulsar"])
 async def list_tenants(service: Service) -> Response:
     return JsonResponse(sorted(await service.resources.tenants()))
 
 
-@router.get(
-    "/{tenant}",
-    summary="One tenant",
-    responses={
-        200: {"content": {"application/json": {"example": _EXAMPLE}}},
-        404: {"description": "No such tenant"},
-    },
-)
+@routes.get("/{tenant}", "One tenant", example=_EXAMPLE, statuses={404: "No such tenant"})
 async def get_tenant(service: Service, tenant: Tenant) -> Response:
     info = await service.resources.tenant(tenant)
     if info is None:
@@ -57,8 +46,8 @@ async def get_tenant(service: Service, tenant: Tenant) -> Response:
     return JsonResponse(info)
 
 
-@router.put("/{tenant}", status_code=204, summary="Create a tenant", openapi_extra=_DOC)
-async def create_tenant(service: Service, tenant: Tenant, info: Info) -> Response:
+@routes.put("/{tenant}", "Create a tenant")
+async def create_tenant(service: Service, tenant: Tenant, info: Info) -> None:
     if not valid_namespace_part(tenant):
         raise ApiError(412, "Tenant name is not valid")
     if info is None:
@@ -71,11 +60,10 @@ async def create_tenant(service: Service, tenant: Tenant, info: Info) -> Respons
         await service.resources.create_tenant(tenant, document)
     except AlreadyExistsError as error:
         raise ApiError(409, "Tenant already exist") from error
-    return no_content()
 
 
-@router.post("/{tenant}", status_code=204, summary="Replace a tenant's data", openapi_extra=_DOC)
-async def update_tenant(service: Service, tenant: Tenant, info: Info) -> Response:
+@routes.post("/{tenant}", "Replace a tenant's data")
+async def update_tenant(service: Service, tenant: Tenant, info: Info) -> None:
     if info is None:
         raise ApiError(412, "TenantInfo is null")
     document = await _checked(service, info)
@@ -84,16 +72,15 @@ async def update_tenant(service: Service, tenant: Tenant, info: Info) -> Respons
         await service.resources.update_tenant(tenant, document)
     except TenantNotFoundError as error:
         raise ApiError(404, f"Tenant {tenant} not found") from error
-    return no_content()
 
 
-@router.delete("/{tenant}", status_code=204, summary="Delete a tenant without namespaces")
+@routes.delete("/{tenant}", "Delete a tenant without namespaces", mode=RoutingMode.SCATTER)
 async def delete_tenant(
     service: Service,
     tenant: Tenant,
     spread: Spread,
     force: Annotated[str | None, Query(description="Also its namespaces and topics")] = None,
-) -> Response:
+) -> None:
     resources = service.resources
     if flag(force):
         if not service.config.force_delete_tenant_allowed:
@@ -106,7 +93,6 @@ async def delete_tenant(
         raise ApiError(404, "Tenant doesn't exist") from error
     except PreconditionFailedError as error:
         raise ApiError(409, "The tenant still has active namespaces") from error
-    return no_content()
 
 
 async def _check_removed_clusters(service: BrokerService, tenant: str, allowed: set[str]) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NoReturn
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall, topic_path
-from magnetar.broker.http.dependencies import Authoritative, Service, Topic, body_doc, json_body
+from magnetar.broker.http.dependencies import Body, Service, Topic
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.scatter_gather import Spread
 from magnetar.broker.http.topics.topic_access import (
-    ID_DOC,
     NOT_FOUND,
     OF_PARTITIONED,
     TOPIC,
-    MessageIdBody,
+    IdBody,
     loaded,
     message_id,
     persistent,
@@ -29,18 +29,11 @@ from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.managed_ledger.offload.errors import OffloadBusyError, OffloadError
 
-router = APIRouter(tags=["topics"])
+routes = Routes(
+    TOPIC, tag="topics", access=Access.ADMIN_401, mode=RoutingMode.TOPIC, statuses=NOT_FOUND
+)
 
-_ABSENT: dict[int | str, dict[str, Any]] = {501: {"description": "This broker can't do it"}}
-_LAST_ID: dict[int | str, dict[str, Any]] = {
-    200: {
-        "content": {
-            "application/json": {"example": {"ledgerId": 12, "entryId": 4, "partitionIndex": -1}}
-        }
-    },
-    **OF_PARTITIONED,
-    406: {"description": "Not a persistent topic"},
-}
+_ABSENT: Statuses = {501: "This broker can't do it"}
 
 
 async def _stored_topic(service: BrokerService, name: TopicName) -> PersistentTopic:
@@ -50,10 +43,13 @@ async def _stored_topic(service: BrokerService, name: TopicName) -> PersistentTo
     return topic
 
 
-@router.post(TOPIC + "/terminate", summary="Take no more messages, for good", responses=_LAST_ID)
-async def terminate(
-    service: Service, topic: Topic, authoritative: Authoritative = None
-) -> Response:
+@routes.post(
+    "/terminate",
+    "Take no more messages, for good",
+    example={"ledgerId": 12, "entryId": 4, "partitionIndex": -1},
+    statuses={**OF_PARTITIONED, 406: "Not a persistent topic"},
+)
+async def terminate(service: Service, topic: Topic) -> Response:
     require_persistent_name(topic)
     found = await persistent(
         service, topic, "Termination", "Termination of a partitioned topic is not allowed"
@@ -61,25 +57,19 @@ async def terminate(
     return JsonResponse(message_id(await found.terminate(), topic))
 
 
-@router.post(
-    TOPIC + "/terminate/partitions",
-    summary="Terminate every partition",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {"0": {"ledgerId": 12, "entryId": 4, "partitionIndex": 0}}
-                }
-            }
-        },
-        404: {"description": "No such namespace"},
-        405: {"description": "Not a partitioned topic"},
-        406: {"description": "Not a persistent topic"},
+@routes.post(
+    "/terminate/partitions",
+    "Terminate every partition",
+    mode=RoutingMode.LOCAL,
+    authoritative=True,
+    example={"0": {"ledgerId": 12, "entryId": 4, "partitionIndex": 0}},
+    statuses={
+        404: "No such namespace",
+        405: "Not a partitioned topic",
+        406: "Not a persistent topic",
     },
 )
-async def terminate_partitions(
-    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
-) -> Response:
+async def terminate_partitions(service: Service, topic: Topic, spread: Spread) -> Response:
     await require_namespace(service, topic.namespace, "Namespace not found")
     count = await service.partitions(topic)
     if count is None:
@@ -103,15 +93,12 @@ async def terminate_partitions(
     return JsonResponse({str(index): answer for index, answer in enumerate(ids)})
 
 
-@router.delete(
-    TOPIC + "/truncate",
-    status_code=204,
-    summary="Acknowledge everything for every subscription and delete what is stored",
-    responses={**NOT_FOUND, 412: {"description": "A non-persistent topic"}},
+@routes.delete(
+    "/truncate",
+    "Acknowledge everything for every subscription and delete what is stored",
+    statuses={412: "A non-persistent topic"},
 )
-async def truncate(
-    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
-) -> Response:
+async def truncate(service: Service, topic: Topic, spread: Spread) -> None:
     if not topic.is_persistent:
         raise ApiError(412, "unsupport truncate")
 
@@ -119,18 +106,12 @@ async def truncate(
         await (await _stored_topic(service, name)).truncate()
 
     (await spread.parts(topic, one)).without(404).check()
-    return no_content()
 
 
-@router.post(
-    TOPIC + "/trim",
-    status_code=204,
-    summary="Delete now what no subscription and no retention needs",
-    responses=OF_PARTITIONED,
+@routes.post(
+    "/trim", "Delete now what no subscription and no retention needs", statuses=OF_PARTITIONED
 )
-async def trim(
-    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
-) -> Response:
+async def trim(service: Service, topic: Topic, spread: Spread) -> None:
     if not topic.is_persistent:
         raise ApiError(405, "Trim on a non-persistent topic is not allowed")
 
@@ -138,7 +119,6 @@ async def trim(
         await (await _stored_topic(service, name)).trim()
 
     (await spread.parts(topic, one)).without(404).check()
-    return no_content()
 
 
 _FIRST_KEPT: dict[str, Any] = {
@@ -157,111 +137,71 @@ def _refuse(what: str) -> NoReturn:
     raise ApiError(501, f"{what} is not supported by this broker")
 
 
-@router.put(
-    TOPIC + "/compaction",
-    summary="Refused: topics aren't compacted yet",
-    responses={**OF_PARTITIONED, **_ABSENT},
+@routes.put(
+    "/compaction", "Refused: topics aren't compacted yet", statuses={**OF_PARTITIONED, **_ABSENT}
 )
-async def compact(service: Service, topic: Topic, authoritative: Authoritative = None) -> Response:
+async def compact(service: Service, topic: Topic) -> Response:
     if not topic.is_persistent:
         raise ApiError(405, "Compaction on a non-persistent topic is not allowed")
     await require_existing(service, topic)
     _refuse("Topic compaction")
 
 
-@router.get(
-    TOPIC + "/compaction",
-    summary="State of the last compaction: it never ran",
-    responses={
-        200: {"content": {"application/json": {"example": {"status": "NOT_RUN", "lastError": ""}}}},
-        **OF_PARTITIONED,
-    },
+@routes.get(
+    "/compaction",
+    "State of the last compaction: it never ran",
+    example={"status": "NOT_RUN", "lastError": ""},
+    statuses=OF_PARTITIONED,
 )
-async def compaction_status(
-    service: Service, topic: Topic, authoritative: Authoritative = None
-) -> Response:
-    await _require_one(service, topic, "Compaction status")
+async def compaction_status(service: Service, topic: Topic) -> Response:
+    await _single(service, topic, "Compaction status")
     return JsonResponse({"status": "NOT_RUN", "lastError": ""})
 
 
-async def _require_one(service: BrokerService, topic: TopicName, what: str) -> None:
+async def _single(service: BrokerService, topic: TopicName, what: str) -> PersistentTopic:
     """Raises ApiError: 405 non-persistent, 404 missing or partitioned, as Pulsar answers."""
     if not topic.is_persistent:
         raise ApiError(405, f"{what} of a non-persistent topic is not available")
-    await loaded(service, topic)
+    return await _stored_topic(service, topic)
 
 
-@router.put(
-    TOPIC + "/offload",
-    status_code=204,
-    summary="Begin to copy all ledgers before a message's elsewhere",
-    openapi_extra=ID_DOC,
-    responses={
-        400: {"description": "No message id in the body"},
+@routes.put(
+    "/offload",
+    "Begin to copy all ledgers before a message's elsewhere",
+    statuses={
+        400: "No message id in the body",
         **OF_PARTITIONED,
-        409: {"description": "It is being done already"},
-        503: {"description": "The topic is being unloaded"},
+        409: "It is being done already",
+        503: "The topic is being unloaded",
     },
 )
-async def offload(
-    service: Service,
-    topic: Topic,
-    body: Annotated[MessageIdBody | None, Depends(json_body(MessageIdBody))],
-    authoritative: Authoritative = None,
-) -> Response:
+async def offload(service: Service, topic: Topic, body: IdBody) -> None:
     if body is None:
         raise ApiError(400, "messageId is null")
-    await _require_one(service, topic, "Offload")
-    found = await loaded(service, topic)
-    assert isinstance(found, PersistentTopic)
+    found = await _single(service, topic, "Offload")
     try:
         found.ledger.offloads.offload_before(body.position)
     except OffloadBusyError as error:
         raise ApiError(409, "Offload already in progress") from error
     except OffloadError as error:
         raise ApiError(503, str(error)) from error
-    return no_content()
 
 
-@router.get(
-    TOPIC + "/offload",
-    summary="State of the offload that was asked for last",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {
-                        "status": "SUCCESS",
-                        "lastError": "",
-                        "firstUnoffloadedMessage": _FIRST_KEPT,
-                    }
-                }
-            }
-        },
-        **OF_PARTITIONED,
-    },
+@routes.get(
+    "/offload",
+    "State of the offload that was asked for last",
+    example={"status": "SUCCESS", "lastError": "", "firstUnoffloadedMessage": _FIRST_KEPT},
+    statuses=OF_PARTITIONED,
 )
-async def offload_status(
-    service: Service, topic: Topic, authoritative: Authoritative = None
-) -> Response:
-    await _require_one(service, topic, "Offload status")
-    found = await loaded(service, topic)
-    assert isinstance(found, PersistentTopic)
+async def offload_status(service: Service, topic: Topic) -> Response:
+    found = await _single(service, topic, "Offload status")
     status = found.ledger.offloads.status
     first_kept = {**message_id(status.first_kept, topic), "partitionIndex": -1}
-    return JsonResponse(
-        {
-            "status": status.state,
-            "lastError": status.error,
-            "firstUnoffloadedMessage": first_kept,
-        }
-    )
+    kept = {"firstUnoffloadedMessage": first_kept}
+    return JsonResponse({"status": status.state, "lastError": status.error, **kept})
 
 
-_SHADOWS: dict[int | str, dict[str, Any]] = {
-    **NOT_FOUND,
-    412: {"description": "A partition, or not a persistent topic"},
-}
+_SHADOWS: Statuses = {412: "A partition, or not a persistent topic"}
 
 
 async def _require_shadow_source(service: BrokerService, topic: TopicName) -> None:
@@ -270,26 +210,17 @@ async def _require_shadow_source(service: BrokerService, topic: TopicName) -> No
     await require_existing(service, topic)
 
 
-@router.get(
-    TOPIC + "/shadowTopics", status_code=204, summary="None: there are none", responses=_SHADOWS
-)
-async def shadow_topics(service: Service, topic: Topic) -> Response:
-    await _require_shadow_source(service, topic)
-    return no_content()
-
-
-@router.put(
-    TOPIC + "/shadowTopics",
-    summary="Refused: there are no shadow topics yet",
-    openapi_extra=body_doc(
-        {"type": "array", "items": {"type": "string"}}, ["persistent://public/default/shadow"]
-    ),
-    responses={**_SHADOWS, **_ABSENT},
+@routes.put(
+    "/shadowTopics",
+    "Refused: there are no shadow topics yet",
+    access=Access.ADMIN_403,
+    mode=RoutingMode.LOCAL,
+    statuses={**_SHADOWS, **_ABSENT},
 )
 async def set_shadow_topics(
     service: Service,
     topic: Topic,
-    body: Annotated[list[str] | None, Depends(json_body(list[str]))],
+    body: Annotated[list[str] | None, Body(list[str], ["persistent://public/default/shadow"])],
 ) -> Response:
     if not topic.is_persistent:
         raise ApiError(412, "Only persistent source topic is supported with shadow topics.")
@@ -299,12 +230,22 @@ async def set_shadow_topics(
     _refuse("Shadow topics")
 
 
-@router.delete(
-    TOPIC + "/shadowTopics",
-    status_code=204,
-    summary="Remove shadow topics: there are none",
-    responses=_SHADOWS,
+@routes.get(
+    "/shadowTopics",
+    "None: there are none",
+    status=204,
+    access=Access.ADMIN_403,
+    mode=RoutingMode.LOCAL,
+    statuses=_SHADOWS,
+    name="shadow_topics",
 )
-async def remove_shadow_topics(service: Service, topic: Topic) -> Response:
+@routes.delete(
+    "/shadowTopics",
+    "Remove shadow topics: there are none",
+    access=Access.ADMIN_403,
+    mode=RoutingMode.LOCAL,
+    statuses=_SHADOWS,
+    name="remove_shadow_topics",
+)
+async def no_shadow_topics(service: Service, topic: Topic) -> None:
     await _require_shadow_source(service, topic)
-    return no_content()

@@ -6,12 +6,13 @@ import re
 from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from magnetar.broker.errors import AlreadyExistsError
-from magnetar.broker.http.dependencies import Authoritative, Service, Topic, flag, read_json
+from magnetar.broker.http.dependencies import Service, Topic, flag, read_json
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.topics.topic_access import (
     NOT_FOUND,
     TOPIC,
@@ -25,7 +26,9 @@ from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.topic.topic_directory import partitions_max
 
-router = APIRouter(tags=["topics"])
+routes = Routes(
+    TOPIC, tag="topics", access=Access.ADMIN_403, mode=RoutingMode.LOCAL, statuses=NOT_FOUND
+)
 
 _PARTITIONS_TYPE = "application/vnd.partitioned-topic-metadata+json"
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
@@ -83,24 +86,23 @@ def _check_limit(service: BrokerService, count: int, status: int) -> None:
         raise ApiError(status, f"Number of partitions should be less than or equal to {limit}")
 
 
-@router.put(
-    TOPIC + "/partitions",
-    status_code=204,
-    summary="Create a partitioned topic",
-    openapi_extra=_PARTITIONS_DOC,
-    responses={
-        404: {"description": "No such namespace"},
-        406: {"description": "No partitions, or too many"},
-        409: {"description": "There is a topic, partitioned or not, of that name"},
-        412: {"description": "The name is a partition's"},
+@routes.put(
+    "/partitions",
+    "Create a partitioned topic",
+    statuses={
+        404: "No such namespace",
+        406: "No partitions, or too many",
+        409: "There is a topic, partitioned or not, of that name",
+        412: "The name is a partition's",
     },
+    body=_PARTITIONS_DOC,
 )
 async def create_partitioned(
     service: Service,
     topic: Topic,
     body: Annotated[tuple[int, dict[str, str]], Depends(_partition_count)],
     createLocalTopicOnly: _Text = None,
-) -> Response:
+) -> None:
     count, properties = body
     await require_namespace(service, topic.namespace)
     if count <= 0:
@@ -114,22 +116,17 @@ async def create_partitioned(
         await service.create_partitioned_topic(topic, count, check_properties(properties))
     except AlreadyExistsError as error:
         raise ApiError(409, "This topic already exists") from error
-    return no_content()
 
 
-@router.get(
-    TOPIC + "/partitions",
-    summary="Number of partitions; 0 for a topic without",
-    responses={
-        200: {"content": {"application/json": {"example": {"partitions": 3, "deleted": False}}}},
-        **NOT_FOUND,
-    },
+@routes.get(
+    "/partitions",
+    "Number of partitions; 0 for a topic without",
+    access=Access.LOOKUP_401,
+    mode=RoutingMode.TOPIC,
+    example={"partitions": 3, "deleted": False},
 )
 async def get_partitions(
-    service: Service,
-    topic: Topic,
-    authoritative: Authoritative = None,
-    checkAllowAutoCreation: _Text = None,
+    service: Service, topic: Topic, checkAllowAutoCreation: _Text = None
 ) -> Response:
     record = await service.resources.partitioned(topic)
     if record is not None:
@@ -145,17 +142,17 @@ async def _may_be_created(service: BrokerService, topic: TopicName) -> bool:
     return (await service.policies.of(topic)).auto_topic_creation.allowed
 
 
-@router.post(
-    TOPIC + "/partitions",
-    status_code=204,
-    summary="Raise the number of partitions",
-    description="New partitions get the durable subscriptions of the old ones.",
-    openapi_extra=_PARTITIONS_DOC,
-    responses={
-        409: {"description": "It isn't partitioned, or a new partition's name is taken"},
-        412: {"description": "The name is a partition's"},
-        422: {"description": "Fewer partitions than now, or too many"},
+@routes.post(
+    "/partitions",
+    "Raise the number of partitions",
+    authoritative=True,
+    statuses={
+        409: "It isn't partitioned, or a new partition's name is taken",
+        412: "The name is a partition's",
+        422: "Fewer partitions than now, or too many",
     },
+    body=_PARTITIONS_DOC,
+    description="New partitions get the durable subscriptions of the old ones.",
 )
 async def update_partitions(
     service: Service,
@@ -163,8 +160,7 @@ async def update_partitions(
     body: Annotated[tuple[int, dict[str, str]], Depends(_partition_count)],
     force: Annotated[_Text, Query(description="Also over topics of the new names")] = None,
     updateLocalTopicOnly: _Text = None,
-    authoritative: Authoritative = None,
-) -> Response:
+) -> None:
     wanted, _ = body
     if topic.is_partition:
         raise _partition_name()
@@ -180,7 +176,6 @@ async def update_partitions(
     if not flag(force):
         await _check_names_free(service, topic, count)
     await service.update_partitions(topic, wanted)
-    return no_content()
 
 
 async def _check_names_free(service: BrokerService, topic: TopicName, count: int) -> None:
@@ -195,13 +190,13 @@ async def _check_names_free(service: BrokerService, topic: TopicName, count: int
             )
 
 
-@router.post(
-    TOPIC + "/createMissedPartitions",
-    status_code=204,
-    summary="Create the partitions that are missing",
-    responses={**NOT_FOUND, 412: {"description": "The name is a partition's"}},
+@routes.post(
+    "/createMissedPartitions",
+    "Create the partitions that are missing",
+    access=Access.ADMIN_401,
+    statuses={412: "The name is a partition's"},
 )
-async def create_missed(service: Service, topic: Topic) -> Response:
+async def create_missed(service: Service, topic: Topic) -> None:
     if topic.is_partition:
         raise _partition_name()
     count = await service.partitions(topic)
@@ -215,25 +210,19 @@ async def create_missed(service: Service, topic: Topic) -> Response:
                 await service.create_topic(name)
 
     await each(range(count), create)
-    return no_content()
 
 
-@router.delete(
-    TOPIC + "/partitions",
-    status_code=204,
-    summary="Delete a partitioned topic",
-    responses={
-        **NOT_FOUND,
-        409: {"description": "It has no partitions"},
-        412: {"description": "Clients are connected, and `force` is not set"},
-    },
+@routes.delete(
+    "/partitions",
+    "Delete a partitioned topic",
+    authoritative=True,
+    statuses={409: "It has no partitions", 412: "Clients are connected, and `force` is not set"},
 )
 async def delete_partitioned(
     service: Service,
     topic: Topic,
     force: Annotated[_Text, Query(description="Also with producers or consumers")] = None,
-    authoritative: Authoritative = None,
-) -> Response:
+) -> None:
     if topic.is_partition:
         raise _partition_name()
     if await service.partitions(topic) is None:
@@ -245,4 +234,3 @@ async def delete_partitioned(
             )
         raise ApiError(404, f"Topic {topic} not found.")
     await service.delete_partitioned_topic(topic, force=flag(force))
-    return no_content()

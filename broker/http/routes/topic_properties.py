@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Query, Response
 
-from magnetar.broker.http.dependencies import Authoritative, Service, Topic, json_body
+from magnetar.broker.http.dependencies import Service, Topic
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.topics.topic_access import (
     NOT_FOUND,
-    PROPERTIES_DOC,
     TOPIC,
+    PropertiesBody,
     check_properties,
     loaded,
     not_found,
@@ -23,12 +24,11 @@ from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 
-router = APIRouter(tags=["topics"])
+routes = Routes(
+    TOPIC, tag="topics", access=Access.ADMIN_401, mode=RoutingMode.TOPIC, statuses=NOT_FOUND
+)
 
-_RESPONSES: dict[int | str, dict[str, Any]] = {
-    **NOT_FOUND,
-    406: {"description": "Not a persistent topic"},
-}
+_RESPONSES: Statuses = {406: "Not a persistent topic"}
 _Properties = dict[str, str]
 
 
@@ -57,17 +57,14 @@ async def _change(
     )
 
 
-@router.get(
-    TOPIC + "/properties",
-    summary="Properties of a topic",
-    responses={
-        200: {"content": {"application/json": {"example": {"team": "billing"}}}},
-        **_RESPONSES,
-    },
+@routes.get(
+    "/properties",
+    "Properties of a topic",
+    access=Access.LOOKUP_401,
+    example={"team": "billing"},
+    statuses=_RESPONSES,
 )
-async def get_properties(
-    service: Service, topic: Topic, authoritative: Authoritative = None
-) -> Response:
+async def get_properties(service: Service, topic: Topic) -> Response:
     require_persistent_name(topic)
     record = await service.resources.partitioned(topic)
     if record is not None:
@@ -75,41 +72,26 @@ async def get_properties(
     return JsonResponse((await _topic(service, topic)).properties)
 
 
-@router.put(
-    TOPIC + "/properties",
-    status_code=204,
-    summary="Add or replace properties; the others stay",
-    openapi_extra=PROPERTIES_DOC,
-    responses={**_RESPONSES, 412: {"description": "Too large, or a reserved name"}},
+@routes.put(
+    "/properties",
+    "Add or replace properties; the others stay",
+    statuses={**_RESPONSES, 412: "Too large, or a reserved name"},
 )
-async def put_properties(
-    service: Service,
-    topic: Topic,
-    body: Annotated[_Properties | None, Depends(json_body(_Properties))],
-    authoritative: Authoritative = None,
-) -> Response:
+async def put_properties(service: Service, topic: Topic, body: PropertiesBody) -> None:
     require_persistent_name(topic)
     added = check_properties(body)
     await _change(service, topic, lambda before: {**before, **added})
-    return no_content()
 
 
-@router.delete(
-    TOPIC + "/properties",
-    status_code=204,
-    summary="Remove one property; one that isn't there is fine",
-    responses=_RESPONSES,
+@routes.delete(
+    "/properties", "Remove one property; one that isn't there is fine", statuses=_RESPONSES
 )
 async def remove_property(
-    service: Service,
-    topic: Topic,
-    key: Annotated[str, Query(description="Name of the property")],
-    authoritative: Authoritative = None,
-) -> Response:
+    service: Service, topic: Topic, key: Annotated[str, Query(description="Name of the property")]
+) -> None:
     require_persistent_name(topic)
     await _change(
         service,
         topic,
         lambda before: {name: value for name, value in before.items() if name != key},
     )
-    return no_content()

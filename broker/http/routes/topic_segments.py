@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
-from magnetar.broker.http.dependencies import Authoritative, Flag, Service, Topic, flag
+from magnetar.broker.http.dependencies import Flag, Service, Topic, flag
 from magnetar.broker.http.long_answers import in_pieces
-from magnetar.broker.http.topics.topic_access import OF_PARTITIONED, TOPIC, persistent
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
+from magnetar.broker.http.topics.topic_access import NOT_FOUND, OF_PARTITIONED, TOPIC, persistent
 from magnetar.broker.http.topics.topic_segments import topic_segments
 
-router = APIRouter(tags=["persistent topics"])
+routes = Routes(
+    TOPIC,
+    tag="persistent topics",
+    access=Access.CONSUME_401,
+    mode=RoutingMode.TOPIC,
+    statuses=NOT_FOUND,
+)
 
 _EXAMPLE: dict[str, Any] = {
     "topic": "persistent://public/default/orders-partition-0",
@@ -53,23 +60,23 @@ _EXAMPLE: dict[str, Any] = {
 }
 
 
-@router.get(
-    TOPIC + "/segments",
-    summary="Where the entries are: ledgers, their bookies and copies, up to the last confirmed",
+@routes.get(
+    "/segments",
+    "Where the entries are: ledgers, their bookies and copies, up to the last confirmed",
+    statuses={
+        200: {
+            "description": "The topic at one moment",
+            "content": {"application/json": {"example": _EXAMPLE}},
+        },
+        **OF_PARTITIONED,
+        503: "The topic moves, or the port for readers can't be opened",
+    },
     description="For readers that take entries from bookies and copies themselves. All of it is as "
     "of one moment: no ledger reaches beyond `lastConfirmed`, and `first` is the first entry that "
     "is still there (behind `lastConfirmed`: nothing is). `closedAt` 0: may still be written; "
     "`createdAt` -1: not known. `metadata` is missing where bookies must not be asked any more, "
     "`copy` where there is no complete one. `bookies` has those that can be reached now; "
     "`bookieToken`, if it is there, has to be shown to them.",
-    responses={
-        200: {
-            "description": "The topic at one moment",
-            "content": {"application/json": {"example": _EXAMPLE}},
-        },
-        **OF_PARTITIONED,
-        503: {"description": "The topic moves, or the port for readers can't be opened"},
-    },
 )
 async def segments(
     request: Request,
@@ -79,7 +86,6 @@ async def segments(
     locations: Annotated[
         str | None, Flag(True, "`false`: without `metadata`, `copy`, `bookies`: much cheaper")
     ] = None,
-    authoritative: Authoritative = None,
 ) -> Response:
     found = await persistent(service, topic, "Listing segments")
     pieces = await topic_segments(

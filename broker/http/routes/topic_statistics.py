@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall, topic_path
-from magnetar.broker.http.dependencies import Authoritative, Service, Topic, flag, json_body
+from magnetar.broker.http.dependencies import Service, Topic, flag
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.long_answers import in_pieces, long_object
 from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
 from magnetar.broker.http.topics.partitioned_stats import sum_topic_stats
 from magnetar.broker.http.topics.topic_access import (
-    ID_DOC,
     NOT_FOUND,
     OF_PARTITIONED,
     TOPIC,
-    MessageIdBody,
+    IdBody,
     each,
     loaded,
     message_id,
@@ -47,7 +47,9 @@ from magnetar.broker.topic.topic_stats import (
 )
 from magnetar.managed_ledger.stored_info import read_stored
 
-router = APIRouter(tags=["topics"])
+routes = Routes(
+    TOPIC, tag="topics", access=Access.LOOKUP_401, mode=RoutingMode.TOPIC, statuses=NOT_FOUND
+)
 
 _Text = str | None
 _SUMMED_AT_ONCE = 50
@@ -128,20 +130,13 @@ async def _options(request: Request) -> StatsOptions:
 Options = Annotated[StatsOptions, Depends(_options)]
 
 
-@router.get(
-    TOPIC + "/stats",
-    summary="Statistics of one topic",
-    openapi_extra={"parameters": _SWITCHES},
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {"msgRateIn": 0.0, "msgInCounter": 12, "subscriptions": {}}
-                }
-            }
-        },
-        **NOT_FOUND,
-    },
+@routes.get(
+    "/stats",
+    "Statistics of one topic",
+    authoritative=False,
+    example={"msgRateIn": 0.0, "msgInCounter": 12, "subscriptions": {}},
+    statuses=NOT_FOUND,
+    parameters=_SWITCHES,
 )
 async def stats(service: Service, topic: Topic, options: Options) -> Response:
     return JsonResponse(await options.of(service, topic))
@@ -163,15 +158,13 @@ async def _record(service: BrokerService, topic: TopicName) -> dict[str, Any]:
     raise ApiError(404, f"Partitioned Topic {topic} not found")
 
 
-@router.get(
-    TOPIC + "/partitioned-stats",
-    summary="Sum over all partitions, and each one's statistics",
-    openapi_extra={"parameters": [*_SWITCHES, _PER_PARTITION]},
-    responses={
-        200: {"content": {"application/json": {"example": _PARTITIONED_EXAMPLE}}},
-        **NOT_FOUND,
-        412: {"description": "The name is a partition's"},
-    },
+@routes.get(
+    "/partitioned-stats",
+    "Sum over all partitions, and each one's statistics",
+    mode=RoutingMode.LOCAL,
+    example=_PARTITIONED_EXAMPLE,
+    statuses={412: "The name is a partition's"},
+    parameters=[*_SWITCHES, _PER_PARTITION],
 )
 async def partitioned_stats(
     service: Service, topic: Topic, options: Options, spread: Spread
@@ -205,24 +198,15 @@ async def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return total
 
 
-@router.get(
-    TOPIC + "/internalStats",
-    summary="Ledgers and cursors",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {
-                        "numberOfEntries": 5,
-                        "lastConfirmedEntry": "12:4",
-                        "state": "LedgerOpened",
-                        "ledgers": [{"ledgerId": 12, "entries": 0, "size": 0}],
-                        "cursors": {},
-                    }
-                }
-            }
-        },
-        **NOT_FOUND,
+@routes.get(
+    "/internalStats",
+    "Ledgers and cursors",
+    example={
+        "numberOfEntries": 5,
+        "lastConfirmedEntry": "12:4",
+        "state": "LedgerOpened",
+        "ledgers": [{"ledgerId": 12, "entries": 0, "size": 0}],
+        "cursors": {},
     },
 )
 async def get_internal_stats(
@@ -230,7 +214,6 @@ async def get_internal_stats(
     service: Service,
     topic: Topic,
     metadata: Annotated[_Text, Query(description="Also each ledger's own metadata")] = None,
-    authoritative: Authoritative = None,
 ) -> Response:
     found = await loaded(service, topic)
     if not isinstance(found, PersistentTopic):
@@ -245,34 +228,23 @@ async def _internal_stats(service: BrokerService, name: TopicName) -> AsyncItera
     return orjson.dumps(volatile_internal_stats(topic))
 
 
-@router.get(
-    TOPIC + "/partitioned-internalStats",
-    summary="Ledgers and cursors of all partitions",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {
-                        "metadata": {"partitions": 2, "deleted": False},
-                        "partitions": {
-                            "persistent://public/default/orders-partition-0": {
-                                "numberOfEntries": 5,
-                                "state": "LedgerOpened",
-                            }
-                        },
-                    }
-                }
+@routes.get(
+    "/partitioned-internalStats",
+    "Ledgers and cursors of all partitions",
+    mode=RoutingMode.LOCAL,
+    authoritative=True,
+    example={
+        "metadata": {"partitions": 2, "deleted": False},
+        "partitions": {
+            "persistent://public/default/orders-partition-0": {
+                "numberOfEntries": 5,
+                "state": "LedgerOpened",
             }
         },
-        **NOT_FOUND,
     },
 )
 async def partitioned_internal_stats(
-    request: Request,
-    service: Service,
-    topic: Topic,
-    spread: Spread,
-    authoritative: Authoritative = None,
+    request: Request, service: Service, topic: Topic, spread: Spread
 ) -> Response:
     record = await service.resources.partitioned(topic)
     if record is None:
@@ -289,29 +261,21 @@ async def partitioned_internal_stats(
     return await in_pieces(request, long_object(metadata, "partitions", parts))
 
 
-@router.get(
-    TOPIC + "/internal-info",
-    summary="What the metadata store holds of the topic; it isn't loaded for this",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {
-                        "version": 3,
-                        "creationDate": "2026-01-31T12:00:00.000Z",
-                        "modificationDate": "2026-01-31T12:00:05.000Z",
-                        "ledgers": [{"ledgerId": 12, "isOffloaded": False}],
-                        "cursors": {},
-                    }
-                }
-            }
-        },
-        **OF_PARTITIONED,
+@routes.get(
+    "/internal-info",
+    "What the metadata store holds of the topic; it isn't loaded for this",
+    mode=RoutingMode.LOCAL,
+    authoritative=True,
+    example={
+        "version": 3,
+        "creationDate": "2026-01-31T12:00:00.000Z",
+        "modificationDate": "2026-01-31T12:00:05.000Z",
+        "ledgers": [{"ledgerId": 12, "isOffloaded": False}],
+        "cursors": {},
     },
+    statuses=OF_PARTITIONED,
 )
-async def internal_info(
-    request: Request, service: Service, topic: Topic, authoritative: Authoritative = None
-) -> Response:
+async def internal_info(request: Request, service: Service, topic: Topic) -> Response:
     if not topic.is_persistent:
         raise ApiError(405, "Internal info of a non-persistent topic is not available")
     count = await require_existing(service, topic)
@@ -334,44 +298,27 @@ async def _stored_info(service: BrokerService, name: TopicName) -> AsyncIterator
     return None if found is None else ledger_info(found)
 
 
-@router.get(
-    TOPIC + "/backlog",
-    summary="Size, backlog and ledgers at one glance",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {"storageSize": 4096, "totalMessages": 12, "messageBacklog": 3}
-                }
-            }
-        },
-        **OF_PARTITIONED,
-    },
+@routes.get(
+    "/backlog",
+    "Size, backlog and ledgers at one glance",
+    access=Access.CONSUME_401,
+    example={"storageSize": 4096, "totalMessages": 12, "messageBacklog": 3},
+    statuses=OF_PARTITIONED,
 )
-async def backlog(
-    request: Request, service: Service, topic: Topic, authoritative: Authoritative = None
-) -> Response:
+async def backlog(request: Request, service: Service, topic: Topic) -> Response:
     found = await persistent(service, topic, "Backlog statistics")
     return await in_pieces(request, offline_stats(found, service.clock()))
 
 
-@router.put(
-    TOPIC + "/backlogSize",
-    summary="Bytes stored behind a message id",
+@routes.put(
+    "/backlogSize",
+    "Bytes stored behind a message id",
+    access=Access.CONSUME_401,
+    example=4096,
+    statuses={400: "No message id in the body", **OF_PARTITIONED},
     description="Exact for whole ledgers, by the mean message within the id's own.",
-    openapi_extra=ID_DOC,
-    responses={
-        200: {"content": {"application/json": {"example": 4096}}},
-        400: {"description": "No message id in the body"},
-        **OF_PARTITIONED,
-    },
 )
-async def backlog_size(
-    service: Service,
-    topic: Topic,
-    body: Annotated[MessageIdBody | None, Depends(json_body(MessageIdBody))],
-    authoritative: Authoritative = None,
-) -> Response:
+async def backlog_size(service: Service, topic: Topic, body: IdBody) -> Response:
     found = await persistent(
         service,
         topic,
@@ -383,35 +330,25 @@ async def backlog_size(
     return JsonResponse(found.ledger.bytes_after(body.position))
 
 
-@router.get(
-    TOPIC + "/lastMessageId",
-    summary="Id of the last message; entry -1 when there is none",
-    responses={
-        200: {
-            "content": {
-                "application/json": {
-                    "example": {"ledgerId": 12, "entryId": 4, "partitionIndex": -1}
-                }
-            }
-        },
-        **OF_PARTITIONED,
-    },
+@routes.get(
+    "/lastMessageId",
+    "Id of the last message; entry -1 when there is none",
+    access=Access.CONSUME_401,
+    example={"ledgerId": 12, "entryId": 4, "partitionIndex": -1},
+    statuses=OF_PARTITIONED,
 )
-async def last_message_id(
-    service: Service, topic: Topic, authoritative: Authoritative = None
-) -> Response:
+async def last_message_id(service: Service, topic: Topic) -> Response:
     if await service.partitions(topic) is not None:
         raise not_found(topic)
     found = await persistent(service, topic, "GetLastMessageId")
     return JsonResponse(message_id(found.ledger.last_confirmed, topic))
 
 
-@router.get(
-    TOPIC + "/getMessageIdByIndex",
-    summary="Refused: messages carry no index here",
-    responses={412: {"description": "The broker keeps no message index"}},
+@routes.get(
+    "/getMessageIdByIndex",
+    "Refused: messages carry no index here",
+    access=Access.CONSUME_401,
+    statuses={412: "The broker keeps no message index"},
 )
-async def id_by_index(
-    topic: Topic, index: int = 0, authoritative: Authoritative = None
-) -> Response:
+async def id_by_index(topic: Topic, index: int = 0) -> Response:
     raise ApiError(412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled")

@@ -5,26 +5,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Query, Response
 
 from magnetar.broker.errors import AlreadyExistsError, TopicNotFoundError
-from magnetar.broker.http.dependencies import (
-    Authoritative,
-    Namespace,
-    Service,
-    Topic,
-    flag,
-    json_body,
-)
+from magnetar.broker.http.dependencies import Namespace, Service, Topic, flag
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.responses import JsonResponse, no_content
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
 from magnetar.broker.http.topics.namespace_topics import topics_everywhere
 from magnetar.broker.http.topics.topic_access import (
     NAMESPACE,
     NOT_FOUND,
-    PROPERTIES_DOC,
     TOPIC,
+    PropertiesBody,
     check_properties,
     not_found,
     require_bundle,
@@ -35,7 +29,7 @@ from magnetar.broker.http.topics.topic_access import (
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 
-router = APIRouter(tags=["topics"])
+routes = Routes(tag="topics", access=Access.LOOKUP_403, mode=RoutingMode.TOPIC, statuses=NOT_FOUND)
 
 _Text = str | None
 
@@ -43,13 +37,12 @@ _Text = str | None
 # --- lists
 
 
-@router.get(
+@routes.get(
     NAMESPACE,
-    summary="Topics of a namespace, each partition on its own",
-    responses={
-        200: {"content": {"application/json": {"example": ["persistent://public/default/orders"]}}},
-        404: {"description": "No such namespace"},
-    },
+    "Topics of a namespace, each partition on its own",
+    mode=RoutingMode.SCATTER,
+    example=["persistent://public/default/orders"],
+    statuses={404: "No such namespace"},
 )
 async def list_topics(
     service: Service,
@@ -85,13 +78,12 @@ async def _in_bundle(
     return [name for name in names if bundle_of(name).endswith("/" + bundle)]
 
 
-@router.get(
+@routes.get(
     NAMESPACE + "/partitioned",
-    summary="Base names of partitioned topics",
-    responses={
-        200: {"content": {"application/json": {"example": ["persistent://public/default/p"]}}},
-        404: {"description": "No such namespace"},
-    },
+    "Base names of partitioned topics",
+    mode=RoutingMode.LOCAL,
+    example=["persistent://public/default/p"],
+    statuses={404: "No such namespace"},
 )
 async def list_partitioned(
     service: Service, domain: str, namespace: Namespace, includeSystemTopic: _Text = None
@@ -101,14 +93,12 @@ async def list_partitioned(
     return JsonResponse(names if flag(includeSystemTopic) else user_topics(names))
 
 
-@router.get(  # behind the list above: "partitioned" would be a bundle
+@routes.get(
     "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle}",
-    summary="Loaded non-persistent topics of one bundle",
-    responses={
-        200: {"content": {"application/json": {"example": ["non-persistent://public/default/a"]}}},
-        404: {"description": "No such namespace"},
-        412: {"description": "No such bundle"},
-    },
+    "Loaded non-persistent topics of one bundle",
+    mode=RoutingMode.BUNDLE,
+    example=["non-persistent://public/default/a"],
+    statuses={404: "No such namespace", 412: "No such bundle"},
 )
 async def list_bundle(service: Service, namespace: Namespace, bundle: str) -> Response:
     await require_namespace(service, namespace, "Namespace not found")
@@ -120,23 +110,17 @@ async def list_bundle(service: Service, namespace: Namespace, bundle: str) -> Re
 # --- creation and deletion
 
 
-@router.put(
+@routes.put(
     TOPIC,
-    status_code=204,
-    summary="Create a topic without partitions",
-    openapi_extra=PROPERTIES_DOC,
-    responses={
-        404: {"description": "No such namespace"},
-        409: {"description": "There is a topic, or a partitioned topic, of that name"},
-        412: {"description": "The name is a partition's of no such partitioned topic"},
+    "Create a topic without partitions",
+    access=Access.ADMIN_403,
+    statuses={
+        404: "No such namespace",
+        409: "There is a topic, or a partitioned topic, of that name",
+        412: "The name is a partition's of no such partitioned topic",
     },
 )
-async def create(
-    service: Service,
-    topic: Topic,
-    properties: Annotated[dict[str, str] | None, Depends(json_body(dict[str, str]))],
-    authoritative: Authoritative = None,
-) -> Response:
+async def create(service: Service, topic: Topic, properties: PropertiesBody) -> None:
     await require_namespace(service, topic.namespace)
     if await service.partitions(topic) is not None or await service.topic_exists(topic):
         raise ApiError(409, "This topic already exists")
@@ -146,7 +130,6 @@ async def create(
         await service.create_topic(topic, check_properties(properties))
     except AlreadyExistsError as error:
         raise ApiError(409, "This topic already exists") from error
-    return no_content()
 
 
 async def _check_partition_name(service: BrokerService, topic: TopicName) -> None:
@@ -161,22 +144,17 @@ async def _check_partition_name(service: BrokerService, topic: TopicName) -> Non
         raise ApiError(412, f"Topic {topic.base} has only {count} partitions")
 
 
-@router.delete(
+@routes.delete(
     TOPIC,
-    status_code=204,
-    summary="Delete a topic",
-    responses={
-        **NOT_FOUND,
-        409: {"description": "It is partitioned"},
-        412: {"description": "Clients are connected, and `force` is not set"},
-    },
+    "Delete a topic",
+    access=Access.ADMIN_403,
+    statuses={409: "It is partitioned", 412: "Clients are connected, and `force` is not set"},
 )
 async def delete(
     service: Service,
     topic: Topic,
     force: Annotated[_Text, Query(description="Also with producers or consumers")] = None,
-    authoritative: Authoritative = None,
-) -> Response:
+) -> None:
     if await service.partitions(topic) is not None:
         raise ApiError(
             409,
@@ -187,18 +165,14 @@ async def delete(
         await service.delete_topic(topic, force=flag(force))
     except TopicNotFoundError as error:
         raise not_found(topic) from error
-    return no_content()
 
 
-@router.put(
+@routes.put(
     TOPIC + "/unload",
-    status_code=204,
-    summary="Unload: close the topic or all its partitions, to be loaded again when needed",
-    responses=NOT_FOUND,
+    "Unload: close the topic or all its partitions, to be loaded again when needed",
+    access=Access.ADMIN_401,
 )
-async def unload(
-    service: Service, topic: Topic, spread: Spread, authoritative: Authoritative = None
-) -> Response:
+async def unload(service: Service, topic: Topic, spread: Spread) -> None:
     await require_existing(service, topic)
 
     async def one(name: TopicName) -> None:
@@ -206,4 +180,3 @@ async def unload(
             await service.unload_topic(name)
 
     (await spread.parts(topic, one)).without(404).check()
-    return no_content()

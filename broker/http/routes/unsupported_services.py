@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from magnetar.broker.http.errors import error_response
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 
-router = APIRouter(tags=["absent services"], include_in_schema=False)
+routes = Routes(access=Access.FREE, mode=RoutingMode.LOCAL, include_in_schema=False)
 
-_METHODS: Final = ["GET", "PUT", "POST", "DELETE"]
+_METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 _FUNCTIONS: Final = (
     "Pulsar Function Worker is not enabled, probably functionsWorkerEnabled is set to false"
 )
@@ -39,7 +40,8 @@ def _refuse(status: int, prefix: str, reason: str) -> None:
         return error_response(status, reason)
 
     for path in (prefix, prefix + "/{rest:path}"):
-        router.add_api_route(path, refuse, methods=_METHODS)
+        for method in _METHODS:
+            routes.declare(method, path, refuse, "")
 
 
 for each in _SERVICES:

@@ -1,17 +1,4 @@
-"""Where in a cluster a request is served: one table for all routes, asked in front of each.
-
-    HERE       any broker: it is about the metadata store, or about the asked broker itself
-    TOPIC      the broker that serves the topic: 307; of a partitioned topic the asked one, which
-               refuses, or asks the brokers of the partitions (scatter_gather.py)
-    LOADED     the same for routes that load their topic first of all: they learn it from that, and
-               need no look-up of their own (redirects.py), unless they were sent here to take it
-    HOME       the broker that serves the topic of that name, or would if it had no partitions: it
-               has the sessions of REST consumers, so that each call of one finds it: 307
-    BUNDLE     the owner of the bundle in the path: 307; the asked broker if nobody owns it
-    HELD       the same for what is done to the bundle's topics: if nobody owns it, who is chosen to
-    BROKER     the broker that the path names: 307
-    OWNERS     the asked broker, which asks the owners of all bundles of the namespace
-    (scatter_gather.py)
+"""Where in a cluster a request is served: the modes that routes declare, and what they do.
 
 Nobody is sent round in circles: a request goes to whom the ownership node names, who serves it, or
 to whom the leader has chosen to own what nobody does; who is asked so, by ``authoritative=true``,
@@ -20,8 +7,6 @@ takes it and asks nobody again.
 
 from __future__ import annotations
 
-import functools
-import re
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
@@ -43,116 +28,57 @@ if TYPE_CHECKING:
 
 class RoutingMode(Enum):
     LOCAL = auto()
+    """Any broker: it is about the metadata store, or about the asked broker itself."""
     TOPIC = auto()
-    OWNER_IF_LOADED = auto()
-    HASHED = auto()
-    BUNDLE = auto()
-    ACQUIRE = auto()
-    BROKER = auto()
-    SCATTER = auto()
-
-
-_NAMESPACE: Final = r"/admin/v2/namespaces/\{tenant\}/\{namespace\}"
-_DOMAIN: Final = r"/admin/v2/(\{domain\}|persistent|non-persistent)/\{tenant\}/\{namespace\}"
-_TOPIC: Final = rf"{_DOMAIN}/\{{topic\}}"
-_ABSENT: Final = "functions|sources?|sinks?|worker|worker-stats|packages|transactions"
-_OF_CLUSTER: Final = (
-    "tenants|clusters|brokers|broker-stats|bookies|resource-quotas|resourcegroups|metadata|schemas"
-)
-_BACKLOG: Final = r"(clearBacklog(/\{subscription\})?|unsubscribe/\{subscription\})"
-_OPERATIONS: Final = (
-    "subscriptions|subscription/.*|all_subscription/.*|stats|internalStats|backlog|backlogSize"
-    "|lastMessageId|getMessageIdByIndex|messageid/.*|ledger/.*|examinemessage|terminate|truncate"
-    "|trim|compaction|offload|unload|properties|segments"
-)
-_ANY, _GET = "GET|PUT|POST|DELETE|PATCH", "GET"
-
-# Methods, template (as a regular expression, to be matched whole), place. The first one holds.
-_TABLE: Final = tuple(
-    (frozenset(methods.split("|")), re.compile(template), place)
-    for methods, template, place in (
-        (
-            _GET,
-            r"/(metrics|status\.html|ready|livez|readyz|openapi\.json|docs.*|)",
-            RoutingMode.LOCAL,
-        ),
-        (_ANY, r"/topics/.*/subscription/.*", RoutingMode.HASHED),
-        (_ANY, r"/topics/.*", RoutingMode.OWNER_IF_LOADED),
-        ("PUT|DELETE", _TOPIC, RoutingMode.TOPIC),
-        (_ANY, rf"{_TOPIC}/({_OPERATIONS})", RoutingMode.TOPIC),
-        # Whether a volatile topic exists is known to its broker only.
-        (_GET, rf"{_TOPIC}/partitions", RoutingMode.TOPIC),
-        (_ANY, rf"{_TOPIC}/permissions(/.*)?", RoutingMode.TOPIC),
-        # Partitions, policies: documents, and what fans out in any case.
-        (_ANY, rf"{_TOPIC}/.*", RoutingMode.LOCAL),
-        (_GET, r"/admin/v2/non-persistent/\{tenant\}/\{namespace\}/\{bundle\}", RoutingMode.BUNDLE),
-        (_GET, _DOMAIN, RoutingMode.SCATTER),
-        (_GET, rf"{_DOMAIN}/partitioned", RoutingMode.LOCAL),
-        (_ANY, rf"{_NAMESPACE}/\{{bundle\}}/{_BACKLOG}", RoutingMode.ACQUIRE),
-        (_ANY, rf"{_NAMESPACE}/\{{bundle\}}/(unload|topicHashPositions)", RoutingMode.BUNDLE),
-        ("DELETE", rf"{_NAMESPACE}/\{{bundle\}}", RoutingMode.ACQUIRE),
-        # Its bundle may be a word, LARGEST: the route itself finds out which one that is.
-        ("PUT", rf"{_NAMESPACE}/\{{bundle\}}/split", RoutingMode.OWNER_IF_LOADED),
-        (_ANY, rf"{_NAMESPACE}/({_BACKLOG}|unload|topics)", RoutingMode.SCATTER),
-        ("DELETE", _NAMESPACE, RoutingMode.SCATTER),
-        ("DELETE", r"/admin/v2/tenants/\{tenant\}", RoutingMode.SCATTER),
-        (_GET, r"/admin/v2/brokers/\{cluster\}/\{broker\}/ownedNamespaces", RoutingMode.BROKER),
-        (_ANY, r"/admin/v2/namespaces(/.*)?", RoutingMode.LOCAL),
-        (_ANY, rf"/admin/v2/({_OF_CLUSTER})(/.*)?", RoutingMode.LOCAL),
-        (_ANY, rf"/admin/v[23]/({_ABSENT})(/.*)?", RoutingMode.LOCAL),
-        (_GET, r"/lookup/v2/.*", RoutingMode.LOCAL),
-    )
-)
-
-
-@functools.lru_cache(maxsize=1024)  # one for each route
-def routing_mode_of(method: str, template: str) -> RoutingMode | None:
-    """Where a route is served; None: the table lacks it.
-
-    Args:
-        template: the route's path as it was declared; convertors (``{domain:domain}``) don't count.
+    """The broker that serves the topic: 307. Of a partitioned topic the asked one, which refuses,
+    or asks the brokers of the partitions (scatter_gather.py).
     """
-    method = "GET" if method == "HEAD" else method
-    plain = re.sub(r":[a-z]+\}", "}", template)
-    for methods, pattern, place in _TABLE:
-        if method in methods and pattern.fullmatch(plain):
-            return place
-    return None
+    OWNER_IF_LOADED = auto()
+    """The same for routes that load their topic first of all: they learn it from that, and need no
+    look-up of their own (redirects.py), unless they were sent here to take it.
+    """
+    HASHED = auto()
+    """The broker that serves the topic of that name, or would if it had no partitions: it has the
+    sessions of REST consumers, so that each call of one finds it: 307.
+    """
+    BUNDLE = auto()
+    """The owner of the bundle in the path: 307; the asked broker if nobody owns it."""
+    ACQUIRE = auto()
+    """The same for what is done to the bundle's topics: if nobody owns it, who is chosen to."""
+    BROKER = auto()
+    """The broker that the path names: 307."""
+    SCATTER = auto()
+    """The asked broker, which asks the owners of all bundles of the namespace."""
 
 
-_SENT: Final = frozenset(
-    {
-        RoutingMode.TOPIC,
-        RoutingMode.HASHED,
-        RoutingMode.BUNDLE,
-        RoutingMode.ACQUIRE,
-        RoutingMode.BROKER,
-    }
-)
+_SENT: Final = frozenset(RoutingMode) - {
+    RoutingMode.LOCAL,
+    RoutingMode.OWNER_IF_LOADED,
+    RoutingMode.SCATTER,
+}
 
 
-async def send_to_owner(request: Request) -> None:
+async def send_to_owner(request: Request, mode: RoutingMode) -> None:
     """In front of every route, behind its authorization.
 
     Raises:
         RedirectError: another broker serves it. ApiError: 404, 412: the path names nothing.
     """
     scope = request.scope
-    place = routing_mode_of(scope["method"], scope["route"].path)
     names: dict[str, str] = scope["path_params"]
     is_chosen = b"authoritative" in scope["query_string"] and flag(
         request.query_params.get("authoritative")
     )
-    if place not in _SENT and not (
-        place is RoutingMode.OWNER_IF_LOADED and is_chosen and "topic" in names
+    if mode not in _SENT and not (
+        mode is RoutingMode.OWNER_IF_LOADED and is_chosen and "topic" in names
     ):
         return
     service: BrokerService = scope["app"].state.service
     try:
-        match place:
+        match mode:
             case RoutingMode.TOPIC | RoutingMode.HASHED | RoutingMode.OWNER_IF_LOADED:
                 topic = named_topic(names)
-                if place is not RoutingMode.HASHED and await _is_partitioned(service, topic):
+                if mode is not RoutingMode.HASHED and await _is_partitioned(service, topic):
                     return
                 owner = await _owner_of_topic(service, topic, is_chosen=is_chosen)
             case RoutingMode.BUNDLE:

@@ -17,7 +17,7 @@ from magnetar.broker.errors import (
     PersistenceError,
     TopicNotFoundError,
 )
-from magnetar.broker.http.dependencies import body_doc
+from magnetar.broker.http.dependencies import Body
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
@@ -32,11 +32,8 @@ T = TypeVar("T")
 TOPIC = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subscription}"
 NAMESPACE = "/admin/v2/{domain:domain}/{tenant}/{namespace}"
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "No such topic"}}
-OF_PARTITIONED: dict[int | str, dict[str, Any]] = {
-    **NOT_FOUND,
-    405: {"description": "Not for this kind of topic: partitioned or non-persistent"},
-}
+NOT_FOUND = {404: "No such topic"}
+OF_PARTITIONED = {405: "Not for this kind of topic: partitioned or non-persistent"}
 _INT64_MAX = 2**63 - 1
 _Int64 = Annotated[int, Field(ge=-(2**63), le=_INT64_MAX)]
 _PROPERTIES_BYTES_MAX = 64 * 1024
@@ -76,14 +73,9 @@ class MessageIdBody(BaseModel):
         return (self.ledgerId, self.entryId)
 
 
-ID_DOC = body_doc(
-    MessageIdBody, {"ledgerId": 12, "entryId": 4, "partitionIndex": -1, "isExcluded": False}
-)
-
-
-PROPERTIES_DOC = body_doc(
-    {"type": "object", "additionalProperties": {"type": "string"}}, {"team": "billing"}
-)
+_ID_EXAMPLE = {"ledgerId": 12, "entryId": 4, "partitionIndex": -1, "isExcluded": False}
+IdBody = Annotated[MessageIdBody | None, Body(MessageIdBody, _ID_EXAMPLE)]
+PropertiesBody = Annotated[dict[str, str] | None, Body(dict[str, str], {"team": "billing"})]
 
 
 def not_found(name: TopicName) -> ApiError:

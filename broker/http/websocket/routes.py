@@ -20,7 +20,12 @@ from magnetar.broker.errors import (
 from magnetar.broker.http.dependencies import make_topic_name
 from magnetar.broker.http.errors import ApiError, error_response, response_of
 from magnetar.broker.http.middleware.raw_path import form_decode
-from magnetar.broker.http.routing.route_permissions import authorize_websocket, caller_of, require
+from magnetar.broker.http.routing.route_permissions import (
+    Access,
+    authorize_websocket,
+    caller_of,
+    require,
+)
 from magnetar.broker.http.websocket.channel import CLOSE_BASE, INTERNAL, WebSocketChannel
 from magnetar.broker.http.websocket.consumer import ConsumerSession, ReaderSession
 from magnetar.broker.http.websocket.parameters import (
@@ -77,7 +82,7 @@ def unknown_route() -> WebSocketRoute:
 
 
 async def _produce(websocket: WebSocket) -> None:
-    await _serve(websocket, _producer_session)
+    await _serve(websocket, _producer_session, Access.PRODUCE_403)
 
 
 def _producer_session(websocket: WebSocket, service: BrokerService) -> _Session:
@@ -178,7 +183,9 @@ def _reader_session(websocket: WebSocket, service: BrokerService) -> _Session:
 
 
 async def _serve(
-    websocket: WebSocket, make: Callable[[WebSocket, BrokerService], _Session]
+    websocket: WebSocket,
+    make: Callable[[WebSocket, BrokerService], _Session],
+    rule: Access = Access.CONSUME_403,
 ) -> None:
     """Open the session first, so that a refusal can still be an HTTP status."""
     service: BrokerService = websocket.app.state.service
@@ -190,7 +197,7 @@ async def _serve(
         try:
             if not service.config.web_socket_service_enabled:
                 raise ApiError(404, "webSocketServiceEnabled is false")
-            rights = await _authorized(websocket)
+            rights = await _authorized(websocket, rule)
             session = make(websocket, service)
             if rights:
                 rights += await _may_write(websocket, session)
@@ -206,14 +213,14 @@ async def _serve(
             session.close()
 
 
-async def _authorized(websocket: WebSocket) -> list[Right]:
+async def _authorized(websocket: WebSocket, rule: Access) -> list[Right]:
     """Raises ApiError: 400 the path or the query names no topics, 403."""
     query = _query(websocket)
     if "topic" not in websocket.path_params and "topicsPattern" in query and "topics" not in query:
         return await _may_list(websocket, NamePattern(query["topicsPattern"]))
     subscription = _subscription(websocket)
     resources = [Resource.of_topic(name, subscription) for name in _topics(websocket)]
-    return await authorize_websocket(websocket, resources)
+    return await authorize_websocket(websocket, rule, resources)
 
 
 async def _may_list(websocket: WebSocket, pattern: NamePattern) -> list[Right]:

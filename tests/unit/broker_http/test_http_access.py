@@ -1,4 +1,4 @@
-"""Who may do what: every route has a rule, and none runs before it was asked.
+"""Who may do what: every route declares it, and none runs before that was asked.
 
 ``access_answers.txt`` has a line for every route: its method and template, the status of a refusal,
 and who may (y) or may not (n) use it, of a role without grants, one that may produce, one that may
@@ -9,8 +9,7 @@ there.
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +26,7 @@ from magnetar.broker.http.app import create_app
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.openapi import operations
 from magnetar.broker.http.routing import route_permissions as access
-from magnetar.broker.http.routing.route_permissions import AccessRule, rule_of
+from magnetar.broker.http.routing.route import Access, RoutingMode, declared_routes
 from magnetar.broker.http.websocket.routes import websocket_routes
 from tests.unit.broker_service.doubles import Broker
 
@@ -55,19 +54,18 @@ def make_app(access: Any = None) -> FastAPI:
     return create_app(service)
 
 
-def routes(app: FastAPI) -> list[tuple[str, str]]:
+def documented(app: FastAPI) -> list[tuple[str, str]]:
     """(method, template) of all documented routes."""
     return [(method.upper(), path) for method, path, _ in operations(app.openapi())]
 
 
-def all_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
-    """(method, template) of all routes, be they documented or not."""
-    for router in app.routes:
-        inner = getattr(router, "effective_route_contexts", None)
-        found: list[Any] = [router] if inner is None else inner()
-        for route in found:
-            for method in getattr(route, "methods", None) or ():
-                yield method, route.path
+def declared(app: FastAPI) -> dict[tuple[str, str], Access]:
+    """(method, template) -> who may use it; what a path answers to first."""
+    found: dict[tuple[str, str], Access] = {}
+    for route in declared_routes(app):
+        for method in route.methods or ():
+            found.setdefault((method, route.path_format), route.access)
+    return found
 
 
 def expected() -> dict[tuple[str, str], tuple[str, str]]:
@@ -84,52 +82,21 @@ def filled(template: str) -> str:
     return template.replace("{", "some-").replace("}", "")
 
 
-def test_every_route_has_a_rule() -> None:
-    app = make_app()
-    known = set(all_routes(app))
+def test_every_route_declares_who_may_use_it_and_which_broker_serves_it() -> None:
+    known = list(declared_routes(make_app()))
     assert len(known) > 300
-    assert sorted(route for route in known if rule_of(*route) is None) == []
-    sockets = [route.path for route in websocket_routes()]
-    assert sockets
-    assert [path for path in sockets if rule_of("WEBSOCKET", path) is None] == []
+    for route in known:
+        assert isinstance(route.access, Access), route.path
+        assert isinstance(route.mode, RoutingMode), route.path
 
 
 def test_every_route_has_an_expected_answer() -> None:
     """What is free and undocumented needs none: the documentation, services that are absent."""
     sockets = {("WEBSOCKET", route.path) for route in websocket_routes()}
-    assert set(expected()) >= {*routes(make_app()), *sockets}
-    for method, path in all_routes(make_app()):
-        route, rule = (method, re.sub(r":[a-z]+}", "}", path)), rule_of(method, path)
-        assert rule is not None
-        if method != "HEAD" and rule.permission is not Permission.NOTHING:
+    assert set(expected()) >= {*documented(make_app()), *sockets}
+    for route, needed in declared(make_app()).items():
+        if needed is not Access.FREE:
             assert route in expected()
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "rule"),
-    [
-        ("GET", "/metrics", AccessRule(Permission.NOTHING, 401)),
-        ("HEAD", "/status.html", AccessRule(Permission.NOTHING, 401)),
-        ("GET", "/admin/v2/brokers/health", AccessRule(Permission.SUPERUSER, 401)),
-        ("GET", "/admin/v3/functions/{rest:path}", AccessRule(Permission.NOTHING, 401)),
-        (
-            "POST",
-            "/admin/v2/namespaces/{tenant}/{namespace}/retention",
-            AccessRule(Permission.TENANT_ADMIN, 403),
-        ),
-        (
-            "GET",
-            "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic}/stats",
-            AccessRule(Permission.LOOKUP, 401),
-        ),
-        ("WEBSOCKET", "/ws/v2/reader/persistent/t/n/x", AccessRule(Permission.CONSUME, 403)),
-        ("WEBSOCKET", "/ws/v2/reader/persistent/t/n/x\n", None),
-        ("GET", "/admin/v2/unheard-of", None),
-        ("PATCH", "/metrics", None),
-    ],
-)
-def test_rules(method: str, path: str, rule: AccessRule | None) -> None:
-    assert rule_of(method, path) == rule
 
 
 # --- what the rules answer
@@ -246,17 +213,17 @@ async def test_the_answers_of_sockets(broker: Broker) -> None:
 
 
 def test_free_routes_need_nothing_and_no_others_do() -> None:
+    rules = declared(make_app())
     for (method, template), (status, answers) in expected().items():
-        rule = rule_of(method, template)
-        assert rule is not None
-        assert (rule.permission is Permission.NOTHING) == (status == "-") == (answers == "yyyy")
+        is_free = method != "WEBSOCKET" and rules[method, template] is Access.FREE
+        assert is_free == (status == "-") == (answers == "yyyy")
 
 
 async def test_no_route_runs_before_its_rule_was_asked() -> None:
     """Nobody's application has no service: a route that ran would fail."""
     app, free = make_app(Nobody()), 0
     async with client_of(app, "joe") as client:
-        for method, template in routes(app):
+        for method, template in documented(app):
             if expected()[method, template][0] == "-":
                 free += 1
                 continue

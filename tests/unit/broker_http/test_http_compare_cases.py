@@ -17,7 +17,8 @@ from magnetar.broker.config import BrokerConfig
 from magnetar.broker.http.app import create_app
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.openapi import operations
-from magnetar.broker.http.routing.route_permissions import authorize
+from magnetar.broker.http.routing import route
+from magnetar.broker.http.routing.route import Access
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 NOT_ASKED = re.compile(
@@ -45,15 +46,17 @@ def app() -> FastAPI:
     return create_app(service)
 
 
-async def test_every_route_is_compared(areas: list[Any], app: FastAPI) -> None:
+async def test_every_route_is_compared(
+    areas: list[Any], app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: set[str] = set()
 
-    async def note(request: Request) -> None:
+    async def note(request: Request, access: Access) -> None:
         template = re.sub(r":[a-z]+}", "}", request.scope["route"].path)
         asked.add(f"{request.method} {template}")
         raise ApiError(PASSED, "noted")
 
-    app.dependency_overrides[authorize] = note
+    monkeypatch.setattr(route, "authorize", note)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         for area in areas:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import pytest
 
+from magnetar.broker.cluster.broker_client import as_authoritative
 from magnetar.broker.http.app import create_app
 from magnetar.broker.http.routing.redirects import named_topic
 from magnetar.broker.protocol.topic_name import TopicName
@@ -194,3 +195,15 @@ def test_a_partition_of_thousands_of_digits_is_no_number() -> None:
     names = {"tenant": "t", "namespace": "n", "topic": "x"}
     assert named_topic(names | {"partition": "9" * 5_000}).partition_index == -1
     assert named_topic(names | {"partition": "3"}).partition_index == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "authoritative=true"),
+        ("authoritative=false", "authoritative=true"),
+        ("force=true&authoritative=false&x=%20", "force=true&x=%20&authoritative=true"),
+    ],
+)
+def test_who_is_chosen_is_told_so(before: str, after: str) -> None:
+    assert as_authoritative(before) == after

@@ -49,7 +49,7 @@ async def test_messages_expire_by_the_namespace_s_policy(broker: Broker) -> None
     broker.cluster.now_ms = PUBLISHED_MS + 3_600_000
     await background_tasks.expire_messages(broker.service.clock())
     assert backlog(topic) == 3  # by default nothing expires
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "message_ttl_in_seconds": 60}
     )
     await background_tasks.expire_messages(PUBLISHED_MS + 60_000)
@@ -67,12 +67,12 @@ async def test_a_namespace_may_switch_the_broker_s_default_off() -> None:
         await backlog_of_three(broker),
         broker.service._periodic_tasks.background_tasks,
     )
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "message_ttl_in_seconds": 0}
     )
     await background_tasks.expire_messages(PUBLISHED_MS + 3_600_000)
     assert backlog(topic) == 3
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default",
         lambda old: {key: old[key] for key in old if key != "message_ttl_in_seconds"},
     )
@@ -100,7 +100,7 @@ async def test_an_expired_message_isn_t_delivered_again(broker: Broker) -> None:
     await client.expect_something()
     subscription = topic.subscriptions["s"]
     await eventually(lambda: subscription.stats(0)["unackedMessages"] == 3)
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "message_ttl_in_seconds": 60}
     )
     await broker.service._periodic_tasks.background_tasks.expire_messages(PUBLISHED_MS + 70_001)

@@ -26,7 +26,7 @@ REFUSED = {
 async def set_quota(broker: Broker, action: str, *, size: int = -1, seconds: int = -1) -> None:
     kind = "message_age" if seconds > 0 else "destination_storage"
     quota = {"limitSize": size, "limitTime": seconds, "policy": action}
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "backlog_quota_map": {kind: quota}}
     )
 
@@ -208,7 +208,7 @@ async def test_unused_subscriptions_expire(broker: Broker) -> None:
     assert (await client.receive_one()).type == pb.BaseCommand.SUCCESS
     await background_tasks.expire_subscriptions(PUBLISHED_MS + 10**9)
     assert set(topic.subscriptions) == {"s", "used", "connected"}  # by default none expires
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "subscription_expiration_time_minutes": 1}
     )
     broker.cluster.now_ms = PUBLISHED_MS + 30_000
@@ -233,7 +233,7 @@ async def test_unused_subscriptions_expire(broker: Broker) -> None:
 
 async def test_retention_and_persistence_reach_loaded_topics(broker: Broker) -> None:
     _, topic = await filled(broker, 1)
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default",
         lambda old: {
             **old,
@@ -260,7 +260,7 @@ async def test_a_topic_that_asks_for_more_bookies_than_there_are_has_no_producer
         "bookkeeperAckQuorum": 2,
         "managedLedgerMaxMarkDeleteRate": 0,
     }
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "persistence": persistence}
     )
     client = broker.client()
@@ -268,14 +268,14 @@ async def test_a_topic_that_asks_for_more_bookies_than_there_are_has_no_producer
     refused, _ = await client.produce()
     assert refused.error.error == pb.PersistenceError
     assert refused.error.message == "2 bookies are asked for, 1 are missing"
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "persistence": None}
     )
     created, _ = await client.produce()
     assert created.type == pb.BaseCommand.PRODUCER_SUCCESS
     client.feed(message(0))
     receipts(await client.receive(1))
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "persistence": persistence}
     )
     created, _ = await client.produce(producer_id=2, producer_name="second")

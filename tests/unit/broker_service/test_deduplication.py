@@ -219,7 +219,7 @@ async def test_switched_on_and_off_while_messages_come() -> None:
 async def test_switched_off_while_nobody_had_the_topic(broker: Broker) -> None:
     await topic_of(broker)
     await broker.service.unload_topic(NAME)
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "deduplicationEnabled": False}
     )
     topic = await topic_of(broker)
@@ -239,7 +239,7 @@ async def test_what_can_t_be_switched_on_is_tried_again(monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patch:
         patch.setattr(ManagedLedger, "open_cursor", fail)
-        await broker.service.resources.update_policies(
+        await broker.service.policies.update_namespace(
             "public/default", lambda old: {**old, "deduplicationEnabled": True}
         )
         await eventually(lambda: tries > 0)

@@ -31,11 +31,11 @@ async def loaded(broker: Broker, name: str = TOPIC) -> Topic:
 
 
 async def set_namespace(broker: Broker, **fields: object) -> None:
-    await broker.service.resources.update_policies(NAMESPACE, lambda old: {**old, **fields})
+    await broker.service.policies.update_namespace(NAMESPACE, lambda old: {**old, **fields})
 
 
 async def set_topic(broker: Broker, name: str = TOPIC, **fields: object) -> None:
-    await broker.service.resources.update_topic_policies(
+    await broker.service.policies.update_topic(
         name_of(name), lambda _: {"local": fields} if fields else {}
     )
 
@@ -87,6 +87,47 @@ async def test_a_change_by_another_broker_reaches_the_topic(broker: Broker) -> N
     await eventually(lambda: topic.policies.message_ttl_s == 3)
     await store.delete(path)
     await eventually(lambda: topic.policies.message_ttl_s == 9)
+
+
+async def test_a_write_is_applied_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own event, which comes as well, finds nothing new."""
+    topic, policies = await loaded(broker), broker.service.policies
+    applied: list[int] = []
+    monkeypatch.setattr(
+        topic, "policies_changed", lambda: applied.append(topic.policies.message_ttl_s)
+    )
+
+    async def settled(changes: int) -> None:
+        await eventually(lambda: policies.changes >= changes and policies._task is None)
+
+    before = policies.changes
+    await set_namespace(broker, message_ttl_in_seconds=1)
+    await settled(before + 2)
+    await set_topic(broker, message_ttl_in_seconds=2)
+    await settled(before + 4)
+    assert applied == [1, 2]
+
+
+async def test_topics_of_other_namespaces_are_not_looked_at(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.service.resources.create_namespace("public/other", ["standalone"], 4)
+    await loaded(broker, "persistent://public/other/t")
+    await loaded(broker)
+    await loaded(broker, TOPIC + "2")
+    policies, seen = broker.service.policies, set[str]()
+    renew = policies._renew_topic
+
+    async def note(topic: Topic, *, read_own: bool) -> None:
+        seen.add(topic.full_name)
+        await renew(topic, read_own=read_own)
+
+    monkeypatch.setattr(policies, "_renew_topic", note)
+    await set_namespace(broker, message_ttl_in_seconds=5)
+    assert seen == {TOPIC, TOPIC + "2"}
+    seen.clear()
+    await set_topic(broker, message_ttl_in_seconds=6)
+    assert seen == {TOPIC}
 
 
 async def test_partitions_have_their_partitioned_topic_s_policies(broker: Broker) -> None:

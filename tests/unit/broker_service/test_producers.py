@@ -222,12 +222,12 @@ async def test_an_initial_subscription_is_created_at_the_beginning(broker: Broke
 
 async def test_limits_and_encryption_come_from_the_namespace(broker: Broker) -> None:
     client = await ready(broker)
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "max_producers_per_topic": 1}
     )
     await success(client, producer_id=1)
     assert await failure(client, producer_id=2) == pb.ProducerBusy
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "encryption_required": True}
     )
     gone = (await client.receive_one()).close_producer

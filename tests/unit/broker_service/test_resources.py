@@ -77,7 +77,7 @@ async def test_namespaces(store: EmbeddedMetadataStore) -> None:
     found = await other.policies("t/n")  # the cached absence was repaired by the event
     assert found is not None
     await resources.update_policies("t/n", lambda old: {**old, "encryption_required": True})
-    await eventually(lambda: other.policies_nowait("t/n") is None)
+    await eventually(lambda: other._policies.get_nowait("/admin/policies/t/n") is None)
     changed = await other.policies("t/n")
     assert changed is not None
     assert changed.encryption_required

@@ -88,7 +88,7 @@ def version(number: int) -> bytes:
 
 
 async def set_policies(broker: Broker, **policies: Any) -> None:
-    await broker.service.resources.update_policies("public/default", lambda old: old | policies)
+    await broker.service.policies.update_namespace("public/default", lambda old: old | policies)
 
 
 async def test_producers_register_and_consumers_fetch(broker: Broker) -> None:

@@ -161,9 +161,9 @@ async def test_no_limit_is_left_when_the_policy_goes(broker: Broker) -> None:
     client, _ = await limited(broker, 1)
     client.feed(message(0) + message(1) + message(2))
     assert not client.reads()
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default",
-        lambda old: {**old, "publishMaxMessageRate": {}},
+        lambda old: {**old, "message_ttl_in_seconds": 60},  # whose rate is unlimited
     )
     assert client.reads()
     topic = broker.service.topics[TOPIC]
@@ -179,7 +179,7 @@ async def test_policies_make_and_change_the_limit(broker: Broker) -> None:
     await client.produce()
     for messages in (5, 7):
         rate = {"publishThrottlingRateInMsg": messages, "publishThrottlingRateInByte": -1}
-        await broker.service.resources.update_policies(
+        await broker.service.policies.update_namespace(
             "public/default",
             lambda old, rate=rate: {**old, "publishMaxMessageRate": {"standalone": rate}},  # type: ignore[misc] # a lambda
         )
@@ -348,7 +348,7 @@ async def test_a_closed_producer_holds_nobody(broker: Broker) -> None:
 
 
 async def test_a_consumer_that_subscribes_too_often_is_refused(broker: Broker) -> None:
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default",
         lambda old: {
             **old,
@@ -406,7 +406,7 @@ async def test_delayed_delivery_of_a_loaded_topic_is_switched_off(broker: Broker
     kinds = [answer.type for answer in await client.receive(3)]
     assert kinds.count(pb.BaseCommand.MESSAGE) == 1
     assert topic.subscriptions["s"].stats(0)["msgDelayed"] == 1
-    await broker.service.resources.update_policies(
+    await broker.service.policies.update_namespace(
         "public/default",
         lambda old: {**old, "delayed_delivery_policies": {"active": False, "tickTime": 1_000}},
     )

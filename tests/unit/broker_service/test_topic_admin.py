@@ -109,7 +109,7 @@ async def test_grants_go_with_their_topic(broker: Broker) -> None:
     await service.create_partitioned_topic(base, 2)
     await topic_of(broker, "q")
     topics = [*names_of(base, 2), *names_of(name("q"), None)]
-    await service.resources.update_policies(
+    await service.policies.update_namespace(
         "public/default", lambda before: granted(before, topics, "joe", ["produce"])
     )
 

@@ -105,7 +105,7 @@ async def test_automatic_creation_follows_broker_and_namespace() -> None:
     try:
         with pytest.raises(TopicNotFoundError):
             await service.get_topic(name("t"), create=True)
-        await service.resources.update_policies(
+        await service.policies.update_namespace(
             "public/default",
             lambda old: {**old, "autoTopicCreationOverride": {"allowAutoTopicCreation": True}},
         )
@@ -247,7 +247,7 @@ async def test_an_idle_topic_with_data_stays_until_deletion_is_asked_for(broker:
         await sweep(broker.cluster.now_ms)
     assert PREFIX + "full" in service.topics
     policies = {"maxInactiveDurationSeconds": 60, "deleteWhileInactive": True}
-    await service.resources.update_policies(
+    await service.policies.update_namespace(
         "public/default", lambda document: {**document, "inactive_topic_policies": policies}
     )
     await sweep(broker.cluster.now_ms)

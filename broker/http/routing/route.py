@@ -1,0 +1,208 @@
+"""Declares REST routes: path, summary, who may use it, which broker serves it, what it answers.
+
+``access`` and ``mode`` of a module's ``Routes`` hold for each of its routes that doesn't name its
+own. Both are applied before anything else of the route runs: its parameters aren't read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.routing import WebSocketRoute
+
+from magnetar.broker.http.dependencies import BodyReader
+from magnetar.broker.http.responses import JsonResponse, TextResponse
+from magnetar.broker.http.routing.request_routing import RoutingMode as RoutingMode
+from magnetar.broker.http.routing.request_routing import send_to_owner
+from magnetar.broker.http.routing.route_permissions import Access as Access
+from magnetar.broker.http.routing.route_permissions import authorize
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+Statuses = Mapping[int, str | dict[str, Any]]
+"""Answers by status: what one means, or FastAPI's whole description of it."""
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Awaitable[Response | None]])
+
+_SENT_BY_BUNDLE: Final = (RoutingMode.TOPIC, RoutingMode.ACQUIRE)
+_AUTHORITATIVE: Final = {
+    "name": "authoritative",
+    "in": "query",
+    "required": False,
+    "description": "`true`: the asked broker takes what none owns, as one that was chosen",
+    "schema": {"anyOf": [{"type": "string"}, {"type": "null"}], "title": "Authoritative"},
+}
+"""Read by ``send_to_owner``, so it is described here; a declared parameter costs 6 µs a call."""
+
+
+class RouteOptions(TypedDict, total=False):
+    access: Access
+    mode: RoutingMode
+    status: int
+    """Of success; left out: 200 of a GET and of what answers with something, else 204."""
+    example: Any
+    """Of the JSON that it answers with."""
+    text: str
+    """The same of a plain text."""
+    empty: str
+    """What success means that has no body though it is 200."""
+    statuses: Statuses
+    """What else it may answer."""
+    body: dict[str, Any]
+    """``body_doc`` of a body that isn't read by a ``Body`` parameter."""
+    parameters: list[dict[str, Any]]
+    """Of the query, that the function reads by itself."""
+    authoritative: bool
+    """Whether that parameter is described; left out: where a bundle's owner is asked for."""
+    description: str
+    name: str
+    response_class: type[Response]
+    include_in_schema: bool
+
+
+class Route(APIRoute):
+    """A route that runs once its caller is known to be allowed, at the broker that serves it."""
+
+    access: Access
+    mode: RoutingMode
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            await authorize(request, self.access)
+            await send_to_owner(request, self.mode)
+            return await handle(request)
+
+        return guarded
+
+
+def declared_routes(app: FastAPI) -> Iterator[Route]:
+    """All routes of HTTP, be they documented or not; REQUIRES: all were declared by ``Routes``."""
+    for context in iter_route_contexts(app.routes):
+        if not isinstance(route := context.original_route, WebSocketRoute):
+            assert isinstance(route, Route), f"{context.path} declares nothing"
+            yield route
+
+
+class Routes:
+    """The routes of one resource."""
+
+    def __init__(
+        self,
+        prefix: str = "",
+        *,
+        tag: str = "",
+        access: Access,
+        mode: RoutingMode,
+        statuses: Statuses = MappingProxyType({}),
+        authoritative: bool | None = None,
+        include_in_schema: bool = True,
+    ) -> None:
+        """What isn't said at a route."""
+        self.router = APIRouter(
+            prefix=prefix,
+            tags=[tag] if tag else None,
+            route_class=Route,
+            include_in_schema=include_in_schema,
+        )
+        self._access, self._mode, self._statuses = access, mode, statuses
+        self._authoritative = authoritative
+
+    def get(
+        self, path: str, summary: str, **options: Unpack[RouteOptions]
+    ) -> Callable[[Endpoint], Endpoint]:
+        return self._decorator("GET", path, summary, options)
+
+    def put(
+        self, path: str, summary: str, **options: Unpack[RouteOptions]
+    ) -> Callable[[Endpoint], Endpoint]:
+        return self._decorator("PUT", path, summary, options)
+
+    def post(
+        self, path: str, summary: str, **options: Unpack[RouteOptions]
+    ) -> Callable[[Endpoint], Endpoint]:
+        return self._decorator("POST", path, summary, options)
+
+    def delete(
+        self, path: str, summary: str, **options: Unpack[RouteOptions]
+    ) -> Callable[[Endpoint], Endpoint]:
+        return self._decorator("DELETE", path, summary, options)
+
+    def _decorator(
+        self, method: str, path: str, summary: str, options: RouteOptions
+    ) -> Callable[[Endpoint], Endpoint]:
+        def decorate(endpoint: Endpoint) -> Endpoint:
+            self.declare(method, path, endpoint, summary, **options)
+            return endpoint
+
+        return decorate
+
+    def declare(
+        self,
+        method: str,
+        path: str,
+        endpoint: Callable[..., Awaitable[Response | None]],
+        summary: str,
+        **options: Unpack[RouteOptions],
+    ) -> None:
+        """Declare a route; see ``RouteOptions``. A function that returns nothing answers 204."""
+        mode = options.get("mode", self._mode)
+        is_shown = not options.keys().isdisjoint(("example", "text", "empty"))
+        status = options.get("status", 200 if is_shown or method == "GET" else 204)
+        responses: dict[int | str, dict[str, Any]] = {
+            code: {"description": each} if isinstance(each, str) else each
+            for code, each in {**self._statuses, **options.get("statuses", {})}.items()
+        }
+        response_class = Response if status == 204 else JsonResponse
+        if "example" in options:
+            responses[status] = _shown("application/json", options["example"])
+        if "text" in options:
+            responses[status] = _shown("text/plain", options["text"])
+            response_class = TextResponse
+        if "empty" in options:
+            responses[status] = {"description": options["empty"], **_shown("text/plain", "")}
+            response_class = Response
+        self.router.add_api_route(
+            path,
+            endpoint,
+            methods=[method],
+            summary=summary or None,
+            description=options.get("description"),
+            name=options.get("name"),
+            status_code=status,
+            response_model=None,
+            response_class=options.get("response_class", response_class),
+            responses=responses,
+            include_in_schema=options.get("include_in_schema", True),
+        )
+        route = self.router.routes[-1]
+        assert isinstance(route, Route)
+        route.access, route.mode = options.get("access", self._access), mode
+        parameters = list(options.get("parameters", ()))
+        by_mode = mode in _SENT_BY_BUNDLE if self._authoritative is None else self._authoritative
+        if options.get("authoritative", by_mode):
+            parameters.append(_AUTHORITATIVE)
+        route.openapi_extra = {
+            **({"parameters": parameters} if parameters else {}),
+            **options.get("body", _body_of(route.dependant)),
+        }
+
+
+def _shown(kind: str, example: Any) -> dict[str, Any]:
+    return {"content": {kind: {"example": example}}}
+
+
+def _body_of(dependant: Dependant) -> dict[str, Any]:
+    """What the function, or one of its dependencies, reads by a ``Body``."""
+    for each in dependant.dependencies:
+        if isinstance(each.call, BodyReader):
+            return each.call.document
+        if found := _body_of(each):
+            return found
+    return {}
