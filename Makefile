@@ -136,7 +136,7 @@ interop-cluster: $(STAMP)  ## Go, Java and Node clients (ONLY=go ...) in a clust
 chart-renderings: $(STAMP)  ## tests/charts/renderings anew, after a change of charts/magnetar; needs helm 3 [HELM=path]
 	$(BIN)/python -m tests.charts.renderings $(or $(HELM),helm)
 
-test-chart: $(STAMP)  ## the chart and a real control plane: KUBE=kube.sh (docs/guides/kubernetes.md), helm 3 [HELM=path]
+test-chart: $(STAMP)  ## the chart and a real control plane: KUBE=kube.sh (docs/internals/chart-tests.md), helm 3 [HELM=path]
 	MAGNETAR_KUBE=$(KUBE) MAGNETAR_HELM=$(or $(HELM),helm) $(BIN)/python -m pytest tests/charts -v
 
 # Network, mounts and processes of its own: whatever the run leaves, the kernel clears away.

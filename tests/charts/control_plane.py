@@ -33,7 +33,7 @@ _HELM_WAIT: Final = "5m"
 def missing_tools() -> str:
     """Why no control plane can be had here; "": it can."""
     if not os.environ.get("MAGNETAR_KUBE"):
-        return "no control plane: make test-chart KUBE=kube.sh (docs/guides/kubernetes.md, Tests)"
+        return "no control plane: make test-chart KUBE=kube.sh (docs/internals/chart-tests.md)"
     for name, path in (("helm", _helm()), ("kubectl", "kubectl")):
         if shutil.which(path) is None:
             return f"{name} is missing: make test-chart [HELM=path]"

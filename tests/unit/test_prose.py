@@ -25,7 +25,7 @@ BANNED = re.compile(
 RIDDLE = re.compile(r"^(What|Who|Whom)\b[^?]*$")
 GENERATED = {"docs/reference/rest.md", "docs/reference/settings.md"}
 GENERATED_PART = "<!-- written by broker/cli/reference.py -->"
-NOT_YET: frozenset[str] = frozenset({"docs/guides/kubernetes.md", "docs/guides/spark.md"})
+NOT_YET: frozenset[str] = frozenset()
 
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\[*])")

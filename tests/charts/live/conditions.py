@@ -19,7 +19,7 @@ def _missing() -> str:
     if is_asked and os.geteuid() != 0:
         return "only root makes namespaces"
     if not is_asked or os.getpid() != 1:  # outside of namespaces it would change this machine's
-        return "make test-chart-live KUBE=kube.sh runs it (docs/guides/kubernetes.md)"
+        return "make test-chart-live KUBE=kube.sh runs it (docs/internals/chart-tests.md)"
     absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
     return f"missing: {', '.join(absent)}" if absent else missing_tools()
 
