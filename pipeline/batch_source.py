@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-    from magnetar.pipeline.chunks import MessageChunk, MissingChunk
+    from magnetar.pipeline.chunks import Chunk, MissingChunk
 
 _log = logging.getLogger(__name__)
 
@@ -188,9 +188,7 @@ def read_slice(part: InputSplit, settings: TaskSettings) -> Iterator[pa.RecordBa
         )
 
 
-def _look_back(
-    reader: SplitReader, missing: MissingChunk
-) -> tuple[list[MessageChunk] | None, Offset]:
+def _look_back(reader: SplitReader, missing: MissingChunk) -> tuple[list[Chunk] | None, Offset]:
     """The beginning of a chunked message, from entries before the slice; and how far back that is
     or, where it isn't found, where the topic begins now.
     """

@@ -14,6 +14,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.chunks import ChunkAssembler
 from magnetar.broker.protocol.compression import CompressionError, decompress
 from magnetar.broker.protocol.entry_header import (
     FLAG_CHUNK,
@@ -27,7 +28,7 @@ from magnetar.broker.protocol.entry_header import (
 from magnetar.broker.protocol.framing import CHECKSUM_MAGIC, MalformedFrameError, parse_entry_body
 from magnetar.broker.protocol.text import readable
 from magnetar.pipeline.batch_messages import BrokenBatchError, walk_fields, walk_values
-from magnetar.pipeline.chunks import ChunkJoiner, MessageChunk, MissingChunk
+from magnetar.pipeline.chunks import Chunk, MissingChunk, join
 from magnetar.pipeline.errors import UndecodableError
 from magnetar.pipeline.offsets import BEGINNING, END, Offset
 from magnetar.pipeline.rows import EntryFacts, Rows
@@ -38,6 +39,7 @@ MESSAGE_BYTES_MAX = 256 << 20
 
 Encrypted = Literal["fail", "skip", "raw"]
 
+_CHUNKED_MAX = 1_000  # messages in chunks under way
 _BATCHED_BYTES_MIN = 6  # of one message: its size field, and the required field of its metadata
 _HEAD = Struct(">HH4xQQ8x")  # of `entry_head`: magic and version, flags, publish time, deliver-at
 _HEAD_KIND = 0x4D01
@@ -102,9 +104,8 @@ class _Waiting(NamedTuple):
     """A last chunk whose beginning is looked for."""
 
     missing: MissingChunk
-    chunk: MessageChunk
+    chunk: Chunk
     entry: _Entry
-    metadata: pb.MessageMetadata
 
 
 class EntryDecoder:
@@ -165,7 +166,7 @@ class EntryDecoder:
         self._runs: deque[_Run] = deque()
         self._open: _OpenBatch | None = None
         self._waiting: _Waiting | None = None
-        self._joiner = ChunkJoiner(message_bytes_max)
+        self._chunks = ChunkAssembler(message_bytes_max, pending_max=_CHUNKED_MAX)
         self._entry_count = self._row_count = 0
         self._encrypted_skipped = self._incomplete_chunked = 0
 
@@ -215,15 +216,14 @@ class EntryDecoder:
         """Set: the decoder waits for `resolve` before it opens anything else."""
         return self._waiting.missing if self._waiting is not None else None
 
-    def resolve(self, chunks: list[MessageChunk] | None) -> None:
+    def resolve(self, chunks: list[Chunk] | None) -> None:
         """What `ChunkLookback.chunks` gave for `missing`; None: that message gives no row."""
         waiting, self._waiting = self._waiting, None
         assert waiting is not None, "nothing is missing"
         if chunks is None:
             self._incomplete_chunked += 1
-        payload = self._joiner.resolve(waiting.missing, waiting.chunk, chunks)
-        if payload is not None:
-            self._add_joined(waiting.entry, waiting.metadata, payload)
+        elif (payload := join([*chunks, waiting.chunk])) is not None:
+            self._add_joined(waiting.entry, waiting.chunk[0], payload)
 
     def finish(self) -> pa.RecordBatch | None:
         """The rows that are left; None: there are none.
@@ -293,24 +293,26 @@ class EntryDecoder:
         if flags & FLAG_ENCRYPTED:
             self._add_single(entry, metadata, bytes(payload))
         elif flags & FLAG_CHUNK:
-            self._add_chunk(entry, metadata, MessageChunk(metadata.chunk_id, bytes(payload)))
+            self._add_chunk(entry, metadata, payload)
         else:
             self._add_payload(entry, metadata, payload)
 
-    def _add_chunk(self, entry: _Entry, metadata: pb.MessageMetadata, chunk: MessageChunk) -> None:
+    def _add_chunk(
+        self, entry: _Entry, metadata: pb.MessageMetadata, payload: bytes | memoryview
+    ) -> None:
         ledger_id, entry_id, flags, publish_time_ms, *_ = entry
-        if not flags & FLAG_LAST_CHUNK:
-            self._joiner.add(metadata.uuid, chunk, ledger_id, entry_id)
-            return
-        parts = metadata.num_chunks_from_msg
-        last = MissingChunk(
-            metadata.uuid, parts, ledger_id, entry_id, publish_time_ms, partition=self._place
-        )
-        joined = self._joiner.complete(chunk, last)
-        if isinstance(joined, MissingChunk):
-            self._waiting = _Waiting(joined, chunk, entry, metadata)
-        elif joined is not None:
-            self._add_payload(entry, metadata, joined)
+        chunks = self._chunks
+        joined = chunks.add(metadata, memoryview(payload), (ledger_id, entry_id), 0)
+        # What makes room is looked for again.
+        chunks.put_back.clear()
+        chunks.given_up.clear()
+        if joined is not None:
+            self._add_payload(entry, metadata, joined.payload)
+        elif flags & FLAG_LAST_CHUNK:
+            missing = MissingChunk(
+                metadata.uuid, ledger_id, entry_id, publish_time_ms, partition=self._place
+            )
+            self._waiting = _Waiting(missing, (metadata, bytes(payload)), entry)
 
     def _add_joined(self, entry: _Entry, metadata: pb.MessageMetadata, payload: bytes) -> None:
         size, size_max = len(payload), self._message_bytes_max

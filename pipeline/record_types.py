@@ -19,13 +19,13 @@ from typing import Any, Final
 import fastavro
 import pyarrow as pa
 from fastavro.read import SchemaResolutionError
-from fastavro.schema import SchemaParseException, UnknownType
 from pyspark.sql import types as spark
 
+from magnetar.broker.schema.avro_values import NotAvroError, parse_named
+from magnetar.broker.schema.primitive_values import PACKED
 from magnetar.pipeline.errors import PipelineError
 
 _PRECISION_MAX: Final = 38  # of a decimal in Spark and in 128 bits
-_UNPARSABLE: Final = (SchemaParseException, UnknownType)
 _UNREADABLE: Final = (
     *(SchemaResolutionError, struct.error, EOFError, LookupError, TypeError, AttributeError),
     *(ArithmeticError, RecursionError),  # a number with an exponent beyond all bounds; brackets
@@ -122,34 +122,13 @@ class ValueDecoder:
 
 
 def _parse(schema: SchemaVersion, names: dict[str, Any], *, logical: bool = False) -> Any:
-    """The definition with full names, as ``fastavro`` has it.
-
-    Args:
-        names: gets the named types.
-        logical: False: times and decimals are read as numbers and bytes.
-    """
+    """As `parse_named`; without ``logical`` times and decimals are read as numbers and bytes."""
     try:
-        document = json.loads(schema.text)
-        return fastavro.parse_schema(document if logical else _without_logical(document), names)
-    except (*_UNPARSABLE, ValueError, TypeError, KeyError, AttributeError) as error:
+        return parse_named(schema.text, names, logical=logical)
+    except NotAvroError as error:
         raise SchemaError(
-            f"version {schema.version} of the schema is no Avro definition: {error!r:.300}"
+            f"version {schema.version} of the schema is no Avro definition: {error}"
         ) from error
-    except RecursionError as error:
-        raise SchemaError(f"version {schema.version} of the schema is nested too deeply") from error
-
-
-def _without_logical(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_without_logical(each) for each in node]
-    if not isinstance(node, dict):
-        return node
-    plain = {name: part for name, part in node.items() if name != "logicalType"}
-    for name in plain.keys() & {"type", "items", "values"}:
-        plain[name] = _without_logical(plain[name])
-    if "fields" in plain:
-        plain["fields"] = [_without_logical(each) for each in plain["fields"]]
-    return plain
 
 
 class _Definition:
@@ -389,36 +368,32 @@ _LEAVES: Final[Mapping[tuple[str, str], RecordType]] = {
 """By type and logical type; a logical type that isn't here counts as its plain type."""
 
 
-def _packed(layout: str, join: Callable[..., Any] = lambda value: value) -> Callable[[bytes], Any]:
-    form = struct.Struct(layout)
-
-    def decode(data: bytes) -> Any:
-        if len(data) != form.size:
-            raise ValueError(f"{len(data)} bytes instead of {form.size}")
-        return join(*form.unpack(data))
-
-    return decode
+def _unpacked(kind: str, join: Callable[..., Any] = lambda value: value) -> Callable[..., Any]:
+    codec = PACKED[kind]
+    return lambda data: join(*codec.unpack(data))
 
 
-# Layouts: the *Schema classes of org.apache.pulsar.client.impl.schema; numbers are big-endian.
+_TIMES: Final = {  # in microseconds
+    "INSTANT": (_moment(1), lambda seconds, nanos: seconds * 1_000_000 + nanos // 1000),
+    "LOCAL_DATE_TIME": (_local_moment(1), lambda day, nanos: day * 86_400_000_000 + nanos // 1000),
+}
+_NUMBERS: Final = {
+    "BOOLEAN": _BOOLEAN,
+    "INT8": RecordType(spark.ByteType(), pa.int8(), _whole(8)),
+    "INT16": RecordType(spark.ShortType(), pa.int16(), _whole(16)),
+    "INT32": _INT,
+    "INT64": _LONG,
+    "FLOAT": _FLOAT,
+    "DOUBLE": _DOUBLE,
+    "DATE": _moment(1000),  # java.util.Date, a moment
+    "TIMESTAMP": _moment(1000),
+    "TIME": _LONG,
+    "LOCAL_DATE": _DATE,
+    "LOCAL_TIME": _LONG,
+}
 _PRIMITIVES: Final[Mapping[str, tuple[RecordType, Callable[[bytes], Any]]]] = {
     "STRING": (_STRING, bytes.decode),
     "BYTES": (_BINARY, bytes),
-    "BOOLEAN": (_BOOLEAN, _packed(">?")),
-    "INT8": (RecordType(spark.ByteType(), pa.int8(), _whole(8)), _packed(">b")),
-    "INT16": (RecordType(spark.ShortType(), pa.int16(), _whole(16)), _packed(">h")),
-    "INT32": (_INT, _packed(">i")),
-    "INT64": (_LONG, _packed(">q")),
-    "FLOAT": (_FLOAT, _packed(">f")),
-    "DOUBLE": (_DOUBLE, _packed(">d")),
-    "DATE": (_moment(1000), _packed(">q")),  # java.util.Date, a moment
-    "TIMESTAMP": (_moment(1000), _packed(">q")),
-    "INSTANT": (_moment(1), _packed(">qi", lambda s, nanos: s * 1_000_000 + nanos // 1000)),
-    "TIME": (_LONG, _packed(">q")),
-    "LOCAL_DATE": (_DATE, _packed(">q")),
-    "LOCAL_TIME": (_LONG, _packed(">q")),
-    "LOCAL_DATE_TIME": (
-        _local_moment(1),
-        _packed(">qq", lambda day, nanos: day * 86_400_000_000 + nanos // 1000),
-    ),
+    **{kind: (type_, _unpacked(kind)) for kind, type_ in _NUMBERS.items()},
+    **{kind: (type_, _unpacked(kind, join)) for kind, (type_, join) in _TIMES.items()},
 }

@@ -12,23 +12,11 @@ from typing import Final
 
 import mmh3
 
+from magnetar.broker.protocol.java_hash import java_string_hash
 from magnetar.pipeline.errors import WriteError
 
 Hash = Callable[[str], int]
 _POSITIVE: Final = 0x7FFF_FFFF
-
-
-def java_string_hash(text: str) -> int:
-    """``String.hashCode`` without its sign: 31 * hash + unit over the UTF-16 units."""
-    value = 0
-    if text.isascii():
-        for unit in text.encode("ascii"):
-            value = value * 31 + unit & 0xFFFF_FFFF
-    else:
-        units = text.encode("utf-16-le", "surrogatepass")
-        for low, high in zip(units[::2], units[1::2], strict=True):
-            value = value * 31 + (high << 8 | low) & 0xFFFF_FFFF
-    return value & _POSITIVE
 
 
 def murmur3_32_hash(text: str) -> int:

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import math
 import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from magnetar.broker.cli.binary_client import BinaryClient, Frame
-from magnetar.broker.cli.chunks import ClientChunkAssembler, Origin
-from magnetar.broker.cli.cluster_connections import ClusterConnections, is_websocket, topic_name
+from magnetar.broker.cli.binary_client import ClusterClient, is_websocket, run_command, topic_name
 from magnetar.broker.cli.encryption import UndecryptableError, decryptor_of
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.message_details import facts_of
+from magnetar.broker.cli.message_output import MessageOutput
 from magnetar.broker.cli.output import describe
 from magnetar.broker.cli.profiles import ClusterTarget, target_of
 from magnetar.broker.cli.progress import progress
 from magnetar.broker.cli.typed_values import Decoder
-from magnetar.broker.http.messaging.messages import Message, UndecodableEntryError, decode_entry
+from magnetar.broker.client.client_consumer import ClientConsumer
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import NO_ID, encode_body, encode_command, parse_entry_body
+from magnetar.broker.protocol.chunks import ChunkAssembler
+from magnetar.broker.protocol.framing import NO_ID
+from magnetar.broker.protocol.messages import (
+    Message,
+    UndecodableEntryError,
+    is_set,
+    messages_of,
+    open_entry,
+)
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.managed_ledger.cursor.ack_state import mask_to_words
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.position import Position
 
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
 LOOK_FOR_TOPICS_S = 10.0
@@ -33,18 +48,56 @@ _PARTITION = re.compile(r"-partition-\d+$")
 
 
 @dataclass(slots=True)
-class _Consumer:
-    topic: TopicName
-    client: BinaryClient
-
-
-@dataclass(slots=True)
 class _Arrived:
     """One entry, as it came."""
 
-    consumer: _Consumer
-    command: pb.CommandMessage
-    metadata: pb.MessageMetadata
+    source: _Source
+    position: Position
+    body: bytes | memoryview
+    redelivery_count: int
+    ack_set: Sequence[int]
+    metadata: pb.MessageMetadata = field(default_factory=pb.MessageMetadata)
+
+
+class _Source:
+    """What comes from one topic or partition; the sink of its `ClientConsumer`."""
+
+    def __init__(self, receiver: _Receiver, topic: TopicName, incomplete_max: int) -> None:
+        """``incomplete_max``: chunked messages that may be incomplete; 0: any number."""
+        self.receiver, self.topic = receiver, topic
+        self.consumer: Any = None
+        self.chunks = ChunkAssembler(sys.maxsize, pending_max=incomplete_max or sys.maxsize)
+
+    def deliver(
+        self,
+        consumer: Any,
+        batch: EntryBatch,
+        picks: object,
+        redelivery_counts: Sequence[int] | None,
+        ack_sets: Mapping[int, Sequence[int]] | None,
+    ) -> None:
+        """One entry."""
+        counts, words = redelivery_counts or (0,), (ack_sets or {}).get(0, ())
+        position = batch.ledger_id, batch.first
+        self.receiver.on_arrived(_Arrived(self, position, batch.bodies[0], counts[0], words))
+
+    def notify_end_of_topic(self, consumer: object) -> None:
+        """Nobody is told."""
+
+    def close_consumer(self, consumer: object) -> None:
+        self.receiver.on_lost()
+
+    def flow(self, permits: int) -> None:
+        self.consumer.flow(self.consumer, permits)
+
+    def acknowledge(self, positions: Iterable[Position], left: Sequence[int] = ()) -> None:
+        """Entries, or all of each but the batch indexes that are left."""
+        if not left:
+            self.consumer.acknowledge(self.consumer, positions)
+            return
+        words = mask_to_words(sum(1 << index for index in left))
+        for position in positions:
+            self.consumer.acknowledge_batch(self.consumer, position, words)
 
 
 def run_consume(options: argparse.Namespace) -> int:
@@ -53,7 +106,7 @@ def run_consume(options: argparse.Namespace) -> int:
     if is_websocket(target.service_url):
         from magnetar.broker.cli.websocket_commands import consume_by_websocket
 
-        return consume_by_websocket(target, options)
+        return run_command(consume_by_websocket(target, options))
 
     def fill(request: pb.CommandSubscribe) -> None:
         subscribe = pb.CommandSubscribe
@@ -64,7 +117,7 @@ def run_consume(options: argparse.Namespace) -> int:
         if options.replicated:
             request.replicate_subscription_state = True
 
-    return _run(target, options, fill, regex=options.regex, done="consumed")
+    return run_command(_run(target, options, fill, regex=options.regex, done="consumed"))
 
 
 def run_read(options: argparse.Namespace) -> int:
@@ -73,7 +126,7 @@ def run_read(options: argparse.Namespace) -> int:
     if is_websocket(target.service_url):
         from magnetar.broker.cli.websocket_commands import read_by_websocket
 
-        return read_by_websocket(target, options)
+        return run_command(read_by_websocket(target, options))
     start = _start_of(options)
 
     def fill(request: pb.CommandSubscribe) -> None:
@@ -83,10 +136,13 @@ def run_read(options: argparse.Namespace) -> int:
         request.read_compacted = options.readCompacted
         request.start_message_id.CopyFrom(start)
 
-    if start.entryId >= _LATEST:
-        return _run(target, options, fill, regex=False, done="read")
-    after = None if options.start_message_id_inclusive else (start.ledgerId, start.entryId)
-    return _run(target, options, fill, regex=False, done="read", one_part=True, after=after)
+    one_part = start.entryId < _LATEST
+    after = None
+    if one_part and not options.start_message_id_inclusive:
+        after = (start.ledgerId, start.entryId)
+    return run_command(
+        _run(target, options, fill, regex=False, done="read", one_part=one_part, after=after)
+    )
 
 
 def _start_of(options: argparse.Namespace) -> pb.MessageIdData:
@@ -105,7 +161,7 @@ def _start_of(options: argparse.Namespace) -> pb.MessageIdData:
     return start
 
 
-def _run(
+async def _run(
     target: ClusterTarget,
     options: argparse.Namespace,
     fill: Callable[[pb.CommandSubscribe], None],
@@ -115,22 +171,19 @@ def _run(
     one_part: bool = False,
     after: tuple[int, int] | None = None,
 ) -> int:
-    with ClusterConnections(target) as cluster:
-        receiver = _Receiver(cluster, options, fill, after)
-        pattern = _Pattern(options.topic) if regex else None
-        if pattern is None:
-            parts = cluster.parts(topic_name(options.topic))
-            if len(parts) > 1 and one_part:
-                raise CliError("a message id belongs to one partition: read that one")
-            receiver.subscribe(parts)
-        with progress("messages", options.num_messages or None) as advance:
-            silent = receiver.receive(pattern, advance if options.hide_content else None)
-        receiver.close()
-    if silent:
-        print(f"{receiver.count} messages received, then silence", file=sys.stderr)
-        return 1
-    print(f"{receiver.count} messages successfully {done}")
-    return 0
+    pattern = _Pattern(options.topic) if regex else None
+    with progress("messages", options.num_messages or None) as advance:
+        async with ClusterClient(target) as cluster:
+            output = MessageOutput(options, advance)
+            receiver = _Receiver(cluster, options, fill, output, after)
+            if pattern is None:
+                parts = await cluster.parts(topic_name(options.topic))
+                if len(parts) > 1 and one_part:
+                    raise CliError("a message id belongs to one partition: read that one")
+                await receiver.subscribe(parts)
+            silent = await receiver.receive(pattern)
+            await receiver.close()
+    return output.end(done, silent=silent)
 
 
 class _Pattern:
@@ -153,9 +206,10 @@ class _Pattern:
         except re.error as error:
             raise CliError(f"{parts[2]}: not an expression: {error}") from error
 
-    def topics(self, client: BinaryClient) -> list[TopicName]:
+    async def topics(self, cluster: ClusterClient) -> list[TopicName]:
         """What matches now; partitions match by the name of their topic."""
-        names = map(TopicName.parse, client.topics(self.namespace, persistent=self.persistent))
+        found = await cluster.topics(self.namespace, persistent=self.persistent)
+        names = map(TopicName.parse, found)
         return [
             name for name in names if self._expression.fullmatch(_PARTITION.sub("", name.local))
         ]
@@ -166,247 +220,198 @@ class _Receiver:
 
     def __init__(
         self,
-        cluster: ClusterConnections,
+        cluster: ClusterClient,
         options: argparse.Namespace,
         fill: Callable[[pb.CommandSubscribe], None],
+        output: MessageOutput,
         after: tuple[int, int] | None,
     ) -> None:
         """``after``: entries up to this one aren't wanted; a broker starts with the named one."""
-        self.count = 0
+        self._output = output
         self._after = after
-        self._wanted: int = options.num_messages
         self._cluster = cluster
         self._options = options
         self._fill = fill
         self._queue = max(1, min(options.queue_size, options.num_messages or options.queue_size))
-        self._consumers: dict[tuple[BinaryClient, int], _Consumer] = {}
-        self._topics: set[str] = set()
-        self._chunks = ClientChunkAssembler(options.max_chunked_msg)
+        self._sources: dict[str, _Source] = {}
+        self._arrived: deque[_Arrived] = deque()
+        self._something = asyncio.Event()  # has arrived, or was lost
+        self._is_lost = False
         self._decryptor = decryptor_of(options)
         self._end_ms: int = getattr(options, "end_timestamp", 0)
         self._start_ms: int = getattr(options, "start_timestamp", 0)
         self._ended = False  # a message came that was published after _end_ms
         self._decoder: Decoder | None = None
         if options.schema_type == "auto_consume":
-            self._decoder = Decoder(cluster.first.schema)
-        self._started = time.monotonic()
+            self._decoder = Decoder(cluster.schema)
 
     @property
     def _enough(self) -> bool:
-        return self._ended or 0 < self._wanted <= self.count
+        return self._ended or self._output.is_enough
 
-    def subscribe(self, topics: list[TopicName]) -> None:
-        """Those that aren't consumed yet. Raises CliError: refused."""
+    def on_arrived(self, arrived: _Arrived) -> None:
+        self._arrived.append(arrived)
+        self._something.set()
+
+    def on_lost(self) -> None:
+        """A consumer's topic was closed, or its connection ended."""
+        self._is_lost = True
+        self._something.set()
+
+    async def subscribe(self, topics: list[TopicName]) -> None:
+        """Those that aren't consumed yet. Raises CliError, BrokerError: refused."""
         for topic in topics:
-            if str(topic) in self._topics:
+            if str(topic) in self._sources:
                 continue
-            client = self._cluster.client_for(topic)
-            consumer_id = self._open(client, topic)
+            source = _Source(self, topic, self._options.max_chunked_msg)
+            await self._open(source)
             if self._start_ms:
-                client.seek(consumer_id, self._start_ms)
-                consumer_id = self._open(client, topic)
-            self._topics.add(str(topic))
-            self._consumers[client, consumer_id] = _Consumer(topic, client)
-            _flow(client, consumer_id, self._queue)
+                await source.consumer.seek(self._start_ms)
+                await self._open(source)
+            self._sources[str(topic)] = source
+            source.flow(self._queue)
 
-    def _open(self, client: BinaryClient, topic: TopicName) -> int:
-        """A consumer without permits; its id."""
-        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
-        request = command.subscribe
-        request.topic = str(topic)
-        request.consumer_id, request.request_id = client.next_id(), client.next_id()
+    async def _open(self, source: _Source) -> None:
+        """A consumer without permits."""
+        connection = await self._cluster.owner(source.topic)
+        source.consumer = ClientConsumer(connection, source.topic, source)
+        request = pb.CommandSubscribe()
         self._fill(request)
-        client.call(command, request.request_id)
-        return request.consumer_id
+        await source.consumer.subscribe(request)
 
-    def receive(self, pattern: _Pattern | None, advance: Callable[[int], None] | None) -> bool:
+    async def receive(self, pattern: _Pattern | None) -> bool:
         """Until it is enough; True: the silence was too long.
 
         Args:
             pattern: topics to look for again and again.
-            advance: told how many messages came, where they aren't shown.
         """
-        timeout_s = self._options.timeout if self._options.timeout > 0 else None
-        heard = time.monotonic()
-        look_at = 0.0
+        timeout_s = self._options.timeout if self._options.timeout > 0 else math.inf
+        heard, look_at = time.monotonic(), 0.0 if pattern is not None else math.inf
         while not self._enough:
             if pattern is not None and time.monotonic() >= look_at:
-                self.subscribe(pattern.topics(self._cluster.first))
+                await self.subscribe(await pattern.topics(self._cluster))
                 look_at = time.monotonic() + LOOK_FOR_TOPICS_S
-            limits = [heard + timeout_s] if timeout_s is not None else []
-            limits += [look_at] if pattern is not None else []
-            wait_s = max(0.0, min(limits) - time.monotonic()) if limits else None
-            arrived = self._cluster.next_message(wait_s)
+            arrived = await self._next(min(heard + timeout_s, look_at))
             if arrived is not None:
-                before = self.count
-                self._take(*arrived)
+                await self._take(arrived)
                 heard = time.monotonic()
-                if advance is not None:
-                    advance(self.count - before)
-            elif timeout_s is not None and time.monotonic() >= heard + timeout_s:
+            elif time.monotonic() >= heard + timeout_s:
                 return True
         return False
 
-    def close(self) -> None:
+    async def _next(self, until_s: float) -> _Arrived | None:
+        """What arrives next; None: nothing until then."""
+        if not self._arrived and not self._is_lost:
+            self._something.clear()
+            left_s = until_s - time.monotonic()
+            try:
+                async with asyncio.timeout(None if left_s == math.inf else max(left_s, 0.0)):
+                    await self._something.wait()
+            except TimeoutError:
+                return None
+        if self._arrived:
+            return self._arrived.popleft()
+        raise CliError("the broker closed the topic or the connection: run the command again")
+
+    async def close(self) -> None:
         """Returns when the brokers have all acknowledgements."""
-        for client, consumer_id in self._consumers:
-            command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
-            command.close_consumer.consumer_id = consumer_id
-            command.close_consumer.request_id = client.next_id()
-            client.call(command, command.close_consumer.request_id)
+        for source in self._sources.values():
+            await source.consumer.close()
 
     # --- one entry
 
-    def _take(self, client: BinaryClient, frame: Frame) -> None:
-        command, body = frame
-        delivered = command.message
-        consumer = self._consumers[client, delivered.consumer_id]
-        message_id = delivered.message_id
-        origin: Origin = (delivered.consumer_id, message_id)
-        if self._after and (message_id.ledgerId, message_id.entryId) <= self._after:
-            _flow(client, delivered.consumer_id, 1)
+    async def _take(self, arrived: _Arrived) -> None:
+        source, position = arrived.source, arrived.position
+        if self._after and position <= self._after:
+            source.flow(1)
             return
+        taken, left = 1, list[int]()
         try:
-            metadata, payload = parse_entry_body(body)
-            if self._end_ms and metadata.publish_time > self._end_ms:
+            arrived.metadata, payload = open_entry(arrived.body)
+            if self._end_ms and arrived.metadata.publish_time > self._end_ms:
                 self._ended = True  # and it stays unacknowledged
                 return
-            arrived = _Arrived(consumer, delivered, metadata)
-            if metadata.encryption_keys:
-                opened = self._opened(arrived, payload)
-                if opened is None:
-                    _acknowledge(client, *origin)
-                    _flow(client, delivered.consumer_id, 1)
-                    return
-                plain, body = opened
-            else:
-                plain = metadata
-            if metadata.num_chunks_from_msg > 1:
-                _flow(client, delivered.consumer_id, 1)
-                whole = self._chunks.add(plain, bytes(parse_entry_body(body)[1]), origin)
-                self._drop(client)
-                if whole is not None:
-                    self._show(arrived, whole.body)
-                    for piece in whole.origins:
-                        _acknowledge(client, *piece)
+            opened = self._opened(arrived, payload)
+            if opened is not None and arrived.metadata.num_chunks_from_msg > 1:
+                await self._take_chunk(arrived, *opened)
                 return
-            size, left = self._show(arrived, body, list(delivered.ack_set))
+            if opened is not None:
+                taken, left = await self._show(arrived, *opened)
         except (UndecodableEntryError, ValueError) as error:
-            print(f"skipped {message_id.ledgerId}:{message_id.entryId}: {error}", file=sys.stderr)
-            size, left = 1, []
-        _acknowledge(client, *origin, left)
-        _flow(client, delivered.consumer_id, max(1, size))
+            print(f"skipped {position[0]}:{position[1]}: {error}", file=sys.stderr)
+        source.acknowledge((position,), left)
+        source.flow(max(1, taken))
+
+    async def _take_chunk(
+        self, arrived: _Arrived, metadata: pb.MessageMetadata, payload: bytes | memoryview
+    ) -> None:
+        source, chunks = arrived.source, arrived.source.chunks
+        source.flow(1)
+        joined = chunks.add(metadata, memoryview(payload), arrived.position, 0)
+        if chunks.put_back and self._options.auto_ack_chunk_q_full:
+            source.acknowledge(chunks.put_back)
+        chunks.put_back.clear()
+        if joined is not None:
+            await self._show(arrived, metadata, joined.payload)
+            source.acknowledge(joined.positions)
 
     def _opened(
         self, arrived: _Arrived, payload: memoryview
-    ) -> tuple[pb.MessageMetadata, bytes] | None:
-        """Metadata and body of an encrypted entry without its seal; None: it is to be skipped.
+    ) -> tuple[pb.MessageMetadata, bytes | memoryview] | None:
+        """Metadata and payload of an entry, decrypted; None: it is to be skipped.
 
         Raises:
-            CliError: it can't be opened, and such a message ends the command.
+            CliError: it can't be decrypted, and such a message ends the command.
         """
         sealed = arrived.metadata
+        if not sealed.encryption_keys:
+            return sealed, payload
         reason = "an encrypted message, and no key (-ekv)"
         if self._decryptor is not None:
             plain = pb.MessageMetadata()
             plain.CopyFrom(sealed)
             try:
-                return plain, encode_body(plain, self._decryptor.open(plain, payload))
+                return plain, self._decryptor.open(plain, payload)
             except UndecryptableError as error:
                 reason = f"an encrypted message: {error}"
         match self._options.crypto_failure_action:
             case "CONSUME":
-                return sealed, encode_body(sealed, bytes(payload))
+                return sealed, payload
             case "DISCARD":
                 return None
-        raise CliError(f"{arrived.consumer.topic}: {reason} (-ca CONSUME shows it as it is)")
+        raise CliError(f"{arrived.source.topic}: {reason} (-ca CONSUME shows it as it is)")
 
-    def _drop(self, client: BinaryClient) -> None:
-        dropped, self._chunks.dropped = self._chunks.dropped, []
-        if self._options.auto_ack_chunk_q_full:
-            for consumer_id, message_id in dropped:
-                _acknowledge(client, consumer_id, message_id)
-
-    def _show(
-        self, arrived: _Arrived, body: bytes, ack_set: Sequence[int] = ()
+    async def _show(
+        self, arrived: _Arrived, metadata: pb.MessageMetadata, payload: bytes | memoryview
     ) -> tuple[int, list[int]]:
         """Show an entry's messages; their number, and the batch indexes that weren't wanted.
 
         Args:
-            body: decrypted, and in one piece.
-            ack_set: words whose bits are the messages that aren't acknowledged; (): all of them.
+            metadata, payload: decrypted, and in one piece.
         Raises:
             UndecodableEntryError: it can't be taken apart.
         """
-        messages = decode_entry(body, PAYLOAD_BYTES_MAX)
-        if ack_set:
-            messages = [message for message in messages if _has_bit(ack_set, message.batch_index)]
-        for position, message in enumerate(messages):
+        messages = messages_of(metadata, payload, PAYLOAD_BYTES_MAX)
+        if arrived.ack_set:  # bit set: not acknowledged
+            messages = [each for each in messages if is_set(arrived.ack_set, each.batch_index)]
+        for number, message in enumerate(messages):
             if self._enough:
                 # The rest comes again, where the broker keeps batch index acks.
-                return len(messages), [left.batch_index for left in messages[position:]]
-            self._pace()
-            self.count += 1
-            if not self._options.hide_content:
-                print("----- got message -----")
-                print(self._describe(arrived, message), flush=True)
+                return len(messages), [left.batch_index for left in messages[number:]]
+            content = await self._content(arrived, message)
+            await self._output.show(partial(self._describe, arrived, message, content))
         return len(messages), []
 
-    def _pace(self) -> None:
-        rate = self._options.rate
-        if rate > 0:
-            time.sleep(max(0.0, self._started + self.count / rate - time.monotonic()))
+    async def _content(self, arrived: _Arrived, message: Message) -> str:
+        if self._options.hex or self._decoder is None:
+            return self._output.content(message.payload)
+        return await self._decoder.decode(_PARTITION.sub("", str(arrived.source.topic)), message)
 
-    def _describe(self, arrived: _Arrived, message: Message) -> str:
-        if self._options.hex:
-            content = message.payload.hex(" ")
-        elif self._decoder is not None:
-            topic = _PARTITION.sub("", str(arrived.consumer.topic))
-            version = arrived.metadata.schema_version
-            content = self._decoder.decode(topic, version, message.key, message.payload)
-        else:
-            content = message.payload.decode(errors="replace")
+    def _describe(self, arrived: _Arrived, message: Message, content: str) -> str:
         line = describe(
             message.publish_time_ms, message.event_time_ms, message.key, message.properties, content
         )
         if self._options.print_metadata:
-            delivered = arrived.command
-            line += facts_of(
-                arrived.metadata,
-                delivered.message_id,
-                message.batch_index,
-                delivered.redelivery_count,
-                message.sequence_id,
-            )
+            place = (*arrived.position, arrived.source.topic.partition_index)
+            line += facts_of(arrived.metadata, place, message, arrived.redelivery_count)
         return line
-
-
-def _has_bit(words: Sequence[int], index: int) -> bool:
-    return index >> 6 < len(words) and bool(words[index >> 6] >> (index & 63) & 1)
-
-
-def _flow(client: BinaryClient, consumer_id: int, permits: int) -> None:
-    command = pb.BaseCommand(type=pb.BaseCommand.FLOW)
-    command.flow.consumer_id, command.flow.messagePermits = consumer_id, permits
-    client.send(encode_command(command))
-
-
-def _acknowledge(
-    client: BinaryClient,
-    consumer_id: int,
-    message_id: pb.MessageIdData,
-    left: list[int] | None = None,
-) -> None:
-    """Acknowledge an entry, or all of it but the batch indexes that are left."""
-    command = pb.BaseCommand(type=pb.BaseCommand.ACK)
-    command.ack.consumer_id = consumer_id
-    command.ack.ack_type = pb.CommandAck.Individual
-    acked = command.ack.message_id.add()
-    acked.CopyFrom(message_id)
-    del acked.ack_set[:]
-    if left:
-        words = [0] * ((max(left) >> 6) + 1)
-        for index in left:
-            words[index >> 6] |= 1 << (index & 63)
-        acked.ack_set.extend(word - 2**64 if word >= 2**63 else word for word in words)
-    client.send(encode_command(command))

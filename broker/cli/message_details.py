@@ -6,27 +6,27 @@ import base64
 from collections.abc import Iterator
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.messages import Message
 
 
 def facts_of(
     metadata: pb.MessageMetadata,
-    message_id: pb.MessageIdData,
-    batch_index: int,
+    place: tuple[int, int, int],
+    message: Message,
     redelivery_count: int,
-    sequence_id: int,
 ) -> str:
     """One line; every fact begins with a comma.
 
     Args:
         metadata: of the entry, as it came.
-        batch_index: -1 outside of a batch.
+        place: ledger, entry and partition.
     """
-    index = f":{batch_index}" if batch_index >= 0 else ""
-    shown_id = f"{message_id.ledgerId}:{message_id.entryId}:{message_id.partition}{index}"
+    index = f":{message.batch_index}" if message.batch_index >= 0 else ""
+    shown_id = ":".join(map(str, place)) + index
     facts = {
         "message-id": shown_id,
         "producer-name": metadata.producer_name,
-        "sequence-id": str(sequence_id),
+        "sequence-id": str(message.sequence_id),
         "replicated-from": metadata.replicated_from or "null",
         "redelivery-count": str(redelivery_count),
         "ordering-key": _base64(metadata.ordering_key),

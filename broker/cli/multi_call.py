@@ -269,10 +269,18 @@ def _show_messages(run: CommandRun, headers: Any, body: bytes) -> None:
     if not count or "encrypted" in facts:
         print_message(message_id, body, facts, as_json=run.as_json)
         return
-    from magnetar.broker.cli.batches import messages_of_batch
+    from magnetar.broker.protocol import pulsar_api_pb2 as pb
+    from magnetar.broker.protocol.messages import UndecodableEntryError, messages_in
 
-    for index, (single, payload) in enumerate(messages_of_batch(body, count)):
-        print_message(f"{message_id}:{index}", payload, {**facts, **single}, as_json=run.as_json)
+    try:
+        messages = list(messages_in(pb.MessageMetadata(num_messages_in_batch=count), body))
+    except UndecodableEntryError as error:
+        raise CliError(f"the batch: {error}") from error
+    for message in filter(None, messages):
+        own = {"key": message.key, "properties": message.properties}
+        known = {**facts, **{name: value for name, value in own.items() if value}}
+        shown_id = f"{message_id}:{message.batch_index}"
+        print_message(shown_id, message.payload, known, as_json=run.as_json)
 
 
 STEPS: dict[str, Callable[[CommandRun], int]] = {

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Iterator, Sized
-from typing import TypeVar
+from asyncio import sleep
 
 from magnetar.broker.cli.errors import CliError
-
-_Group = TypeVar("_Group", bound=Sized)
 
 
 def contents_of(options: argparse.Namespace) -> list[bytes]:
@@ -68,11 +65,7 @@ def properties_of(options: argparse.Namespace) -> dict[str, str]:
     return properties
 
 
-def paced(groups: Iterable[_Group], rate: float) -> Iterator[_Group]:
-    """Each group when its first message is due; ``rate``: messages a second, 0: at once."""
-    start, sent = time.monotonic(), 0
-    for group in groups:
-        if rate > 0:
-            time.sleep(max(0.0, start + sent / rate - time.monotonic()))
-        yield group
-        sent += len(group)
+async def wait_for_turn(started_s: float, count: int, rate: float) -> None:
+    """Until the message after ``count`` others is due; ``rate``: messages a second, 0: at once."""
+    if rate > 0:
+        await sleep(max(0.0, started_s + count / rate - time.monotonic()))

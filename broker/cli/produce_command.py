@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import time
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
-from magnetar.broker.cli.binary_client import BinaryClient
-from magnetar.broker.cli.cluster_connections import ClusterConnections, is_websocket, topic_name
+from magnetar.broker.cli.binary_client import ClusterClient, is_websocket, run_command, topic_name
 from magnetar.broker.cli.encryption import Encryptor, encryptor_of
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.payloads import (
     check_options,
     contents_of,
-    paced,
     pair_key_of,
     properties_of,
+    wait_for_turn,
 )
-from magnetar.broker.cli.profiles import target_of
+from magnetar.broker.cli.profiles import ClusterTarget, target_of
 from magnetar.broker.cli.progress import progress
 from magnetar.broker.cli.typed_values import Encoder
-from magnetar.broker.http.messaging.messages import OutgoingMessage, encode_batch, encode_single
+from magnetar.broker.client.async_client_connection import ANSWER_S
+from magnetar.broker.client.client_producer import ClientProducer, PublishCallback
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_body, encode_payload_command, parse_entry_body
+from magnetar.broker.protocol.framing import encode_body, parse_entry_body
+from magnetar.broker.protocol.java_hash import java_string_hash
+from magnetar.broker.protocol.messages import OutgoingMessage, encode_batch, encode_single
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.schema.definition import fill_wire
+from magnetar.broker.schema.definition import version_bytes
 
 BATCH_MESSAGES_MAX = 100
 BATCH_BYTES_MAX = 128 * 1024
 IN_FLIGHT_MAX = 64  # entries
+IN_FLIGHT_BYTES_MAX = 64 * 1024 * 1024
 METADATA_BYTES = 16 * 1024
 """Room that a piece leaves for its metadata."""
 
@@ -42,24 +46,30 @@ Group: TypeAlias = list[OutgoingMessage]
 def run_produce(options: argparse.Namespace) -> int:
     """Send; prints how many arrived. Raises CliError when one didn't."""
     target = target_of(options)
-    if is_websocket(target.service_url):
-        from magnetar.broker.cli.websocket_commands import produce_by_websocket
-
-        return produce_by_websocket(target, options)
     check_options(options)
+    if not is_websocket(target.service_url):
+        return run_command(_produce(target, options))
+    from magnetar.broker.cli.websocket_commands import produce_by_websocket
+
+    return run_command(produce_by_websocket(target, options))
+
+
+async def _produce(target: ClusterTarget, options: argparse.Namespace) -> int:
     encryptor = encryptor_of(options)
     encoder = Encoder(options.value_schema, options.key_schema, options.key_value_encoding_type)
     messages = [_outgoing(content, encoder, options) for content in contents_of(options)]
     topic = topic_name(options.topic)
-    with ClusterConnections(target) as cluster:
-        producers = _producers(cluster, topic, encoder, encryptor, options)
-        total = len(messages) * options.num_produce
+    total, sent = len(messages) * options.num_produce, 0
+    async with ClusterClient(target) as cluster:
+        producers = await _producers(cluster, topic, encoder, encryptor, options)
         with progress("messages", total) as advance:
-            for turn, group in enumerate(paced(_groups(messages, options), options.rate)):
-                producers[turn % len(producers)].send(group)
+            started_s = time.monotonic()
+            for turn, group in enumerate(_groups(messages, options)):
+                await wait_for_turn(started_s, sent, options.rate)
+                await producers[turn % len(producers)].send(group)
+                sent += len(group)
                 advance(len(group))
-            for producer in producers:
-                producer.finish()
+            await producers[0].window.wait_for_all()
     print(f"{total} messages successfully produced")
     return 0
 
@@ -98,124 +108,125 @@ def _groups(messages: list[OutgoingMessage], options: argparse.Namespace) -> Ite
 # --- producers
 
 
-def _producers(
-    cluster: ClusterConnections,
+async def _producers(
+    cluster: ClusterClient,
     topic: TopicName,
     encoder: Encoder,
     encryptor: Encryptor | None,
     options: argparse.Namespace,
 ) -> list[_Producer]:
     """Of all partitions in turn; of one where a key must stay in order."""
-    parts = cluster.parts(topic)
+    parts = await cluster.parts(topic)
     if options.key is not None:
-        parts = [parts[(_java_hash(options.key) & 0x7FFFFFFF) % len(parts)]]
-    memory = _Memory(options.memory_limit or 0)
-    windows: dict[BinaryClient, _Window] = {}
+        parts = [parts[java_string_hash(options.key) % len(parts)]]
+    window = _Window(options.memory_limit or IN_FLIGHT_BYTES_MAX)
     producers: list[_Producer] = []
     for part in parts:
-        client = cluster.client_for(part)
-        window = windows.setdefault(client, _Window(memory))
-        producers.append(_Producer(client, str(part), window, encoder, encryptor, options.chunking))
+        producer = await ClientProducer(await cluster.owner(part), part).open(
+            schema=encoder.definition, encrypted=encryptor is not None
+        )
+        bytes_max = cluster.message_bytes_max
+        producers.append(_Producer(producer, window, bytes_max, encryptor, options.chunking))
     return producers
 
 
-def _java_hash(text: str) -> int:
-    """``String.hashCode``, by which the Java tool routes keys; 32 bits, unsigned."""
-    value = 0
-    data = text.encode("utf-16-be")
-    for high, low in zip(data[::2], data[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value
-
-
-@dataclass(slots=True)
-class _Memory:
-    """Bytes in flight of the whole command."""
-
-    limit: int  # 0: none
-    used: int = 0
-
-
-@dataclass(slots=True)
 class _Window:
-    """Entries in flight on one connection, of all its producers, by their sizes."""
+    """Entries in flight of all producers: bounded in number and bytes; one always may be."""
 
-    memory: _Memory
-    sizes: deque[int] = field(default_factory=deque)
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._count = self._bytes = 0
+        self._error: Exception | None = None
+        self._settled = asyncio.Event()
 
-    def add(self, size: int) -> None:
-        self.sizes.append(size)
-        self.memory.used += size
+    async def add(self, size: int) -> PublishCallback:
+        """Wait for room, and take it.
 
-    def remove(self) -> None:
-        self.memory.used -= self.sizes.popleft()
+        Raises:
+            CliError: no receipt comes in time; BrokerError: an entry wasn't stored.
+        """
+        while self._count >= IN_FLIGHT_MAX or (
+            self._count and self._bytes + size > self._bytes_max
+        ):
+            await self._wait()
+        self._count += 1
+        self._bytes += size
+        return partial(self._on_settled, size)
 
-    def has_room(self, size: int) -> bool:
-        """Whether one more may go; one always may."""
-        memory = self.memory
-        if len(self.sizes) >= IN_FLIGHT_MAX:
-            return False
-        return not self.sizes or not memory.limit or memory.used + size <= memory.limit
+    async def wait_for_all(self) -> None:
+        """Raises as ``add``."""
+        while self._count:
+            await self._wait()
+        self._raise()
+
+    async def _wait(self) -> None:
+        self._settled.clear()
+        try:
+            await asyncio.wait_for(self._settled.wait(), ANSWER_S)
+        except TimeoutError as error:
+            raise CliError(f"no receipt within {ANSWER_S:.0f} s") from error
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _on_settled(
+        self, size: int, index: int, count: int, ledger: int, entry: int, error: Exception | None
+    ) -> None:
+        self._count -= 1
+        self._bytes -= size
+        self._error = self._error or error
+        self._settled.set()
 
 
 class _Producer:
-    """One producer; the entries in flight on its connection are bounded."""
+    """Entries out of messages, in pieces where they are too large."""
 
     def __init__(
         self,
-        client: BinaryClient,
-        topic: str,
+        producer: ClientProducer,
         window: _Window,
-        encoder: Encoder,
+        bytes_max: int,
         encryptor: Encryptor | None,
         chunking: bool,
     ) -> None:
-        """Raises CliError: the broker doesn't want it, or not with this schema."""
-        self._client = client
-        self._window = window
-        self._encryptor = encryptor
-        self._chunking = chunking
-        self._id = client.next_id()
+        self.window = window
+        self._producer, self._bytes_max = producer, bytes_max
+        self._encryptor, self._chunking = encryptor, chunking
+        self._name = producer.producer_name
+        self._schema_version = version_bytes(producer.schema_version)
         self._next_sequence_id = 0
-        command = pb.BaseCommand(type=pb.BaseCommand.PRODUCER)
-        request = command.producer
-        request.topic, request.producer_id, request.request_id = topic, self._id, client.next_id()
-        request.user_provided_producer_name = False
-        request.encrypted = encryptor is not None
-        if encoder.definition is not None:
-            fill_wire(request.schema, "", encoder.definition)
-        answer = client.call(command, request.request_id).producer_success
-        self._name = answer.producer_name
-        self._schema_version = b"" if encoder.definition is None else answer.schema_version
 
-    def send(self, messages: Group) -> None:
+    async def send(self, messages: Group) -> None:
         for message in messages:
             message.sequence_id = self._next_sequence_id
             message.schema_version = self._schema_version
             self._next_sequence_id += 1
-        now_ms = int(time.time() * 1000)
+        now_ms, limit = int(time.time() * 1000), self._bytes_max
         if len(messages) > 1:
             metadata, body = encode_batch(self._name, messages, now_ms)
         else:
             metadata, body = encode_single(self._name, messages[0], now_ms)
-        limit = self._client.message_bytes_max
         if len(body) <= limit and self._encryptor is not None:
             body = self._sealed(metadata, parse_entry_body(body)[1])
         if len(body) <= limit:
-            self._send(metadata, body, len(messages))
+            await self._send(metadata, body)
         elif self._chunking:
-            self._send_in_pieces(metadata, messages[0].payload, limit - METADATA_BYTES)
+            await self._send_in_pieces(metadata, messages[0].payload, limit - METADATA_BYTES)
         else:
             raise CliError(f"{len(body)} bytes, the broker takes {limit}: cut it with -c")
 
-    def _send_in_pieces(self, metadata: pb.MessageMetadata, payload: bytes, size: int) -> None:
+    async def _send_in_pieces(
+        self, metadata: pb.MessageMetadata, payload: bytes, size: int
+    ) -> None:
         count = -(-len(payload) // size)
         metadata.uuid = f"{self._name}-{metadata.sequence_id}"
         metadata.num_chunks_from_msg, metadata.total_chunk_msg_size = count, len(payload)
         for index in range(count):
             metadata.chunk_id = index
             body = self._sealed(metadata, payload[index * size : (index + 1) * size])
-            self._send(metadata, body, 1, is_chunk=True)
+            await self._send(metadata, body)
 
     def _sealed(self, metadata: pb.MessageMetadata, payload: bytes | memoryview) -> bytes:
         """The entry's body; encrypted where that is asked for."""
@@ -223,33 +234,5 @@ class _Producer:
             return encode_body(metadata, bytes(payload))
         return encode_body(metadata, self._encryptor.seal(metadata, payload))
 
-    def _send(
-        self, metadata: pb.MessageMetadata, body: bytes, count: int, *, is_chunk: bool = False
-    ) -> None:
-        command = pb.BaseCommand(type=pb.BaseCommand.SEND)
-        command.send.producer_id = self._id
-        command.send.sequence_id = metadata.sequence_id
-        if metadata.HasField("highest_sequence_id"):
-            command.send.highest_sequence_id = metadata.highest_sequence_id
-        command.send.num_messages = count
-        if is_chunk:
-            command.send.is_chunk = True
-        while not self._window.has_room(len(body)):
-            self._take_receipt()
-        self._client.send(encode_payload_command(command, body))
-        self._window.add(len(body))
-
-    def finish(self) -> None:
-        while self._window.sizes:
-            self._take_receipt()
-
-    def _take_receipt(self) -> None:
-        client = self._client
-        frame = client.wait_for(client.receipts, client.timeout_s)
-        if frame is None:
-            raise CliError(f"no receipt within {client.timeout_s:.0f} s")
-        command = frame[0]
-        if command.type == pb.BaseCommand.SEND_ERROR:
-            name = pb.ServerError.Name(command.send_error.error)
-            raise CliError(f"{name}: {command.send_error.message}")
-        self._window.remove()
+    async def _send(self, metadata: pb.MessageMetadata, body: bytes) -> None:
+        self._producer.publish([(metadata, body)], await self.window.add(len(body)))

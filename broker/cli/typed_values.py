@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.errors import InvalidSchemaError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.messages import Message
 from magnetar.broker.schema.definition import SchemaDefinition, definition_of
 from magnetar.broker.schema.key_value import join_parts
 from magnetar.broker.schema.value_errors import ValueCodecError
-from magnetar.broker.schema.values import KeyValueCodec, ValueCodec, codec_of
+from magnetar.broker.schema.values import (
+    KeyValueCodec,
+    ValueCodec,
+    codec_of,
+    decode_message,
+    encode_message,
+)
 
 _PLAIN = {"bytes": "BYTES", "string": "STRING"}
 
@@ -63,46 +68,37 @@ class Encoder:
         Raises:
             CliError: the text is no value of the schema.
         """
+        if self._codec is None:
+            return text, key, False
         try:
-            match self._codec:
-                case None:
-                    return text, key, False
-                case KeyValueCodec():
-                    key_bytes, payload = self._codec.encode_pair(key, text.decode())
-                    if key_bytes is None:
-                        return payload, None, False
-                    return payload, base64.b64encode(key_bytes).decode(), True
-                case codec:
-                    return codec.encode(text.decode()), key, False
+            payload, key, is_base64 = encode_message(self._codec, key, text.decode())
         except (ValueCodecError, UnicodeDecodeError) as error:
             raise CliError(f"{text[:80]!r} is no value of the schema: {error}") from error
+        if isinstance(self._codec, KeyValueCodec) and not is_base64:
+            key = None  # it is in the payload
+        return payload, key, is_base64
 
 
 class Decoder:
     """Payloads into what can be shown, by the schema that each message names."""
 
-    def __init__(self, ask: Callable[[str, bytes], pb.Schema | None]) -> None:
+    def __init__(self, ask: Callable[[str, bytes], Awaitable[pb.Schema | None]]) -> None:
         """``ask(topic, version)`` gets a schema from the broker."""
         self._ask = ask
         self._codecs: dict[tuple[str, bytes], ValueCodec | KeyValueCodec | None] = {}
 
-    def decode(self, topic: str, version: bytes, key: str | None, payload: bytes) -> str:
+    async def decode(self, topic: str, message: Message) -> str:
         """JSON of the value; text of it where there is no schema or it doesn't fit."""
-        asked = (topic, version)
+        asked = (topic, message.schema_version)
         if asked not in self._codecs:
-            wire = self._ask(topic, version)
+            wire = await self._ask(*asked)
             self._codecs[asked] = None if wire is None else _codec(definition_of(wire))
-        codec = self._codecs[asked]
+        key, payload, codec = message.key, message.payload, self._codecs[asked]
         try:
-            match codec:
-                case None:
-                    return payload.decode(errors="replace")
-                case KeyValueCodec():
-                    key_bytes = None if key is None else base64.b64decode(key)
-                    value: Any = codec.decode_pair(key_bytes, payload)
-                case _:
-                    value = codec.decode(payload)
-        except (ValueCodecError, ValueError):
+            if codec is None:
+                return payload.decode(errors="replace")
+            value = decode_message(codec, key, payload, key_is_base64=message.key_is_base64)
+        except ValueCodecError:
             return payload.decode(errors="replace")
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 import json
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from magnetar.broker.cli.argument_values import parse_time
@@ -23,29 +25,28 @@ from magnetar.broker.cli.encryption import (
     encryptor_of,
 )
 from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.message_output import MessageOutput
 from magnetar.broker.cli.output import describe
-from magnetar.broker.cli.payloads import check_options, contents_of, paced, properties_of
+from magnetar.broker.cli.payloads import contents_of, properties_of, wait_for_turn
 from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.progress import progress
 from magnetar.broker.cli.request import topic_parts
-from magnetar.broker.cli.web_socket import WebSocket, open_web_socket
-from magnetar.broker.http.messaging.messages import UndecodableEntryError, messages_of
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.compression import COMPRESSIONS
+from magnetar.broker.protocol.messages import UndecodableEntryError, messages_of
 
 IN_FLIGHT_MAX = 500  # messages: half of what a server lets a socket have
 ANSWER_S_MAX = 30.0
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
 
 
-def produce_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> int:
+async def produce_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> int:
     """Send; prints how many arrived. Raises CliError when one didn't."""
     _refuse("-vs", options.value_schema != "bytes")
     _refuse("-kvet", options.key_value_encoding_type)
     _refuse("-c", options.chunking)
     _refuse_routes(target)
     _refuse("-ml", options.memory_limit)
-    check_options(options)
     common: dict[str, Any] = {"properties": properties_of(options)}
     if options.key is not None:
         common["key"] = options.key
@@ -63,17 +64,17 @@ def produce_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> 
     path = f"v2/producer/{_path(options.topic)}?batchingEnabled={batching}"
     if encryptor is not None:
         path += f"&{_keys_of(encryptor)}"
-    in_flight = 0
-    with _connection(target, path) as socket, progress("messages", total) as advance:
-        for group in paced(([frame] for frame in frames()), options.rate):
-            socket.send(group[0])
-            in_flight += 1
-            if in_flight == IN_FLIGHT_MAX:
-                _take_receipt(socket)
-                in_flight -= 1
-            advance(1)
-        for _ in range(in_flight):
-            _take_receipt(socket)
+    with progress("messages", total) as advance:
+        async with _connection(target, path) as socket:
+            started_s = time.monotonic()
+            for number, frame in enumerate(frames()):
+                await wait_for_turn(started_s, number, options.rate)
+                if number >= IN_FLIGHT_MAX:
+                    await _take_receipt(socket)
+                await socket.send(frame)
+                advance(1)
+            for _ in range(min(total, IN_FLIGHT_MAX)):
+                await _take_receipt(socket)
     print(f"{total} messages successfully produced")
     return 0
 
@@ -97,15 +98,15 @@ def _keys_of(encryptor: Encryptor) -> str:
     return urlencode({"encryptionKeys": base64.b64encode(keys).decode()})
 
 
-def _take_receipt(socket: WebSocket) -> None:
-    answer = _receive(socket, ANSWER_S_MAX)
+async def _take_receipt(socket: ClientConnection) -> None:
+    answer = await _receive(socket, ANSWER_S_MAX)
     if answer is None:
         raise CliError(f"no receipt within {ANSWER_S_MAX:.0f} s")
     if answer.get("result") != "ok":
         raise CliError(f"{answer.get('result')}: {answer.get('errorMsg')}")
 
 
-def consume_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> int:
+async def consume_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> int:
     """Receive, show and acknowledge. Exit code 1 when the silence was too long."""
     _refuse("-p Earliest", options.subscription_position != "Latest")
     _refuse("-rs", options.replicated)
@@ -122,10 +123,10 @@ def consume_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> 
         path = f"v3/consumer/{subscription}?{urlencode(query)}"
     else:
         path = f"v2/consumer/{_path(options.topic)}/{subscription}?{urlencode(query)}"
-    return _show_all(target, path, options, "consumed")
+    return await _show_all(target, path, options, "consumed")
 
 
-def read_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> int:
+async def read_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> int:
     """Receive and show from a message on, without a subscription that stays."""
     _refuse("-i", options.start_message_id_inclusive)
     _refuse("-rc", options.readCompacted)
@@ -139,7 +140,7 @@ def read_by_websocket(target: ClusterTarget, options: argparse.Namespace) -> int
         data = pb.MessageIdData(ledgerId=ledger, entryId=entry)
         start = base64.b64encode(data.SerializeToString()).decode()
     query = urlencode({"messageId": start, **_receiving(options)})
-    return _show_all(target, f"v2/reader/{_path(options.topic)}?{query}", options, "read")
+    return await _show_all(target, f"v2/reader/{_path(options.topic)}?{query}", options, "read")
 
 
 def _receiving(options: argparse.Namespace) -> dict[str, Any]:
@@ -151,40 +152,32 @@ def _receiving(options: argparse.Namespace) -> dict[str, Any]:
     return {"receiverQueueSize": queue, "cryptoFailureAction": action}
 
 
-def _show_all(target: ClusterTarget, path: str, options: argparse.Namespace, done: str) -> int:
+async def _show_all(
+    target: ClusterTarget, path: str, options: argparse.Namespace, done: str
+) -> int:
     timeout_s = options.timeout if options.timeout > 0 else None
     end_ms = getattr(options, "end_timestamp", 0)
     decryptor = decryptor_of(options)
-    started, count = time.monotonic(), 0
-    with (
-        _connection(target, path) as socket,
-        progress("messages", options.num_messages or None) as advance,
-    ):
-        while not 0 < options.num_messages <= count:
-            frame = _receive(socket, timeout_s)
-            if frame is None:
-                print(f"{count} messages received, then silence", file=sys.stderr)
-                return 1
-            if end_ms and parse_time(frame["publishTime"]) > end_ms:
-                break  # and it stays unacknowledged
-            for content, key, properties in _opened(frame, decryptor, options):
-                if options.rate > 0:
-                    time.sleep(max(0.0, started + count / options.rate - time.monotonic()))
-                count += 1
-                if options.hide_content:
-                    advance(1)
-                else:
-                    print("----- got message -----")
-                    text = content.hex(" ") if options.hex else content.decode(errors="replace")
-                    print(_describe(frame, key, properties, text), flush=True)
-            socket.send(json.dumps({"messageId": frame["messageId"]}))
-        if done == "consumed":
-            # Acknowledgements have no answer; this one comes behind them.
-            socket.send(json.dumps({"type": "isEndOfTopic"}))
-            while "endOfTopic" not in (_receive(socket, ANSWER_S_MAX) or {"endOfTopic": None}):
-                pass
-    print(f"{count} messages successfully {done}")
-    return 0
+    with progress("messages", options.num_messages or None) as advance:
+        async with _connection(target, path) as socket:
+            output = MessageOutput(options, advance)
+            while not output.is_enough:
+                frame = await _receive(socket, timeout_s)
+                if frame is None:
+                    return output.end(done, silent=True)
+                if end_ms and parse_time(frame["publishTime"]) > end_ms:
+                    break  # and it stays unacknowledged
+                for content, key, properties in _opened(frame, decryptor, options):
+                    text = output.content(content)
+                    await output.show(partial(_describe, frame, key, properties, text))
+                await socket.send(json.dumps({"messageId": frame["messageId"]}))
+            if done == "consumed":
+                # Acknowledgements have no answer; this one comes behind them.
+                await socket.send(json.dumps({"type": "isEndOfTopic"}))
+                ended = {"endOfTopic": None}
+                while "endOfTopic" not in (await _receive(socket, ANSWER_S_MAX) or ended):
+                    pass
+    return output.end(done, silent=False)
 
 
 _Shown: TypeAlias = tuple[bytes, str | None, Mapping[str, str]]
@@ -258,21 +251,29 @@ def _refuse(word: str, given: object) -> None:
         raise CliError(f"{word} is not possible over WebSocket: use a pulsar:// URL")
 
 
-@contextmanager
-def _connection(target: ClusterTarget, path: str) -> Iterator[WebSocket]:
+@asynccontextmanager
+async def _connection(target: ClusterTarget, path: str) -> AsyncIterator[ClientConnection]:
     """Raises CliError: refused, or nobody listens there, or closed meanwhile."""
     url, access = target.service_url, target.access
     address = f"{url.rstrip('/')}/ws/{path}"
-    tls = {"ssl": access.tls()} if url.startswith("wss:") else {}
+    tls: dict[str, Any] = (
+        {"ssl": access.tls()} if url.startswith("wss:") else {}
+    )  # also without, it may lead there
     try:
-        with open_web_socket(
+        socket = await connect(
             address,
             max_size=None,
             compression=None,
             additional_headers=access.headers(),
             **tls,
-        ) as socket:
+        )
+        try:
             yield socket
+        except BaseException:
+            # The library would wait until all is written, for ever where the server doesn't read.
+            socket.transport.abort()
+            raise
+        await socket.close()
     except InvalidStatus as error:
         text = (error.response.body or b"").decode(errors="replace")
         raise CliError(f"HTTP {error.response.status_code}\nReason: {text}") from error
@@ -283,10 +284,10 @@ def _connection(target: ClusterTarget, path: str) -> Iterator[WebSocket]:
         raise CliError(f"{url} can't be reached: {reason}") from error
 
 
-def _receive(socket: WebSocket, timeout_s: float | None) -> dict[str, Any] | None:
+async def _receive(socket: ClientConnection, timeout_s: float | None) -> dict[str, Any] | None:
     """The next frame; None when the time is over. Raises CliError: it is none of Pulsar's."""
     try:
-        value = json.loads(socket.recv(timeout_s))
+        value = json.loads(await asyncio.wait_for(socket.recv(), timeout_s))
     except TimeoutError:
         return None
     except ValueError as error:

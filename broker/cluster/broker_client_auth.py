@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from magnetar.broker.auth.chain import Credentials
 from magnetar.broker.cli.client_auth import (
@@ -14,10 +14,14 @@ from magnetar.broker.cli.errors import CliError
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from magnetar.broker.auth.authenticator import Authenticator
     from magnetar.broker.cluster.broker_client import BrokerEndpoint
     from magnetar.broker.config import BrokerConfig
     from magnetar.bundles.lookup import BrokerLookup
+
+T = TypeVar("T")
 
 _SETTING: Final = "brokerClientAuthenticationParameters"
 
@@ -75,16 +79,9 @@ class BrokerClientAuth:
         Raises:
             ServiceNotReadyError: the credentials can't be read.
         """
-        if not self._access.plugin:
-            return {}
-        try:
-            # In a thread: files are read, and OAuth 2.0 asks its issuer.
-            headers = await asyncio.to_thread(self._access.headers)
-            if caller is not None and await self._is_proxy():
-                headers["X-Original-Principal"] = caller
-        except (CliError, BrokerError) as error:
-            raise ServiceNotReadyError(f"{_SETTING}: {error}") from error
-        return headers
+        nothing: dict[str, str] = {}
+        headers, original = await self._credentials(self._access.headers, nothing, caller)
+        return headers if original is None else {**headers, "X-Original-Principal": original}
 
     async def login(self, caller: str | None) -> tuple[tuple[str, bytes], str | None]:
         """The same for CONNECT: method and data; for whom we speak, as a proxy.
@@ -92,12 +89,18 @@ class BrokerClientAuth:
         Raises:
             ServiceNotReadyError: the credentials can't be read.
         """
+        data, original = await self._credentials(self._access.data, b"", caller)
+        return (self._access.method if self._access.plugin else "", data), original
+
+    async def _credentials(
+        self, read: Callable[[], T], nothing: T, caller: str | None
+    ) -> tuple[T, str | None]:
         if not self._access.plugin:
-            return ("", b""), None
+            return nothing, None
         try:
-            data = await asyncio.to_thread(self._access.data)
-            original = caller if caller is not None and await self._is_proxy() else None
-            return (self._access.method, data), original
+            # In a thread: files are read, and OAuth 2.0 asks its issuer.
+            found = await asyncio.to_thread(read)
+            return found, caller if caller is not None and await self._is_proxy() else None
         except (CliError, BrokerError) as error:
             raise ServiceNotReadyError(f"{_SETTING}: {error}") from error
 

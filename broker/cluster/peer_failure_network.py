@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from magnetar.broker.cluster.broker_client import CALLER
-from magnetar.broker.cluster.broker_connection import BrokerConnection
+from magnetar.broker.cluster.broker_connection import connect_to_broker
 
 if TYPE_CHECKING:
+    from magnetar.broker.client.async_client_connection import AsyncClientConnection
     from magnetar.broker.errors import ServiceNotReadyError
-    from magnetar.broker.protocol import pulsar_api_pb2 as pb
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.bundles.lookup import BrokerLookup
 
@@ -30,7 +30,7 @@ class BrokerPeerNetwork:
     async def connect(self, broker: BrokerLookup) -> BrokerPeerConnection:
         caller = CALLER.set(_CALLER)
         try:
-            return BrokerPeerConnection(await BrokerConnection.open(self._service, broker))
+            return BrokerPeerConnection(await connect_to_broker(self._service, broker))
         finally:
             CALLER.reset(caller)
 
@@ -56,23 +56,23 @@ class BrokerPeerNetwork:
 
 
 class BrokerPeerConnection:
-    """A link that nothing is sent over; a ``failure_detector.PeerConnection``."""
+    """One that nothing is sent over; a ``failure_detector.PeerConnection``."""
 
-    def __init__(self, link: BrokerConnection) -> None:
-        self._link = link
+    def __init__(self, connection: AsyncClientConnection) -> None:
+        self._connection = connection
         self._ended = asyncio.Event()
-        link.users["peer", 0] = self
-        if link.closed:
+        connection.users["peer", 0] = self
+        if connection.closed:
             self._ended.set()
 
     async def ended(self) -> None:
         await self._ended.wait()
 
     def close(self) -> None:
-        self._link.close()
+        self._connection.close()
 
-    def on_frame(self, command: pb.BaseCommand, body: bytes) -> None:
+    def on_command(self, command: Any, body: bytes) -> None:
         """Nothing is asked, so nothing comes."""
 
-    def on_link_lost(self, error: ServiceNotReadyError) -> None:
+    def on_connection_lost(self, error: ServiceNotReadyError) -> None:
         self._ended.set()

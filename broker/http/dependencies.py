@@ -9,8 +9,8 @@ from fastapi import Depends, Query, Request
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.messaging.messages import HEAVY_BYTES
 from magnetar.broker.http.middleware.raw_path import form_decode
+from magnetar.broker.protocol.messages import HEAVY_BYTES
 from magnetar.broker.protocol.topic_name import (
     InvalidTopicNameError,
     TopicName,

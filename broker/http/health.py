@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.messaging.internal_consumer import InternalConsumer
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
-from magnetar.broker.http.messaging.messages import OutgoingMessage, encode_single
+from magnetar.broker.protocol.messages import OutgoingMessage, encode_single
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.consumer import EXCLUSIVE, SubscribeRequest
 from magnetar.bundles.local_policies import is_heartbeat
@@ -35,38 +35,36 @@ class HealthCheckError(Exception):
     """The round trip failed; the text names the step."""
 
 
-class _PublishContext:
-    def __init__(self) -> None:
-        self.stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
-        if not self.stored.done():
-            self.stored.set_result(None)
-
-    def failed(self, index: int, count: int, error: Exception) -> None:
-        if not self.stored.done():
-            self.stored.set_exception(error)
-
-
 async def check_round_trip(service: BrokerService) -> None:
     """Write a message to this broker's health topic and wait until a reader of its end sees it.
 
     Raises:
         HealthCheckError: a step failed. The caller sets the time limit.
     """
-    arrived = asyncio.Event()
-    lost = asyncio.Event()
+    read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    read.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be too late
     token = secrets.token_bytes(12)
 
-    def on_ready() -> None:
-        deliveries = consumer_feed.take(len(consumer_feed.ready))
-        consumer_feed.release(deliveries)
-        consumer_feed.add_credit(len(deliveries))
-        if any(delivery.message.payload == token for delivery in deliveries):
-            arrived.set()
+    def fail(error: Exception) -> None:
+        if not read.done():
+            read.set_exception(error)
 
-    consumer_feed = InternalConsumer(service, on_ready, lost.set, _BUFFER_BYTES)
-    publisher: InternalProducer | None = None
+    def on_ready() -> None:
+        messages = consumer.take(len(consumer.ready))
+        consumer.release(messages)
+        consumer.add_credit(len(messages))
+        if any(each.message.payload == token for each in messages) and not read.done():
+            read.set_result(None)
+
+    def on_lost() -> None:
+        fail(HealthCheckError("read back: the topic was unloaded meanwhile"))
+
+    def on_published(_index: int, _count: int, _ledger: int, _entry: int, error: Any) -> None:
+        if error is not None:
+            fail(HealthCheckError(f"publish: {error}"))
+
+    consumer = InternalConsumer(service, on_ready, on_lost, _BUFFER_BYTES)
+    producer: InternalProducer | None = None
     topic = health_topic(service)
     step = "load the topic"
     try:
@@ -80,29 +78,17 @@ async def check_round_trip(service: BrokerService) -> None:
             durable=False,
             start_position=LATEST,
         )
-        await consumer_feed.open(topic, request, remote="127.0.0.1:0", client_version="health")
-        consumer_feed.add_credit(100)
+        await consumer.open((topic,), request, remote="127.0.0.1:0", client_version="health")
+        consumer.add_credit(100)
         step = "publish"
-        publisher = await InternalProducer.open(
-            service, topic, "", remote="127.0.0.1:0", client_version="health"
-        )
-        publish_context = _PublishContext()
+        producer = await InternalProducer(service, topic, client_version="health").open()
         message = OutgoingMessage(token, 0)
-        entry = encode_single(publisher.producer_name, message, service.clock())
-        publisher.producers[0].publish([entry], publish_context)
-        await publish_context.stored
-        step = "read back"
-        waits = {asyncio.ensure_future(event.wait()) for event in (arrived, lost)}
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if not arrived.is_set():
-            raise HealthCheckError("read back: the topic was unloaded meanwhile")
+        entry = encode_single(producer.producer_name, message, service.clock())
+        producer.producers[0].publish([entry], on_published)
+        await read
     except BrokerError as error:
         raise HealthCheckError(f"{step}: {error}") from error
     finally:
-        consumer_feed.close()
-        if publisher is not None:
-            publisher.close()
+        consumer.close()
+        if producer is not None:
+            producer.close()

@@ -64,12 +64,14 @@ def _invalid(type_name: str, error: BaseException) -> InvalidSchemaError:
 
 def without_logical(node: Any) -> Any:
     """The definition with every logical type as the plain type it stands for."""
-    match node:
-        case dict():
-            return {k: without_logical(v) for k, v in node.items() if k != "logicalType"}
-        case list():
-            return [without_logical(item) for item in node]
-    return node
+    if isinstance(node, list):
+        return [without_logical(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    plain = {name: part for name, part in node.items() if name != "logicalType"}
+    for name in plain.keys() & {"type", "items", "values", "fields"}:  # not of default values
+        plain[name] = without_logical(plain[name])
+    return plain
 
 
 def _part_count(node: Any) -> int:

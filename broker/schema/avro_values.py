@@ -33,20 +33,42 @@ from magnetar.broker.schema.value_errors import ValueCodecError
 # One item at a time is read: a value of this size may take a second.
 DECODE_BYTES_MAX: Final = 1024 * 1024
 _NESTED: Final = (dict, list)
+_UNPARSABLE: Final = (
+    *(SchemaParseException, UnknownType),
+    *(ValueError, TypeError, KeyError, AttributeError),
+)
+
+
+class NotAvroError(ValueError):
+    """A definition isn't one of Avro's, or is nested too deeply."""
+
+
+def parse_named(text: str | bytes, names: dict[str, Any], *, logical: bool = False) -> Any:
+    """The definition as fastavro holds it, with every name spelled out.
+
+    Args:
+        names: gets the named types.
+        logical: False: with every logical type as the plain type it stands for.
+    Raises:
+        NotAvroError: see the class.
+    """
+    try:
+        document = json.loads(text)
+        return fastavro.parse_schema(document if logical else without_logical(document), names)
+    except _UNPARSABLE as error:
+        raise NotAvroError(f"{error!r:.300}") from error
+    except RecursionError as error:
+        raise NotAvroError("it is nested too deeply") from error
 
 
 def _named_schemas(data: bytes, type_name: str) -> tuple[Any, dict[str, Any]]:
-    """The definition as fastavro holds it, with every name spelled out, and its named types."""
     names: dict[str, Any] = {}
     try:
-        document = without_logical(json.loads(data))
-        return fastavro.parse_schema(document, names), names
-    except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as error:
+        return parse_named(data, names), names
+    except NotAvroError as error:
         raise InvalidSchemaError(
-            f"Values of this {type_name} schema can't be written: {error!r:.300}"
+            f"Values of this {type_name} schema can't be written: {error}"
         ) from error
-    except RecursionError as error:
-        raise InvalidSchemaError(f"{type_name} schema is nested too deeply") from error
 
 
 def check_empty_values(data: bytes) -> None:

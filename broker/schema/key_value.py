@@ -19,23 +19,37 @@ def split_key_value(definition: SchemaDefinition) -> tuple[SchemaDefinition, Sch
     Raises:
         InvalidSchemaError: the lengths don't add up, or a part's type is unknown.
     """
-    key, rest = _take(definition.data)
-    value, rest = _take(rest)
-    if rest:
-        raise InvalidSchemaError(f"{len(rest)} bytes behind the value schema of a KEY_VALUE schema")
-    return _part(definition, "key", key), _part(definition, "value", value)
+    try:
+        key, value = take_parts(definition.data)
+    except ValueError as error:
+        raise InvalidSchemaError(f"KEY_VALUE schema: {error}") from error
+    return _part(definition, "key", key or b""), _part(definition, "value", value or b"")
 
 
-def _take(data: bytes) -> tuple[bytes, bytes]:
-    """The first length-prefixed part, and what follows it."""
-    if len(data) < _LENGTH.size:
-        raise InvalidSchemaError("KEY_VALUE schema ends before a part's length")
-    length = int(_LENGTH.unpack_from(data)[0])
-    length = max(length, 0)  # -1: null
-    end = _LENGTH.size + length
-    if end > len(data):
-        raise InvalidSchemaError(f"KEY_VALUE schema ends within a part of {length} bytes")
-    return data[_LENGTH.size : end], data[end:]
+def take_parts(data: bytes) -> tuple[bytes | None, bytes | None]:
+    """Key and value, each behind its length; None: null. Raises ValueError: the lengths are wrong.
+
+    Source: KeyValueSchemaInfo and KeyValue.java of apache/pulsar.
+    """
+    parts: list[bytes | None] = []
+    at = 0
+    for name in ("key", "value"):
+        if len(data) < at + _LENGTH.size:
+            raise ValueError(f"it ends before the {name}'s length")
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size + max(length, 0)
+        if at > len(data):
+            raise ValueError(f"it ends within the {name}, of {length} bytes")
+        parts.append(data[at - length : at] if length >= 0 else None)
+    if at < len(data):
+        raise ValueError(f"{len(data) - at} bytes behind the value")
+    return parts[0], parts[1]
+
+
+def put_parts(key: bytes | None, value: bytes) -> bytes:
+    """The inverse of `take_parts`."""
+    head = _LENGTH.pack(-1) if key is None else _LENGTH.pack(len(key)) + key
+    return head + _LENGTH.pack(len(value)) + value
 
 
 def _part(definition: SchemaDefinition, name: str, data: bytes) -> SchemaDefinition:
@@ -72,12 +86,8 @@ def join_texts(text: str) -> bytes:
         raise InvalidSchemaError(f"Invalid definition of a KEY_VALUE schema: {error}") from error
     if not isinstance(parts, dict) or not parts.keys() >= {"key", "value"}:
         raise InvalidSchemaError("A KEY_VALUE schema is a JSON object with key and value")
-    data = b""
-    for name in ("key", "value"):
-        part = parts[name]
-        encoded = part.encode() if isinstance(part, str) else orjson.dumps(part)
-        data += _LENGTH.pack(len(encoded)) + encoded
-    return data
+    texts = (parts["key"], parts["value"])
+    return put_parts(*(t.encode() if isinstance(t, str) else orjson.dumps(t) for t in texts))
 
 
 def is_separated(definition: SchemaDefinition) -> bool:
@@ -94,12 +104,10 @@ def join_parts(
         InvalidSchemaError: a part can't be one.
     """
     properties = {"kv.encoding.type": "SEPARATED"}
-    data = b""
     for side, part, name in zip(("key", "value"), (key, value), names, strict=True):
         properties[f"{side}.schema.name"] = name
         properties[f"{side}.schema.type"] = "BYTES" if part.type == "NONE" else part.type
         properties[f"{side}.schema.properties"] = orjson.dumps(dict(part.properties)).decode()
-        data += _LENGTH.pack(len(part.data)) + part.data
-    joined = SchemaDefinition("KEY_VALUE", data, properties)
+    joined = SchemaDefinition("KEY_VALUE", put_parts(key.data, value.data), properties)
     split_key_value(joined)
     return joined

@@ -27,7 +27,7 @@ _DAY_NANOS: Final = 86_400 * _NANOS
 
 
 @dataclass(frozen=True, slots=True)
-class _Primitive:
+class PackedCodec:
     """A codec made of a layout and two functions."""
 
     type: str
@@ -41,13 +41,18 @@ class _Primitive:
         except (ValueError, OverflowError, struct.error) as error:
             raise ValueCodecError(f"{text!r:.60} is no {self.type}: {error}") from error
 
-    def decode(self, data: bytes) -> Any:
+    def unpack(self, data: bytes) -> tuple[Any, ...]:
+        """The numbers of a value. Raises ValueCodecError."""
         if len(data) != self.layout.size:
             raise ValueCodecError(
                 f"{len(data)} bytes are no {self.type}, which takes {self.layout.size}"
             )
+        return self.layout.unpack(data)
+
+    def decode(self, data: bytes) -> Any:
+        numbers = self.unpack(data)
         try:
-            return self.show(*self.layout.unpack(data))
+            return self.show(*numbers)
         except (ValueError, OverflowError) as error:
             raise ValueCodecError(f"these bytes are no {self.type}: {error}") from error
 
@@ -183,28 +188,29 @@ def _shown_date_time(days: int, nanos: int) -> str:
     return f"{_shown_date(days)}T{_shown_time(nanos)}"
 
 
-_CODECS: Final = {
+PACKED: Final = {
     codec.type: codec
     for codec in (
-        _Primitive("INT8", struct.Struct(">b"), _whole, int),
-        _Primitive("INT16", struct.Struct(">h"), _whole, int),
-        _Primitive("INT32", struct.Struct(">i"), _whole, int),
-        _Primitive("INT64", struct.Struct(">q"), _whole, int),
-        _Primitive("FLOAT", struct.Struct(">f"), _real, _shown_real),
-        _Primitive("DOUBLE", struct.Struct(">d"), _real, _shown_real),
-        _Primitive("BOOLEAN", struct.Struct(">?"), _truth, bool),
-        _Primitive("DATE", struct.Struct(">q"), _millis, _shown_millis),
-        _Primitive("TIME", struct.Struct(">q"), _time_millis, _shown_time_millis),
-        _Primitive("TIMESTAMP", struct.Struct(">q"), _millis, _shown_millis),
-        _Primitive("INSTANT", struct.Struct(">qi"), _instant, _shown_instant),
-        _Primitive("LOCAL_DATE", struct.Struct(">q"), _local_date, _shown_date),
-        _Primitive("LOCAL_TIME", struct.Struct(">q"), _local_time, _shown_time),
-        _Primitive("LOCAL_DATE_TIME", struct.Struct(">qq"), _local_date_time, _shown_date_time),
+        PackedCodec("INT8", struct.Struct(">b"), _whole, int),
+        PackedCodec("INT16", struct.Struct(">h"), _whole, int),
+        PackedCodec("INT32", struct.Struct(">i"), _whole, int),
+        PackedCodec("INT64", struct.Struct(">q"), _whole, int),
+        PackedCodec("FLOAT", struct.Struct(">f"), _real, _shown_real),
+        PackedCodec("DOUBLE", struct.Struct(">d"), _real, _shown_real),
+        PackedCodec("BOOLEAN", struct.Struct(">?"), _truth, bool),
+        PackedCodec("DATE", struct.Struct(">q"), _millis, _shown_millis),
+        PackedCodec("TIME", struct.Struct(">q"), _time_millis, _shown_time_millis),
+        PackedCodec("TIMESTAMP", struct.Struct(">q"), _millis, _shown_millis),
+        PackedCodec("INSTANT", struct.Struct(">qi"), _instant, _shown_instant),
+        PackedCodec("LOCAL_DATE", struct.Struct(">q"), _local_date, _shown_date),
+        PackedCodec("LOCAL_TIME", struct.Struct(">q"), _local_time, _shown_time),
+        PackedCodec("LOCAL_DATE_TIME", struct.Struct(">qq"), _local_date_time, _shown_date_time),
     )
 }
+"""The types whose values are numbers of a fixed size."""
 _TEXTS: Final[dict[str, _Text | _Bytes]] = {"STRING": _Text(), "BYTES": _Bytes()}
 
 
-def primitive_codec(type_name: str) -> _Primitive | _Text | _Bytes | None:
+def primitive_codec(type_name: str) -> PackedCodec | _Text | _Bytes | None:
     """The codec of a primitive type, None for the others."""
-    return _CODECS.get(type_name) or _TEXTS.get(type_name)
+    return PACKED.get(type_name) or _TEXTS.get(type_name)

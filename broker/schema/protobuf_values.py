@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from graphlib import TopologicalSorter
 from typing import Any, Final
 
 import orjson
@@ -28,9 +29,10 @@ class ProtobufCodec:
         files = {
             each.name: each for each in descriptor_pb2.FileDescriptorSet.FromString(encoded).file
         }
+        imports = {name: files.keys() & each.dependency for name, each in files.items()}
         pool = DescriptorPool()
         try:
-            for name in _in_order(files):
+            for name in TopologicalSorter(imports).static_order():
                 pool.Add(files[name])
             descriptor = pool.FindMessageTypeByName(root)
             self._class: Any = message_factory.GetMessageClass(descriptor)
@@ -68,22 +70,3 @@ class ProtobufCodec:
             raise ValueCodecError(
                 f"not what this PROTOBUF_NATIVE schema writes: {error!s:.200}"
             ) from error
-
-
-def _in_order(files: dict[str, descriptor_pb2.FileDescriptorProto]) -> list[str]:
-    """Names such that each file comes behind those it imports; unknown imports are left out."""
-    ordered: dict[str, None] = {}
-    for first in files:
-        path = [(first, iter(files[first].dependency))]
-        open_files = {first}
-        while path:
-            name, imports = path[-1]
-            wanted = next((each for each in imports if each not in ordered), None)
-            if wanted is None:
-                path.pop()
-                open_files.discard(name)
-                ordered[name] = None
-            elif wanted in files and wanted not in open_files:  # a cycle is refused by the pool
-                open_files.add(wanted)
-                path.append((wanted, iter(files[wanted].dependency)))
-    return list(ordered)

@@ -7,18 +7,16 @@ none may cost more than its size allows.
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from base64 import b64decode, b64encode
+from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar.broker.schema.definition import AVRO_FORMS, SchemaDefinition
-from magnetar.broker.schema.key_value import is_separated, split_key_value
+from magnetar.broker.schema.key_value import is_separated, put_parts, split_key_value, take_parts
 from magnetar.broker.schema.primitive_values import primitive_codec
 from magnetar.broker.schema.value_errors import ValueCodecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_LENGTH: Final = struct.Struct(">i")
 
 
 class ValueCodec(Protocol):
@@ -53,8 +51,7 @@ class KeyValueCodec:
         value = self.value.encode(value_text)
         if self.separated:
             return key, value
-        head = _LENGTH.pack(-1) if key is None else _LENGTH.pack(len(key)) + key
-        return None, head + _LENGTH.pack(len(value)) + value
+        return None, put_parts(key, value)
 
     def decode_pair(self, key: bytes | None, payload: bytes) -> dict[str, Any]:
         """``{"key": ..., "value": ...}``; ``key``: of the metadata, used when separated.
@@ -62,29 +59,47 @@ class KeyValueCodec:
         Raises:
             ValueCodecError: not what this schema writes.
         """
-        if self.separated:
-            value: bytes | None = payload
-        else:
-            key, rest = _take(payload)
-            value, rest = _take(rest)
-            if rest:
-                raise ValueCodecError(f"{len(rest)} bytes behind the value")
+        value: bytes | None = payload
+        if not self.separated:
+            try:
+                key, value = take_parts(payload)
+            except ValueError as error:
+                raise ValueCodecError(f"key and value: {error}") from error
         return {
             "key": None if key is None else self.key.decode(key),
             "value": None if value is None else self.value.decode(value),
         }
 
 
-def _take(data: bytes) -> tuple[bytes | None, bytes]:
-    if len(data) < _LENGTH.size:
-        raise ValueCodecError("key and value end before a length")
-    length = int(_LENGTH.unpack_from(data)[0])
-    if length < 0:
-        return None, data[_LENGTH.size :]
-    end = _LENGTH.size + length
-    if end > len(data):
-        raise ValueCodecError(f"key and value end within {length} bytes")
-    return data[_LENGTH.size : end], data[end:]
+def encode_message(
+    codec: ValueCodec | KeyValueCodec, key: str | None, text: str
+) -> tuple[bytes, str | None, bool]:
+    """A message's payload, its key, and whether that is base64.
+
+    Raises:
+        ValueCodecError: the text, or the key, is no value of the schema.
+    """
+    if not isinstance(codec, KeyValueCodec):
+        return codec.encode(text), key, False
+    key_bytes, payload = codec.encode_pair(key, text)
+    if key_bytes is not None:
+        return payload, b64encode(key_bytes).decode(), True
+    return payload, key, False
+
+
+def decode_message(
+    codec: ValueCodec | KeyValueCodec, key: str | None, payload: bytes, *, key_is_base64: bool
+) -> Any:
+    """The value of a message, of a pair with its key; raises ValueCodecError."""
+    if not isinstance(codec, KeyValueCodec):
+        return codec.decode(payload)
+    if key is None or not codec.separated:
+        return codec.decode_pair(None, payload)
+    try:
+        key_bytes = b64decode(key) if key_is_base64 else key.encode()
+    except ValueError as error:
+        raise ValueCodecError(f"the key is not base64: {error}") from error
+    return codec.decode_pair(key_bytes, payload)
 
 
 def codec_of(definition: SchemaDefinition) -> ValueCodec | KeyValueCodec | None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # PulsarApi.proto CommandSubscribe.SubType
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 SUB_TYPE_NAMES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+SUB_TYPES = {name: number for number, name in enumerate(SUB_TYPE_NAMES)}
 
 
 class ConsumerSink(Protocol):

@@ -225,7 +225,11 @@ def test_a_listener_that_no_broker_has(cli: Cli, topic: str, command: str) -> No
 
 def test_a_rate(cli: Cli, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("magnetar.broker.cli.payloads.time.sleep", waits.append)
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("magnetar.broker.cli.payloads.sleep", sleep)
     cli("produce", topic, "-m", "x", "-n", "4", "-r", "0.001")
     assert [round(wait, -2) for wait in waits] == [0.0, 1000.0, 2000.0, 3000.0]
 

@@ -17,10 +17,10 @@ import psutil
 import pulsar
 import pytest
 
-from magnetar.broker.cli.web_socket import WebSocket, open_web_socket
 from tests.certificates import Authority
 from tests.cluster_process import ClusterProcess
 from tests.integration.failure_tools import wait_until
+from tests.web_socket import WebSocket, open_web_socket
 
 SECRET = bytes(range(40, 72))
 PARTITIONS = 8

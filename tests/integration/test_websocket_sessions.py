@@ -14,7 +14,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from magnetar.broker.http.messaging.messages import parse_message_id
+from magnetar.broker.protocol.messages import parse_message_id
 
 TIMEOUT_S = 30
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from magnetar.broker.cli.web_socket import open_web_socket
 from tests.interop.secured import WAIT_S, Namespace, Secured
+from tests.web_socket import open_web_socket
 
 
 def _basic(user: str, password: str) -> str:

@@ -17,7 +17,8 @@ import httpx
 import pulsar
 import pytest
 
-from magnetar.pipeline.routing import java_string_hash, murmur3_32_hash
+from magnetar.broker.protocol.java_hash import java_string_hash
+from magnetar.pipeline.routing import murmur3_32_hash
 from magnetar.pipeline.source import register
 from tests.pipeline.sink_job import PADDING, stored
 

@@ -24,11 +24,11 @@ ALLOWED: dict[str, set[str]] = {
     "bundles": {"metadata"},
     "loadbalance": {"metadata"},
     "broker": {"managed_ledger", "bookkeeper", "metadata", "bundles", "loadbalance"},
-    # Spark's workers read ledgers, not brokers: of those only the wire formats and what the CLI has
-    # for callers that wait, an HTTP client and an event loop.
+    # Spark's workers read ledgers, not brokers: of those only the wire formats, those of schemas'
+    # values, and what the CLI has for callers that wait, an HTTP client and an event loop.
     "pipeline": {
         *("bookkeeper", "metadata", "managed_ledger.position", "managed_ledger.offload"),
-        "broker.protocol",
+        *("broker.protocol", "broker.schema.avro_values", "broker.schema.primitive_values"),
         *(
             f"broker.cli.{name}"
             for name in ("client_auth", "admin_client", "errors", "loop_thread")

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.http.messaging.messages import (
+from magnetar.broker.protocol.messages import (
     INFLATE_BYTES_MAX,
     MESSAGES_AT_ONCE,
     Message,

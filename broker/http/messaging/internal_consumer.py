@@ -16,28 +16,33 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.client.client_consumer import ClientConsumer
 from magnetar.broker.cluster.broker_connection import BrokerConnections
 from magnetar.broker.errors import BrokerError
-from magnetar.broker.http.messaging.chunks import EXPIRE_MS, ChunkAssembler
 from magnetar.broker.http.messaging.entry_unpacker import QueuedEntry, Unpacker
-from magnetar.broker.http.messaging.messages import (
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.chunks import EXPIRE_MS, ChunkAssembler
+from magnetar.broker.protocol.framing import NO_ID
+from magnetar.broker.protocol.messages import (
     BATCH_MESSAGES_MAX,
     INFLATE_BYTES_MAX,
     Message,
     UndecodableEntryError,
+    encode_message_id,
     is_chunk,
     is_large,
+    is_set,
     messages_of,
     open_entry,
+    parse_message_id,
 )
-from magnetar.broker.http.messaging.remote_consumer import RemoteConsumer
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.managed_ledger.cursor.ack_state import mask_to_words
+from magnetar.managed_ledger.position import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from magnetar.broker.protocol import pulsar_api_pb2 as pb
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.subscription.consumer import Consumer, SubscribeRequest
@@ -56,6 +61,12 @@ LEAVING_S = 0.2  # how long a rival for an exclusive subscription waits for a se
 
 MessageKey = tuple[int, int, int, int, int]
 """(partition or -1, ledger, entry, batch index or -1, batch size or 0)."""
+
+
+def parse_key(message_id: str) -> MessageKey:
+    """Of a message id as ``ConsumedMessage`` has it. Raises MessageIdError."""
+    data = parse_message_id(message_id)
+    return (data.partition, data.ledgerId, data.entryId, data.batch_index, data.batch_size)
 
 
 @dataclass(slots=True)
@@ -83,6 +94,25 @@ class ConsumedMessage:
             message.batch_size,
         )
 
+    @property
+    def message_id(self) -> str:
+        """As WebSocket clients know it, which is what REST calls a token."""
+        return encode_message_id(
+            self.ledger_id,
+            self.entry_id,
+            self.partition,
+            self.message.batch_index,
+            self.message.batch_size,
+            self.first_chunk,
+        )
+
+    @property
+    def shown_id(self) -> str:
+        """As the text form of Pulsar's clients."""
+        index = self.message.batch_index
+        tail = f":{index}" if index >= 0 else ""
+        return f"{self.ledger_id}:{self.entry_id}:{self.partition}{tail}"
+
 
 class _Source:
     """ConsumerSink of one topic or partition; hands everything to its feed."""
@@ -94,7 +124,7 @@ class _Source:
         self.partition = partition
         self.remote = remote
         self.client_version = client_version
-        self.consumer: Any = None  # Consumer, or RemoteConsumer, which has the same face
+        self.consumer: Any = None  # Consumer, or ClientConsumer, which has the same face
         self.gone = False  # its consumer was closed, by us or by the broker
         self.end_of_topic = False
         self.topic_name = ""
@@ -216,9 +246,7 @@ class InternalConsumer:
         # Replaced before anything is added: a deque takes 760 bytes, and most feeds are idle.
         self.ready: deque[ConsumedMessage] = _NOTHING
         self._sources: list[_Source] = []
-        self._links: BrokerConnections | None = (
-            None  # to the brokers of topics that aren't served here
-        )
+        self._connections = BrokerConnections(service)  # of topics that aren't served here
         self._by_partition: dict[int, _Source] = {}
         # With several topics partition numbers don't tell them apart; ledgers belong to one.
         self._by_ledger: dict[int, _Source] | None = None
@@ -230,16 +258,6 @@ class InternalConsumer:
         self._inflated_bytes = 0  # in this turn of the loop
 
     async def open(
-        self, name: TopicName, request: SubscribeRequest, *, remote: str, client_version: str
-    ) -> None:
-        """Subscribe to the topic, or to each partition of a partitioned one.
-
-        Raises:
-            BrokerError: as ``Topic.subscribe``; nothing stays subscribed then.
-        """
-        await self.open_all((name,), request, remote=remote, client_version=client_version)
-
-    async def open_all(
         self,
         names: Sequence[TopicName],
         request: SubscribeRequest,
@@ -247,7 +265,11 @@ class InternalConsumer:
         remote: str,
         client_version: str,
     ) -> None:
-        """Subscribe to several topics at once; raises as ``open``."""
+        """Subscribe to all of the topics, or to each partition of a partitioned one.
+
+        Raises:
+            BrokerError: as ``Topic.subscribe``; nothing stays subscribed then.
+        """
         if len(names) > 1:
             self._by_ledger = {}
         try:
@@ -271,26 +293,8 @@ class InternalConsumer:
         if (owner := await self._service.broker_client.serving(name)) is None:
             topic = await self._service.get_topic(name, create=create)
             return await topic.subscribe(replace(request), source)
-        if self._links is None:
-            self._links = BrokerConnections(self._service)
-
-        def on_entry(
-            ledger_id: int, entry_id: int, body: bytes, count: int, words: Sequence[int] | None
-        ) -> None:
-            if not self.closed:
-                self.add_entry(source, ledger_id, entry_id, body, count, words)
-                self.announce()
-
-        def on_closed() -> None:
-            source.consumer, source.gone = None, True
-            self.lost(source)
-
-        def on_end_of_topic() -> None:
-            source.end_of_topic = True
-
-        link = await self._links.to(owner)
-        consumer = RemoteConsumer(link, name, on_entry, on_closed, on_end_of_topic)
-        await consumer.subscribe(request)
+        consumer = ClientConsumer(await self._connections.to(owner), name, source)
+        await consumer.subscribe(_subscribe_command(request))
         return consumer
 
     async def add_topic(
@@ -441,7 +445,7 @@ class InternalConsumer:
         for message in messages:
             count += 1
             index = message.batch_index
-            if words is not None and index >= 0 and not _bit(words, index):
+            if words is not None and index >= 0 and not is_set(words, index):
                 continue
             if skip is not None and index >= 0 and (ledger_id, entry_id, index) <= skip:
                 continue
@@ -541,8 +545,7 @@ class InternalConsumer:
     def announce(self) -> None:
         if self.buffered_bytes >= self.buffer_bytes_max:
             self._paused = True
-            if self._links is not None:
-                self._links.pause()
+            self._connections.pause()
         self._on_ready()
 
     def take(self, count_max: int) -> list[ConsumedMessage]:
@@ -559,8 +562,7 @@ class InternalConsumer:
             self._unpacker.on_room()
         if self._paused and self.buffered_bytes <= self.buffer_bytes_max // 2:
             self._paused = False
-            if self._links is not None:
-                self._links.resume()
+            self._connections.resume()
             for source in self._sources:
                 if source.consumer is not None:
                     source.consumer.on_writable()
@@ -603,7 +605,7 @@ class InternalConsumer:
         if source is None or source.consumer is None:
             return UNKNOWN
         subscription, position = source.consumer.subscription, (ledger_id, entry_id)
-        if isinstance(subscription, RemoteConsumer):
+        if isinstance(subscription, ClientConsumer):
             return UNACKED  # its broker knows; to acknowledge twice does no harm
         if not isinstance(subscription, PersistentSubscription):
             return UNKNOWN
@@ -617,7 +619,7 @@ class InternalConsumer:
             return UNACKED
         bits, _ = source.partial.get(position, (0, 0))
         words = cursor.state.batch_ack_set(position)
-        done = bits >> index & 1 or (words is not None and not _bit(words, index))
+        done = bits >> index & 1 or (words is not None and not is_set(words, index))
         return ACKED if done else UNACKED
 
     def flush(self) -> None:
@@ -760,8 +762,7 @@ class InternalConsumer:
             if (consumer := source.consumer) is not None:
                 source.consumer = None
                 consumer.subscription.remove_consumer(consumer)
-        if self._links is not None:
-            self._links.close()
+        self._connections.close()
         self.ready.clear()
         self.buffered_bytes = 0
 
@@ -770,13 +771,25 @@ _NOTHING: Final[deque[ConsumedMessage]] = deque(maxlen=0)
 """Of all feeds that have nothing to deliver."""
 
 
+def _subscribe_command(request: SubscribeRequest) -> pb.CommandSubscribe:
+    command = pb.CommandSubscribe(
+        subscription=request.subscription,
+        subType=pb.CommandSubscribe.SubType.ValueType(request.sub_type),
+        consumer_name=request.consumer_name,
+        priority_level=request.priority_level,
+        durable=request.durable,
+    )
+    if request.initial_position == EARLIEST:
+        command.initialPosition = pb.CommandSubscribe.Earliest
+    if request.start_position is not None:
+        ledger_id, entry_id = (number & NO_ID for number in request.start_position)
+        command.start_message_id.ledgerId, command.start_message_id.entryId = ledger_id, entry_id
+    return command
+
+
 def _now_ms() -> int:
     """Of the loop's clock, which doesn't jump."""
     return int(asyncio.get_running_loop().time() * 1000)
-
-
-def _bit(words: Sequence[int], index: int) -> bool:
-    return index >> 6 < len(words) and bool(words[index >> 6] >> (index & 63) & 1)
 
 
 def _words(bits: int, size: int) -> list[int]:

@@ -6,24 +6,18 @@ import itertools
 import secrets
 from typing import TYPE_CHECKING
 
+from magnetar.broker.client.client_producer import ClientProducer
 from magnetar.broker.cluster.broker_connection import BrokerConnections
-from magnetar.broker.http.messaging.local_producer import LocalProducer, java_string_hash
-from magnetar.broker.http.messaging.remote_producer import RemoteProducer
+from magnetar.broker.http.messaging.local_producer import LocalProducer
+from magnetar.broker.protocol.java_hash import java_string_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from magnetar.broker.http.messaging.messages import OutgoingMessage
+    from magnetar.broker.protocol.messages import OutgoingMessage
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.schema.definition import SchemaDefinition
     from magnetar.broker.service.broker_service import BrokerService
-
-_Producer = LocalProducer | RemoteProducer
-
-
-def generated_name(service: BrokerService, kind: str) -> str:
-    """A producer name nobody else has: cluster, kind and chance."""
-    return f"{service.cluster}-{kind}-{secrets.token_hex(6)}"
 
 
 class InternalProducer:
@@ -31,90 +25,74 @@ class InternalProducer:
 
     def __init__(
         self,
-        producers: list[_Producer],
-        partitioned: bool,
-        producer_name: str,
-        *,
-        round_robin: bool,
-        hash_key: Callable[[str], int],
-    ) -> None:
-        self.producers = producers
-        self.partitioned = partitioned
-        self.producer_name = producer_name
-        self._round_robin = round_robin
-        self._hash_key = hash_key
-        self._schema: SchemaDefinition | None = None
-        self._links: BrokerConnections | None = None
-        self._turn = itertools.count(secrets.randbelow(len(producers)))
-        self._single = next(self._turn) % len(producers)
-        self.next_sequence_id = 1 + max(producer.last_sequence_id for producer in producers)
-        """What its next message may have: a lower one could be taken for a message sent again."""
-
-    @classmethod
-    async def open(
-        cls,
         service: BrokerService,
         name: TopicName,
-        producer_name: str,
+        producer_name: str = "",
         *,
-        remote: str,
         client_version: str,
+        remote: str = "127.0.0.1:0",
         round_robin: bool = True,
         hash_key: Callable[[str], int] = java_string_hash,
         schema: SchemaDefinition | None = None,
-        single_here: bool = False,
-    ) -> InternalProducer:
+    ) -> None:
+        """
+        Args:
+            producer_name: empty: one is generated.
+            round_robin: messages without a key take turns; else one partition by chance.
+            schema: of the messages; None: raw bytes.
+        """
+        self.producers: list[LocalProducer | ClientProducer] = []
+        self.partitioned = False
+        self._is_generated = not producer_name
+        # A name that nobody else has: cluster, kind and chance.
+        self.producer_name = producer_name or f"{service.cluster}-http-{secrets.token_hex(6)}"
+        self._service, self._name, self._schema = service, name, schema
+        self._remote, self._client_version = remote, client_version
+        self._round_robin, self._hash_key = round_robin, hash_key
+        self._connections = BrokerConnections(service)
+        self._turn, self._single = itertools.count(), 0
+        self.next_sequence_id = 0
+        """What its next message may have: a lower one could be taken for a message sent again."""
+
+    async def open(self, *, single_here: bool = False) -> InternalProducer:
         """Register on the topic or on all its partitions, whichever brokers serve them.
 
         Args:
             single_here: a topic without partitions must be this broker's.
-            producer_name: empty: one is generated.
-            round_robin: messages without a key take turns; else one partition by chance.
-            schema: of the messages; None: raw bytes.
         Raises:
             BrokerError: see ``LocalProducer.open``.
         """
-        generated = not producer_name
-        producer_name = producer_name or generated_name(service, "http")
-        count = await service.partitions_for_client(name, create=True)
-        names = [name.partition(index) for index in range(count)] if count else [name]
-        links = BrokerConnections(service)
-        producers: list[_Producer] = []
-
-        async def register(one: TopicName) -> _Producer:
-            owner = None if single_here and not count else await service.broker_client.serving(one)
-            if owner is not None:
-                link = await links.to(owner)
-                return await RemoteProducer.open(
-                    link, one, producer_name, generated=generated, schema=schema
-                )
-            return await LocalProducer.open(
-                service,
-                one,
-                producer_name,
-                generated=generated,
-                remote=remote,
-                client_version=client_version,
-                schema=schema,
-            )
-
+        name = self._name
+        count = await self._service.partitions_for_client(name, create=True)
+        self.partitioned = bool(count)
         try:
-            for one in names:
-                producers.append(await register(one))  # noqa: PERF401 - closed when one fails
+            for one in [name.partition(index) for index in range(count)] if count else [name]:
+                here = single_here and not count
+                self.producers.append(await self._register(one, here=here))
         except BaseException:
-            for producer in producers:
-                producer.close()
-            links.close()
+            self.close()
             raise
-        publisher = cls(
-            producers,
-            bool(count),
-            producer_name,
-            round_robin=round_robin,
-            hash_key=hash_key,
+        self._turn = itertools.count(secrets.randbelow(len(self.producers)))
+        self._single = next(self._turn) % len(self.producers)
+        self.next_sequence_id = 1 + max(producer.last_sequence_id for producer in self.producers)
+        return self
+
+    async def _register(self, name: TopicName, *, here: bool) -> LocalProducer | ClientProducer:
+        owner = None if here else await self._service.broker_client.serving(name)
+        if owner is not None:
+            producer = ClientProducer(await self._connections.to(owner), name)
+            return await producer.open(
+                self.producer_name, generated=self._is_generated, schema=self._schema
+            )
+        return await LocalProducer.open(
+            self._service,
+            name,
+            self.producer_name,
+            generated=self._is_generated,
+            remote=self._remote,
+            client_version=self._client_version,
+            schema=self._schema,
         )
-        publisher._schema, publisher._links = schema, links
-        return publisher
 
     async def schema_version(self, schema: SchemaDefinition | None) -> int | None:
         """The version of the topic's schema that this definition is; None: it is raw bytes.
@@ -130,10 +108,6 @@ class InternalProducer:
     @property
     def closed(self) -> bool:
         return any(producer.closed for producer in self.producers)
-
-    @property
-    def in_flight(self) -> int:
-        return sum(producer.in_flight for producer in self.producers)
 
     @property
     def limited(self) -> bool:
@@ -166,5 +140,4 @@ class InternalProducer:
     def close(self) -> None:
         for producer in self.producers:
             producer.close()
-        if self._links is not None:
-            self._links.close()
+        self._connections.close()

@@ -1,7 +1,7 @@
 """Producers inside the broker: what REST calls and WebSockets publish through.
 
 One ``LocalProducer`` is one registered producer of one topic (or partition). Answers come back per
-publish call to its ``PublishContext``, never per entry: the HTTP side has no future per message
+publish call to its ``PublishCallback``, never per entry: the HTTP side has no future per message
 either.
 """
 
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from struct import iter_unpack
-from typing import TYPE_CHECKING, Protocol
-
-import mmh3
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from magnetar.broker.errors import (
     BrokerError,
@@ -34,37 +32,13 @@ from magnetar.broker.schema.schema_checks import admit_producer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from magnetar.broker.client.client_producer import Entry, PublishCallback
     from magnetar.broker.protocol import pulsar_api_pb2 as pb
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.rate_limits.throttle import PublishThrottle
     from magnetar.broker.schema.definition import SchemaDefinition
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.topic.topic import Topic
-
-Entry = tuple["pb.MessageMetadata", bytes]
-
-
-class PublishContext(Protocol):
-    """Who waits for the entries of one publish call; indexes count from the call's first entry."""
-
-    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
-        """Entries ``index .. index + count`` are durable; -1, -1: dropped as duplicates."""
-
-    def failed(self, index: int, count: int, error: Exception) -> None:
-        """Those entries were not stored and won't be."""
-
-
-class _PartContext:
-    """The context of a part of a call's entries."""
-
-    def __init__(self, publish_context: PublishContext, first: int) -> None:
-        self._publish_context, self._first = publish_context, first
-
-    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
-        self._publish_context.done(self._first + index, count, ledger_id, first_entry_id)
-
-    def failed(self, index: int, count: int, error: Exception) -> None:
-        self._publish_context.failed(self._first + index, count, error)
 
 
 def _refusal(
@@ -93,14 +67,14 @@ class LocalProducer:
         self.client_version = client_version
         self.closed = False
         self.on_closed: Callable[[], None] | None = None
-        self.in_flight = 0  # entries published and not answered
         self._over_rate: set[PublishThrottle] = set()  # the publish limits it waits for
         self._is_paused = False  # for the process's publish buffer
-        self._line: deque[asyncio.Future[None]] = deque()  # calls that wait for them
+        self._turn, self._resumed = asyncio.Lock(), asyncio.Event()  # of calls that wait for them
         self._topic: Topic | None = None
         self._producer: Producer | None = None
-        # Calls that wait, in publish order, each with its batch: the topic answers in this order.
-        self._waiting: deque[tuple[PublishBatch, PublishContext]] = deque()
+        # What waits, in publish order: whom to tell, and the index in its call. The topic answers
+        # in this order.
+        self._waiting: deque[tuple[PublishBatch, PublishCallback, int]] = deque()
 
     @classmethod
     async def open(
@@ -176,72 +150,52 @@ class LocalProducer:
 
     async def ready(self) -> None:
         """Wait until a call may publish; calls go on one after the other, as they came."""
-        while self.held:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._line.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn in self._line:
-                    self._line.remove(turn)
-                else:
-                    self._wake_next()  # its turn came and is given away
-                raise
+        async with self._turn:  # the next one looks again when this one has published
+            while self.held:
+                self._resumed.clear()
+                await self._resumed.wait()
 
-    def _wake_next(self) -> None:
+    def _wake(self) -> None:
         if not self.held:
-            while self._line:
-                turn = self._line.popleft()
-                if not turn.done():
-                    turn.set_result(None)
-                    return
+            self._resumed.set()
 
-    def publish(self, entries: Sequence[Entry], publish_context: PublishContext) -> None:
-        """Hand entries to the topic in one call; each is answered on ``publish_context`` exactly
-        once."""
+    def publish(self, entries: Sequence[Entry], callback: PublishCallback) -> None:
+        """Hand entries to the topic in one call."""
         topic, producer = self._topic, self._producer
         if self.closed or topic is None or producer is None:
-            publish_context.failed(
-                0, len(entries), ServiceNotReadyError("The topic was closed or moved")
-            )
+            error = ServiceNotReadyError("The topic was closed or moved")
+            callback(0, len(entries), -1, -1, error)
             return
         if producer.checked or any(len(body) > METADATA_BYTES_MAX for _, body in entries):
-            self._publish_checked(topic, producer, entries, publish_context)
+            self._publish_checked(topic, producer, entries, callback)
         else:
-            self._publish(topic, producer, entries, publish_context)
+            self._publish(topic, producer, entries, callback, 0)
         topic.service.pause_if_full(self)
-        if self._line:
-            self._wake_next()
 
     def _publish_checked(
-        self,
-        topic: Topic,
-        producer: Producer,
-        entries: Sequence[Entry],
-        publish_context: PublishContext,
+        self, topic: Topic, producer: Producer, entries: Sequence[Entry], callback: PublishCallback
     ) -> None:
         """Refuse what a policy forbids; what is between goes on in parts."""
-        first = 0
-        for index, (metadata, body) in enumerate(entries):
-            if (refusal := _refusal(producer, metadata, body, topic.service.clock())) is None:
-                continue
-            if index > first:
-                part = entries[first:index]
-                self._publish(topic, producer, part, _PartContext(publish_context, first))
-            publish_context.failed(index, 1, refusal)
-            first = index + 1
-        if first == 0:
-            self._publish(topic, producer, entries, publish_context)
-        elif first < len(entries):
-            self._publish(topic, producer, entries[first:], _PartContext(publish_context, first))
+        now_ms, first = topic.service.clock(), 0
+        for refusal, part in groupby(
+            entries, lambda entry: _refusal(producer, entry[0], entry[1], now_ms)
+        ):
+            count = len(run := list(part))
+            if refusal is None:
+                self._publish(topic, producer, run, callback, first)
+            else:
+                callback(first, count, -1, -1, refusal)
+            first += count
 
     def _publish(
         self,
         topic: Topic,
         producer: Producer,
         entries: Sequence[Entry],
-        publish_context: PublishContext,
+        callback: PublishCallback,
+        first: int,
     ) -> None:
+        """``first``: index of the first entry in its call."""
         bodies = [body for _, body in entries]
         metadatas = [metadata for metadata, _ in entries]
         batch = PublishBatch(
@@ -253,8 +207,7 @@ class LocalProducer:
             sum(map(len, bodies)),
             sum(metadata.num_messages_in_batch for metadata in metadatas),  # its default is 1
         )
-        self._waiting.append((batch, publish_context))
-        self.in_flight += len(bodies)
+        self._waiting.append((batch, callback, first))
         topic.publish(producer, batch)
 
     def close(self) -> None:
@@ -270,12 +223,14 @@ class LocalProducer:
     def publish_done(
         self, batch: PublishBatch, offset: int, count: int, ledger_id: int, first_entry_id: int
     ) -> None:
-        self._take(batch, offset, count).done(offset, count, ledger_id, first_entry_id)
+        callback, first = self._take(batch, offset, count)
+        callback(first + offset, count, ledger_id, first_entry_id, None)
 
     def publish_failed(
         self, batch: PublishBatch, offset: int, count: int, error: Exception
     ) -> None:
-        self._take(batch, offset, count).failed(offset, count, error)
+        callback, first = self._take(batch, offset, count)
+        callback(first + offset, count, -1, -1, error)
 
     def close_producer(self, producer: Producer) -> None:
         self.closed = True
@@ -288,7 +243,7 @@ class LocalProducer:
 
     def resume_publishing(self, limit: PublishThrottle) -> None:
         self._over_rate.discard(limit)
-        self._wake_next()
+        self._wake()
 
     def pause_for_process(self) -> None:
         """Too many bytes of the process wait for storage."""
@@ -296,7 +251,7 @@ class LocalProducer:
 
     def resume_for_process(self) -> None:
         self._is_paused = False
-        self._wake_next()
+        self._wake()
 
     def _release_all(self) -> None:
         """Nothing is published any more: whoever waits is told so by `publish`."""
@@ -305,59 +260,16 @@ class LocalProducer:
         for limit in self._over_rate:
             limit.leave(self)
         self._over_rate.clear()
-        line, self._line = self._line, deque()
-        for turn in line:
-            if not turn.done():
-                turn.set_result(None)
+        self._wake()
 
     async def check_liveness(self) -> bool:
         return not self.closed
 
-    def _take(self, batch: PublishBatch, offset: int, count: int) -> PublishContext:
-        self.in_flight -= count
+    def _take(self, batch: PublishBatch, offset: int, count: int) -> tuple[PublishCallback, int]:
         waiting = self._waiting
-        for index, (known, publish_context) in enumerate(waiting):
+        for index, (known, callback, first) in enumerate(waiting):
             if known is batch:  # nearly always the first one
                 if offset + count == len(batch.sequence_ids):
                     del waiting[index]
-                return publish_context
+                return callback, first
         raise AssertionError("the topic answered a batch twice")
-
-
-_UNITS_AT_ONCE = 256
-
-
-def java_string_hash(key: str) -> int:
-    """Java's ``String.hashCode`` without its sign: what clients route keys by, by default."""
-    data = key.encode("utf-16-be", "surrogatepass")
-    if len(data) > 2 * _UNITS_AT_ONCE:
-        return _long_hash(data)
-    value = 0
-    for index in range(0, len(data), 2):
-        value = (31 * value + (data[index] << 8 | data[index + 1])) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
-
-
-def _long_hash(data: bytes) -> int:
-    """The same of many blocks at once: 10 ns a character, not a quarter of a microsecond.
-
-    A block's sum is a column of 64 bits of one large number; below 2**32 after each step, so that
-    31 times it doesn't reach its neighbour.
-    """
-    data = bytes(-len(data) % (2 * _UNITS_AT_ONCE)) + data  # zeros in front change nothing
-    stride = 2 * _UNITS_AT_ONCE
-    blocks = len(data) // stride
-    mask = int.from_bytes(b"\xff\xff\xff\xff\0\0\0\0" * blocks, "little")
-    sums, columns = 0, bytearray(8 * blocks)
-    for at in range(0, stride, 2):
-        columns[0::8], columns[1::8] = data[at + 1 :: stride], data[at::stride]
-        sums = (31 * sums + int.from_bytes(columns, "little")) & mask
-    step, value = pow(31, _UNITS_AT_ONCE, 1 << 32), 0
-    for (block,) in iter_unpack("<Q", sums.to_bytes(8 * blocks, "little")):
-        value = (value * step + block) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
-
-
-def murmur_hash(key: str) -> int:
-    """Murmur3_32 of the key's UTF-8, without its sign."""
-    return mmh3.hash(key.encode("utf-8", "surrogatepass"), signed=False) & 0x7FFFFFFF

@@ -25,12 +25,9 @@ from magnetar.broker.http.messaging.internal_consumer import (
     ConsumedMessage,
     InternalConsumer,
     MessageKey,
+    parse_key,
 )
-from magnetar.broker.http.messaging.messages import (
-    MessageIdError,
-    encode_message_id,
-    parse_message_id,
-)
+from magnetar.broker.protocol.messages import MessageIdError
 from magnetar.broker.schema.definition import parse_version
 from magnetar.broker.subscription.consumer import SubscribeRequest
 from magnetar.managed_ledger.errors import ManagedLedgerError
@@ -115,7 +112,7 @@ class RestSession:
             consumer_name=self.key[2] or f"rest-{self.session_id}",
             initial_position=EARLIEST if options.earliest else LATEST,
         )
-        await self.consumer_feed.open(name, request, remote=remote, client_version="REST")
+        await self.consumer_feed.open((name,), request, remote=remote, client_version="REST")
 
     def used_with(self, right: Right) -> None:
         """A caller with this right, which was checked, goes on to use the session.
@@ -435,23 +432,13 @@ def message_of(
 ) -> dict[str, Any]:
     """A message as a REST consumer sees it; ``decoded``: its value, where that was asked for."""
     message = delivery.message
-    token = encode_message_id(
-        delivery.ledger_id,
-        delivery.entry_id,
-        delivery.partition,
-        message.batch_index,
-        message.batch_size,
-        delivery.first_chunk,
-    )
     item: dict[str, Any] = {
-        "token": token,
-        "messageId": f"{delivery.ledger_id}:{delivery.entry_id}:{delivery.partition}",
+        "token": delivery.message_id,
+        "messageId": delivery.shown_id,
         "publishTime": message.publish_time_ms,
         "redeliveryCount": delivery.redelivery_count,
         "properties": message.properties,
     }
-    if message.batch_index >= 0:
-        item["messageId"] += f":{message.batch_index}"
     if message.event_time_ms:
         item["eventTime"] = message.event_time_ms
     if message.key is not None:
@@ -496,10 +483,9 @@ def parse_token(token: Any) -> MessageKey:
     if not isinstance(token, str):
         raise ApiError(400, f"A token must be a string, not {token!r:.50}")
     try:
-        data = parse_message_id(token)
+        return parse_key(token)
     except MessageIdError as error:
         raise ApiError(400, f"{token!r:.80} is not a token: {error}") from error
-    return (data.partition, data.ledgerId, data.entryId, data.batch_index, data.batch_size)
 
 
 def parse_message_id_text(text: Any) -> MessageKey:

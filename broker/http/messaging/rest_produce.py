@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from base64 import b64encode
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,16 +14,16 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
-from magnetar.broker.http.messaging.messages import HEAVY_BYTES, OutgoingMessage, encode_single
 from magnetar.broker.http.messaging.value_schemas import LATE, Codec, ProduceSchema, ValueSchemas
 from magnetar.broker.protocol.framing import FRAME_PADDING_BYTES
+from magnetar.broker.protocol.messages import HEAVY_BYTES, OutgoingMessage, encode_single
 from magnetar.broker.schema.definition import version_bytes
 from magnetar.broker.schema.value_errors import ValueCodecError
-from magnetar.broker.schema.values import KeyValueCodec
+from magnetar.broker.schema.values import KeyValueCodec, encode_message
 
 if TYPE_CHECKING:
-    from magnetar.broker.http.messaging.local_producer import Entry, LocalProducer
-    from magnetar.broker.http.messaging.remote_producer import RemoteProducer
+    from magnetar.broker.client.client_producer import ClientProducer, Entry
+    from magnetar.broker.http.messaging.local_producer import LocalProducer
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
 
@@ -53,12 +52,30 @@ class _Call:
         self.left = count
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def fail(self, slot: int, error: Exception) -> None:
-        """One message was not published."""
-        self.results[slot] = failure(error, self.schema_version)
-        self.count_down(1)
+    def completed(
+        self,
+        slots: list[int],
+        partition: int,
+        index: int,
+        count: int,
+        ledger_id: int,
+        first_entry_id: int,
+        error: Exception | None,
+    ) -> None:
+        """Of the part of the call that went to one partition; ``slots``: where its results belong.
 
-    def count_down(self, count: int) -> None:
+        The rest is a `PublishCallback`'s.
+        """
+        for offset, slot in enumerate(slots[index : index + count]):
+            if error is not None:
+                self.results[slot] = failure(error, self.schema_version)
+                continue
+            entry_id = first_entry_id + offset if ledger_id >= 0 else first_entry_id
+            self.results[slot] = {
+                "messageId": f"{ledger_id}:{entry_id}:{partition}",
+                "errorCode": 0,
+                "schemaVersion": self.schema_version,
+            }
         self.left -= count
         if self.left == 0 and not self.answered.done():
             self.answered.set_result(None)
@@ -95,35 +112,7 @@ class _Shared:
             self.publisher.result().close()
 
 
-class _PartitionContext:
-    """The part of a call that went to one partition; ``slots``: where its results belong."""
-
-    __slots__ = ("_call", "_partition", "_slots")
-
-    def __init__(self, call: _Call, slots: list[int], partition: int) -> None:
-        self._call, self._slots, self._partition = call, slots, partition
-
-    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
-        results, partition = self._call.results, self._partition
-        schema_version = self._call.schema_version
-        duplicate = ledger_id < 0
-        for offset in range(count):
-            entry_id = first_entry_id if duplicate else first_entry_id + offset
-            results[self._slots[index + offset]] = {
-                "messageId": f"{ledger_id}:{entry_id}:{partition}",
-                "errorCode": 0,
-                "schemaVersion": schema_version,
-            }
-        self._call.count_down(count)
-
-    def failed(self, index: int, count: int, error: Exception) -> None:
-        for offset in range(count):
-            slot = self._slots[index + offset]
-            self._call.results[slot] = failure(error, self._call.schema_version)
-        self._call.count_down(count)
-
-
-async def _may_publish(producer: LocalProducer | RemoteProducer, until_s: float) -> bool:
+async def _may_publish(producer: LocalProducer | ClientProducer, until_s: float) -> bool:
     """Wait for the topic's publish rate; False: not by that time of the loop's clock."""
     try:
         async with asyncio.timeout_at(until_s):
@@ -192,19 +181,11 @@ class RestPublishers:
                 self._leave(key, shared)
 
     def _opening(self, name: TopicName, producer_name: str, schema: ProduceSchema) -> _Shared:
-        return _Shared(
-            asyncio.ensure_future(
-                InternalProducer.open(
-                    self._service,
-                    name,
-                    producer_name,
-                    remote="127.0.0.1:0",
-                    client_version="REST",
-                    schema=schema.definition,
-                    single_here=True,  # else the client is sent to its broker
-                )
-            )
+        producer = InternalProducer(
+            self._service, name, producer_name, client_version="REST", schema=schema.definition
         )
+        # Else the client is sent to its broker.
+        return _Shared(asyncio.ensure_future(producer.open(single_here=True)))
 
     def _leave(self, key: tuple[str, str], shared: _Shared) -> None:
         shared.users -= 1
@@ -237,7 +218,7 @@ class RestPublishers:
             else:
                 split = make()
             for slot, error in wrong.items():
-                call.fail(slot, error)
+                call.completed([slot], -1, 0, 1, -1, -1, error)
             await _publish(publisher, call, split, until_s)
         return await _answers(call), call.schema_version
 
@@ -316,11 +297,11 @@ async def _publish(
     producers = publisher.producers
     for index, (slots, entries) in sorted(split.items(), key=lambda x: producers[x[0]].held):
         producer = producers[index]
-        context = _PartitionContext(call, slots, publisher.partition_of(index))
+        completed = partial(call.completed, slots, publisher.partition_of(index))
         if not producer.held or await _may_publish(producer, until_s):
-            producer.publish(entries, context)
+            producer.publish(entries, completed)
         else:
-            context.failed(0, len(slots), ServiceNotReadyError(_OVER_RATE))
+            completed(0, len(slots), -1, -1, ServiceNotReadyError(_OVER_RATE))
 
 
 async def _answers(call: _Call) -> list[dict[str, Any]]:
@@ -335,16 +316,12 @@ async def _answers(call: _Call) -> list[dict[str, Any]]:
 
 def encode_value(codec: Codec, message: OutgoingMessage) -> Exception | None:
     """Replace a message's text by its value; what is wrong with one that is none."""
-    text = message.payload.decode()
+    if isinstance(codec, KeyValueCodec) and codec.separated and message.key is None:
+        return ValueCodecError("A message of a KEY_VALUE schema needs a key")
     try:
-        if not isinstance(codec, KeyValueCodec):
-            message.payload = codec.encode(text)
-            return None
-        key, message.payload = codec.encode_pair(message.key, text)
-        if key is not None:
-            message.key, message.key_is_base64 = b64encode(key).decode(), True
-        elif codec.separated:
-            return ValueCodecError("A message of a KEY_VALUE schema needs a key")
+        message.payload, message.key, message.key_is_base64 = encode_message(
+            codec, message.key, message.payload.decode()
+        )
     except ValueCodecError as error:
         return error
     return None

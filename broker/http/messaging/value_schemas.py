@@ -24,12 +24,12 @@ from magnetar.broker.schema.definition import (
     parse_version,
 )
 from magnetar.broker.schema.key_value import join_parts
-from magnetar.broker.schema.values import KeyValueCodec, ValueCodec, codec_of
+from magnetar.broker.schema.values import KeyValueCodec, ValueCodec, codec_of, decode_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from magnetar.broker.http.messaging.messages import Message
+    from magnetar.broker.protocol.messages import Message
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
 
@@ -204,15 +204,11 @@ def _decoded(message: Message, kind: str, codec: Codec | None) -> DecodedValue:
         unknown = "values of its schema aren't shown" if kind else "its schema isn't known"
         return DecodedValue(kind, error=unknown)
     try:
-        if isinstance(codec, KeyValueCodec):
-            key = None
-            if codec.separated and message.key is not None:
-                key = b64decode(message.key) if message.key_is_base64 else message.key.encode()
-            value = codec.decode_pair(key, message.payload)
-        else:
-            value = codec.decode(message.payload)
+        value = decode_message(
+            codec, message.key, message.payload, key_is_base64=message.key_is_base64
+        )
         return DecodedValue(kind, orjson.Fragment(orjson.dumps(value)))
-    except ValueError as error:  # ValueCodecError, or a key that isn't base64
+    except ValueError as error:  # ValueCodecError
         return DecodedValue(kind, error=str(error))
     except orjson.JSONEncodeError as error:  # a TypeError: JSON has no form for it
         return DecodedValue(kind, error=f"can't be shown: {error}")

@@ -39,7 +39,7 @@ from magnetar.broker.http.responses import JsonResponse, no_content
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.route_permissions import right_of
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from magnetar.broker.subscription.consumer import SUB_TYPES
 
 if TYPE_CHECKING:
     from magnetar.broker.http.messaging.internal_consumer import ConsumedMessage
@@ -49,12 +49,6 @@ if TYPE_CHECKING:
 routes = Routes(tag="messages", access=Access.CONSUME_401, mode=RoutingMode.HASHED)
 
 _SUBSCRIPTION = "/topics/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}"
-_TYPES = {
-    "Exclusive": EXCLUSIVE,
-    "Shared": SHARED,
-    "Failover": FAILOVER,
-    "Key_Shared": KEY_SHARED,
-}
 _LEASE_MS_MIN, _LEASE_MS_MAX = 1_000, 12 * 3_600_000
 _TOKENS_DOC = body_doc(
     {
@@ -123,11 +117,11 @@ async def _options(
         ),
     ] = 60_000,
 ) -> SessionOptions:
-    if type not in _TYPES:
-        raise ApiError(400, f"type must be one of {', '.join(_TYPES)}")
+    if type not in SUB_TYPES:
+        raise ApiError(400, f"type must be one of {', '.join(SUB_TYPES)}")
     if position not in ("latest", "earliest"):
         raise ApiError(400, "position must be latest or earliest")
-    return SessionOptions(_TYPES[type], position == "earliest", leaseMs)
+    return SessionOptions(SUB_TYPES[type], position == "earliest", leaseMs)
 
 
 Options = Annotated[SessionOptions, Depends(_options)]

@@ -8,11 +8,11 @@ from fastapi import Path, Request, Response
 
 from magnetar.broker.http.dependencies import Topic, body_doc, off_loop, parse_json, read_body
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.messaging.messages import OutgoingMessage
 from magnetar.broker.http.messaging.rest_produce import MESSAGES_MAX, RestPublishers, parse_messages
 from magnetar.broker.http.messaging.value_schemas import STRING
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
+from magnetar.broker.protocol.messages import OutgoingMessage
 from magnetar.broker.protocol.topic_name import TopicName
 
 routes = Routes(tag="messages", access=Access.PRODUCE_401, mode=RoutingMode.OWNER_IF_LOADED)

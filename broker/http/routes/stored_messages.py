@@ -11,12 +11,12 @@ from fastapi import Path, Response
 
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.messaging.messages import UndecodableEntryError, decode_whole_entry
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.topics.topic_access import TOPIC, message_id, persistent
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import parse_header
+from magnetar.broker.protocol.messages import UndecodableEntryError, decode_whole_entry
 from magnetar.broker.protocol.text import readable
 from magnetar.broker.rate_limits.rates import iso_time
 from magnetar.broker.service.broker_service import BrokerService

@@ -8,6 +8,7 @@ import secrets
 from base64 import b64encode
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +19,18 @@ from magnetar.broker.http.messaging.internal_consumer import (
     ConsumedMessage,
     InternalConsumer,
     MessageKey,
+    parse_key,
 )
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
-from magnetar.broker.http.messaging.messages import (
-    HEAVY_BYTES,
-    MessageIdError,
-    OutgoingMessage,
-    encode_message_id,
-    encode_single,
-    parse_message_id,
-)
 from magnetar.broker.http.websocket.channel import CLOSE_BASE, RESTART
 from magnetar.broker.http.websocket.fields import iso_millis, whole
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.messages import (
+    HEAVY_BYTES,
+    MessageIdError,
+    OutgoingMessage,
+    encode_single,
+)
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from magnetar.broker.schema.definition import parse_version
 from magnetar.broker.subscription.consumer import EXCLUSIVE, SubscribeRequest
@@ -57,14 +57,7 @@ def message_json(delivery: ConsumedMessage) -> dict[str, Any]:
     """A message as WebSocket and REST consumers see it."""
     message = delivery.message
     item: dict[str, Any] = {
-        "messageId": encode_message_id(
-            delivery.ledger_id,
-            delivery.entry_id,
-            delivery.partition,
-            message.batch_index,
-            message.batch_size,
-            delivery.first_chunk,
-        ),
+        "messageId": delivery.message_id,
         "payload": b64encode(message.payload).decode(),
         "properties": message.properties,
         "publishTime": iso_millis(message.publish_time_ms),
@@ -79,13 +72,6 @@ def message_json(delivery: ConsumedMessage) -> dict[str, Any]:
     if message.encryption is not None:
         item["encryptionContext"] = _encryption_context(message.encryption)
     return item
-
-
-def _shown_id(delivery: ConsumedMessage) -> str:
-    """As the text form of Pulsar's clients."""
-    index = delivery.message.batch_index
-    tail = f":{index}" if index >= 0 else ""
-    return f"{delivery.ledger_id}:{delivery.entry_id}:{delivery.partition}{tail}"
 
 
 def _encryption_context(metadata: pb.MessageMetadata) -> dict[str, Any]:
@@ -108,16 +94,6 @@ def _encryption_context(metadata: pb.MessageMetadata) -> dict[str, Any]:
     if metadata.HasField("num_messages_in_batch"):
         context["batchSize"] = metadata.num_messages_in_batch
     return context
-
-
-def key_of(message_id: pb.MessageIdData) -> MessageKey:
-    return (
-        message_id.partition,
-        message_id.ledgerId,
-        message_id.entryId,
-        message_id.batch_index,
-        message_id.batch_size,
-    )
 
 
 def _light(ready: Iterable[ConsumedMessage]) -> int:
@@ -272,7 +248,7 @@ class ConsumerSession(_Session):
             BrokerError: the upgrade is to be refused with its status.
         """
         request = self._request()
-        await self.consumer_feed.open_all(
+        await self.consumer_feed.open(
             self._names, request, remote=remote, client_version=client_version
         )
         self._start_pushing()
@@ -351,7 +327,7 @@ class ConsumerSession(_Session):
         text = item.get("messageId")
         if not isinstance(text, str):
             raise MessageIdError("messageId must be a string")
-        return key_of(parse_message_id(text))
+        return parse_key(text)
 
     def _acknowledge(self, key: MessageKey) -> None:
         self.consumer_feed.acknowledge(key)
@@ -441,26 +417,23 @@ class ConsumerSession(_Session):
                     **source.properties,
                     "REAL_TOPIC": topic,
                     "REAL_SUBSCRIPTION": self._subscription,
-                    **dict.fromkeys(_ORIGIN_PROPERTIES, _shown_id(delivery)),
+                    **dict.fromkeys(_ORIGIN_PROPERTIES, delivery.shown_id),
                 },
                 source.event_time_ms,
                 key_is_base64=source.key_is_base64,
             )
             entry = encode_single(publisher.producer_name, message, self._service.clock())
-            publish_context = _DeadLetter(self, delivery)
-            publisher.producers[publisher.route(message)].publish([entry], publish_context)
+            producer = publisher.producers[publisher.route(message)]
+            producer.publish([entry], partial(self._on_dead_letter, delivery))
 
     async def _dead_letter_publisher(self, name: str) -> InternalProducer:
         known = self._dead_letters.get(name)
         if known is not None and not known.closed:
             return known
-        publisher = await InternalProducer.open(
-            self._service,
-            TopicName.parse(name),
-            "",
-            remote="127.0.0.1:0",
-            client_version="WebSocket",
+        producer = InternalProducer(
+            self._service, TopicName.parse(name), client_version="WebSocket"
         )
+        publisher = await producer.open()
         faster = self._dead_letters.get(name)  # of other messages' task
         if self.consumer_feed.closed or (faster is not None and not faster.closed):
             publisher.close()
@@ -468,7 +441,15 @@ class ConsumerSession(_Session):
         self._dead_letters[name] = publisher
         return publisher
 
-    def dead_letter_done(self, delivery: ConsumedMessage, error: Exception | None) -> None:
+    def _on_dead_letter(
+        self,
+        delivery: ConsumedMessage,
+        index: int,
+        count: int,
+        ledger_id: int,
+        first_entry_id: int,
+        error: Exception | None,
+    ) -> None:
         if self.consumer_feed.closed:
             return
         self.consumer_feed.release((delivery,))
@@ -476,21 +457,6 @@ class ConsumerSession(_Session):
             self._acknowledge(delivery.key)
         else:
             self._negative_acknowledge(delivery.key)
-
-
-class _DeadLetter:
-    """The context of one dead letter's publish."""
-
-    __slots__ = ("_delivery", "_session")
-
-    def __init__(self, session: ConsumerSession, delivery: ConsumedMessage) -> None:
-        self._session, self._delivery = session, delivery
-
-    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
-        self._session.dead_letter_done(self._delivery, None)
-
-    def failed(self, index: int, count: int, error: Exception) -> None:
-        self._session.dead_letter_done(self._delivery, error)
 
 
 class ReaderSession(_Session):
@@ -527,7 +493,7 @@ class ReaderSession(_Session):
             start_position=position,
         )
         await self.consumer_feed.open(
-            self._name, request, remote=remote, client_version=client_version
+            (self._name,), request, remote=remote, client_version=client_version
         )
         if not isinstance(start, str) and start.batch_index >= 0:
             self.consumer_feed.skip_through(start.ledgerId, start.entryId, start.batch_index)
@@ -540,7 +506,7 @@ class ReaderSession(_Session):
         text = item.get("messageId")
         if isinstance(text, str):
             # Acknowledged for the cursor's own sake: what it holds in memory stays small.
-            self.consumer_feed.acknowledge(key_of(parse_message_id(text)))
+            self.consumer_feed.acknowledge(parse_key(text))
         self.consumer_feed.add_credit(1)
         if self.consumer_feed.ready:
             self._push_soon()

@@ -6,15 +6,16 @@ from base64 import b64decode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import mmh3
 import orjson
 
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.messaging.local_producer import java_string_hash, murmur_hash
-from magnetar.broker.http.messaging.messages import MessageIdError, parse_message_id
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.compression import COMPRESSIONS
+from magnetar.broker.protocol.java_hash import java_string_hash
+from magnetar.broker.protocol.messages import MessageIdError, parse_message_id
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
-from magnetar.broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from magnetar.broker.subscription.consumer import EXCLUSIVE, SUB_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,13 +23,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 QUEUE_SIZE_MAX = 1000
 _INT32_MAX = 2**31 - 1
-_SUB_TYPES = {
-    "Exclusive": EXCLUSIVE,
-    "Shared": SHARED,
-    "Failover": FAILOVER,
-    "Key_Shared": KEY_SHARED,
-}
 _CRYPTO = {action: action for action in ("FAIL", "DISCARD", "CONSUME")}
+
+
+def _murmur_hash(key: str) -> int:
+    """Murmur3_32 of the key's UTF-8, without its sign."""
+    return mmh3.hash(key.encode("utf-8", "surrogatepass"), signed=False) & 0x7FFFFFFF
 
 
 def _number(
@@ -116,7 +116,7 @@ class ProducerParameters:
                 query,
                 "hashingScheme",
                 java_string_hash,
-                {"JavaStringHash": java_string_hash, "Murmur3_32Hash": murmur_hash},
+                {"JavaStringHash": java_string_hash, "Murmur3_32Hash": _murmur_hash},
             ),
             pb.NONE if keys else _choice(query, "compressionType", pb.NONE, COMPRESSIONS),
             keys,
@@ -186,7 +186,7 @@ class ConsumerParameters:
             except InvalidTopicNameError as error:
                 raise ApiError(400, f"Invalid query parameter deadLetterTopic: {error}") from error
         return cls(
-            _choice(query, "subscriptionType", EXCLUSIVE, _SUB_TYPES),
+            _choice(query, "subscriptionType", EXCLUSIVE, SUB_TYPES),
             _choice(query, "subscriptionMode", True, {"Durable": True, "NonDurable": False}),
             query.get("consumerName", ""),
             _queue_size(query),

@@ -15,13 +15,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
-from magnetar.broker.http.messaging.messages import (
-    HEAVY_BYTES,
-    OutgoingMessage,
-    encode_batch,
-    encode_message_id,
-    encode_single,
-)
 from magnetar.broker.http.websocket.fields import (
     FieldError,
     base64_bytes,
@@ -33,11 +26,18 @@ from magnetar.broker.http.websocket.fields import (
 from magnetar.broker.http.websocket.parameters import add_encryption_key
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.compression import COMPRESSIONS
+from magnetar.broker.protocol.messages import (
+    HEAVY_BYTES,
+    OutgoingMessage,
+    encode_batch,
+    encode_message_id,
+    encode_single,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from magnetar.broker.http.messaging.local_producer import Entry
+    from magnetar.broker.client.client_producer import Entry
     from magnetar.broker.http.websocket.channel import WebSocketChannel
     from magnetar.broker.http.websocket.parameters import ProducerParameters
     from magnetar.broker.protocol.topic_name import TopicName
@@ -59,8 +59,8 @@ class _RefusedError(Exception):
         self.code = code
 
 
-class _BatchContext:
-    """The context of one publish call: those of its messages, entry by entry."""
+class _Published:
+    """One publish call: the contexts of its messages, entry by entry."""
 
     __slots__ = ("_contexts", "_partition", "_session", "deadline_s", "waiting")
 
@@ -75,8 +75,13 @@ class _BatchContext:
         self.deadline_s = deadline_s
         self.waiting = len(contexts)
 
-    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
+    def completed(
+        self, index: int, count: int, ledger_id: int, first_entry_id: int, error: Exception | None
+    ) -> None:
         self.waiting -= count
+        if error is not None:
+            self._failed(self._contexts[index : index + count], error)
+            return
         session, partition = self._session, self._partition
         for offset in range(count):
             contexts = self._contexts[index + offset]
@@ -95,9 +100,8 @@ class _BatchContext:
                     context,
                 )
 
-    def failed(self, index: int, count: int, error: Exception) -> None:
-        self.waiting -= count
-        for contexts in self._contexts[index : index + count]:
+    def _failed(self, entries: list[list[str | None]], error: Exception) -> None:
+        for contexts in entries:
             for context in contexts:
                 self._session.answered()
                 self._session.refuse(_UNKNOWN, str(error) or type(error).__name__, context)
@@ -121,7 +125,7 @@ class ProducerSession:
         self._flush_scheduled = False
         self._pending = 0  # messages taken and not answered
         self._watch: asyncio.TimerHandle | None = None
-        self._sent: deque[_BatchContext] = deque()  # only kept while a send timeout is set
+        self._sent: deque[_Published] = deque()  # only kept while a send timeout is set
 
     @property
     def writes_to(self) -> Sequence[TopicName]:
@@ -137,7 +141,7 @@ class ProducerSession:
         Raises:
             BrokerError: the upgrade is to be refused with its status.
         """
-        self._publisher = await InternalProducer.open(
+        self._publisher = await InternalProducer(
             self._service,
             self._name,
             self._parameters.producer_name,
@@ -145,7 +149,7 @@ class ProducerSession:
             client_version=client_version,
             round_robin=self._parameters.round_robin,
             hash_key=self._parameters.hash_key,
-        )
+        ).open()
         for producer in self._publisher.producers:
             producer.on_closed = self._lost
         if self._parameters.first_sequence_id < 0:  # it goes on where its name left off
@@ -272,10 +276,10 @@ class ProducerSession:
         timeout_ms = self._parameters.send_timeout_ms
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         for index, entries, contexts in parts:
-            sent = _BatchContext(self, publisher.partition_of(index), contexts, deadline_s)
+            sent = _Published(self, publisher.partition_of(index), contexts, deadline_s)
             if timeout_ms:
                 self._sent.append(sent)
-            publisher.producers[index].publish(entries, sent)
+            publisher.producers[index].publish(entries, sent.completed)
         if timeout_ms and self._watch is None:
             self._watch_timeouts()
         while self._sent and not self._sent[0].waiting:

@@ -9,8 +9,11 @@ import pytest
 
 from magnetar.broker.http.messaging import entry_unpacker as entry_unpacker
 from magnetar.broker.http.messaging.internal_consumer import PARTIAL_BYTES_MAX, InternalConsumer
-from magnetar.broker.http.messaging.local_producer import java_string_hash
-from magnetar.broker.http.messaging.messages import (
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.compression import compress
+from magnetar.broker.protocol.framing import encode_body
+from magnetar.broker.protocol.java_hash import java_string_hash
+from magnetar.broker.protocol.messages import (
     MESSAGES_AT_ONCE,
     OutgoingMessage,
     UndecodableEntryError,
@@ -21,9 +24,6 @@ from magnetar.broker.http.messaging.messages import (
     messages_of,
     open_entry,
 )
-from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.compression import compress
-from magnetar.broker.protocol.framing import encode_body
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.consumer import SHARED, SubscribeRequest
 from tests.unit.broker_service.doubles import Broker
@@ -70,7 +70,7 @@ class Opened:
 
     async def open(self) -> None:
         request = SubscribeRequest(subscription="s", sub_type=SHARED, consumer_name="c")
-        await self.consumer_feed.open(NAME, request, remote="r", client_version="")
+        await self.consumer_feed.open((NAME,), request, remote="r", client_version="")
 
     def _take(self) -> None:
         if not self.held:

@@ -12,11 +12,11 @@ import pytest
 
 from magnetar.broker.http.app import create_app
 from magnetar.broker.http.messaging import internal_consumer as feed_module
-from magnetar.broker.http.messaging.chunks import CHUNKS_MAX, ChunkAssembler, JoinedMessage
 from magnetar.broker.http.messaging.local_producer import LocalProducer
-from magnetar.broker.http.messaging.messages import parse_message_id
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.chunks import CHUNKS_MAX, ChunkAssembler, JoinedMessage
 from magnetar.broker.protocol.framing import encode_body
+from magnetar.broker.protocol.messages import parse_message_id
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.byte_budget import ByteBudget
 from tests.unit.broker_service.doubles import Broker
@@ -181,11 +181,11 @@ class _Stored:
     def __init__(self) -> None:
         self.ids: list[tuple[int, int]] = []
 
-    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
+    def __call__(
+        self, index: int, count: int, ledger_id: int, first_entry_id: int, error: Exception | None
+    ) -> None:
+        assert error is None
         self.ids += [(ledger_id, first_entry_id + n) for n in range(count)]
-
-    def failed(self, index: int, count: int, error: Exception) -> None:
-        raise AssertionError(error)
 
 
 @pytest.fixture

@@ -17,13 +17,6 @@ from magnetar.broker.http.app import create_app
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.internal_consumer import ConsumedMessage
 from magnetar.broker.http.messaging.local_producer import LocalProducer
-from magnetar.broker.http.messaging.messages import (
-    HEAVY_BYTES,
-    Message,
-    OutgoingMessage,
-    encode_batch,
-    encode_single,
-)
 from magnetar.broker.http.messaging.rest_consume import (
     AckResults,
     RestSession,
@@ -43,6 +36,13 @@ from magnetar.broker.http.messaging.value_schemas import (
 )
 from magnetar.broker.policies.effective import Rate
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.messages import (
+    HEAVY_BYTES,
+    Message,
+    OutgoingMessage,
+    encode_batch,
+    encode_single,
+)
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.rate_limits.throttle import PublishThrottle
 from magnetar.broker.schema.compatibility import Strategy
@@ -280,7 +280,7 @@ async def test_acknowledgement_by_message_id(broker: Broker, session: RestSessio
     )
     batch_entry = encode_batch("p", [OutgoingMessage(b"%d" % n, n) for n in range(2)], 5)
     single = encode_single("p", OutgoingMessage(b"2", 2), 5)
-    producer.publish([batch_entry, single], _Ignored())
+    producer.publish([batch_entry, single], _stored)
     deliveries: list[ConsumedMessage] = []
     while len(deliveries) < 3:
         deliveries += await session.poll(3 - len(deliveries), 30_000)
@@ -303,7 +303,7 @@ async def test_acknowledgement_by_message_id(broker: Broker, session: RestSessio
         await asyncio.sleep(0.01)
     assert topic.stats()["subscriptions"]["s"]["msgBacklog"] == 0
     assert session.acknowledge(keys, negative=False).already == [0, 1, 2]
-    producer.publish([batch_entry], _Ignored())
+    producer.publish([batch_entry], _stored)
     for _ in range(3000):
         if (last := topic.ledger.last_confirmed) > keys[2][1:3]:
             break
@@ -320,7 +320,7 @@ async def test_a_part_of_a_batch_is_acknowledged_once(broker: Broker, session: R
         broker.service, name, "p", generated=True, remote="127.0.0.1:0", client_version="test"
     )
     messages = [OutgoingMessage(b"%d" % n, n) for n in range(3)]
-    producer.publish([encode_batch("p", messages, 5)], _Ignored())
+    producer.publish([encode_batch("p", messages, 5)], _stored)
     deliveries: list[ConsumedMessage] = []
     while len(deliveries) < 3:
         deliveries += await session.poll(3 - len(deliveries), 30_000)
@@ -355,12 +355,10 @@ async def test_an_answer_names_what_there_was_not(http: httpx.AsyncClient) -> No
     }
 
 
-class _Ignored:
-    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
-        pass
-
-    def failed(self, index: int, count: int, error: Exception) -> None:
-        raise AssertionError(error)
+def _stored(
+    index: int, count: int, ledger_id: int, first_entry_id: int, error: Exception | None
+) -> None:
+    assert error is None
 
 
 @pytest.mark.parametrize(

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.broker.http.messaging.local_producer import java_string_hash
-from magnetar.broker.http.messaging.messages import (
-    MessageIdError,
-    OutgoingMessage,
-    UndecodableEntryError,
-    decode_entry,
-    encode_batch,
-    encode_message_id,
-    encode_single,
-    parse_message_id,
-)
 from magnetar.broker.http.websocket.protocol import text_frame_head
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.compression import COMPRESSIONS
 from magnetar.broker.protocol.framing import encode_body
+from magnetar.broker.protocol.java_hash import java_string_hash
+from magnetar.broker.protocol.messages import (
+    MessageIdError,
+    OutgoingMessage,
+    UndecodableEntryError,
+    encode_batch,
+    encode_message_id,
+    encode_single,
+    messages_of,
+    open_entry,
+    parse_message_id,
+)
 
 LIMIT = 1 << 20
 
@@ -27,7 +28,7 @@ LIMIT = 1 << 20
 def test_a_single_message_survives(kind: pb.CompressionType.ValueType) -> None:
     message = OutgoingMessage(b"x" * 300, 7, "k", {"a": "b"}, event_time_ms=5)
     _, body = encode_single("p", message, 99, kind)
-    (found,) = decode_entry(body, LIMIT)
+    (found,) = messages_of(*open_entry(body), LIMIT)
     assert (found.payload, found.key, found.properties) == (b"x" * 300, "k", {"a": "b"})
     assert (found.sequence_id, found.publish_time_ms, found.event_time_ms) == (7, 99, 5)
     assert (found.batch_index, found.producer_name) == (-1, "p")
@@ -38,7 +39,7 @@ def test_a_batch_survives(kind: pb.CompressionType.ValueType) -> None:
     messages = [OutgoingMessage(b"%d" % i, i, None if i else "k") for i in range(5)]
     metadata, body = encode_batch("p", messages, 99, kind)
     assert (metadata.num_messages_in_batch, metadata.highest_sequence_id) == (5, 4)
-    found = decode_entry(body, LIMIT)
+    found = messages_of(*open_entry(body), LIMIT)
     assert [message.payload for message in found] == [b"0", b"1", b"2", b"3", b"4"]
     assert [message.batch_index for message in found] == [0, 1, 2, 3, 4]
     assert [message.key for message in found] == ["k", None, None, None, None]
@@ -53,7 +54,7 @@ def test_text_that_is_not_utf8_is_shown_with_replacement_characters() -> None:
     for text in (b"kkk", b"ppp", b"vvv"):
         assert text in raw
         raw = raw.replace(text, b"a\xffb")
-    (found,) = decode_entry(body[:metadata_from] + raw, LIMIT)
+    (found,) = messages_of(*open_entry(body[:metadata_from] + raw), LIMIT)
     assert (found.key, found.properties) == ("a\ufffdb", {"a\ufffdb": "a\ufffdb"})
 
 
@@ -82,7 +83,7 @@ def body_of(payload: bytes, **fields: object) -> bytes:
 )
 def test_lying_bytes_are_refused(body: bytes) -> None:
     with pytest.raises(UndecodableEntryError):
-        decode_entry(body, LIMIT)
+        messages_of(*open_entry(body), LIMIT)
 
 
 @pytest.mark.parametrize("kind", [pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY])
@@ -91,8 +92,9 @@ def test_more_bytes_than_announced_are_refused(kind: pb.CompressionType.ValueTyp
     start = len(body) - len(encode_body(metadata, b""))
     payload = body[-start:]
     metadata.uncompressed_size = 10
+    entry = open_entry(encode_body(metadata, payload))
     with pytest.raises(UndecodableEntryError):
-        decode_entry(encode_body(metadata, payload), LIMIT)
+        messages_of(*entry, LIMIT)
 
 
 def test_message_ids_survive() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import magnetar.broker.errors
-from magnetar.broker.cluster.broker_connection import error_of
+from magnetar.broker.client.async_client_connection import error_of
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.server_error import NAMES

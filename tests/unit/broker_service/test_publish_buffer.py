@@ -18,11 +18,11 @@ class RecordingContext:
     def __init__(self) -> None:
         self.stored = 0
 
-    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
+    def __call__(
+        self, index: int, count: int, ledger_id: int, first_entry_id: int, error: Exception | None
+    ) -> None:
+        assert error is None
         self.stored += count
-
-    def failed(self, index: int, count: int, error: Exception) -> None:
-        raise AssertionError(error)
 
 
 def entry(number: int, size: int) -> tuple[pb.MessageMetadata, bytes]:

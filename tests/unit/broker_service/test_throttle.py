@@ -245,11 +245,13 @@ class RecordingContext:
         self.stored = 0
         self.errors: list[Exception] = []
 
-    def done(self, index: int, count: int, ledger_id: int, first_entry_id: int) -> None:
-        self.stored += count
-
-    def failed(self, index: int, count: int, error: Exception) -> None:
-        self.errors.append(error)
+    def __call__(
+        self, index: int, count: int, ledger_id: int, first_entry_id: int, error: Exception | None
+    ) -> None:
+        if error is None:
+            self.stored += count
+        else:
+            self.errors.append(error)
 
 
 def entry(number: int) -> tuple[pb.MessageMetadata, bytes]:

@@ -7,16 +7,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.http.messaging.messages import (
-    OutgoingMessage,
-    UndecodableEntryError,
-    decode_entry,
-    encode_batch,
-    encode_single,
-)
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.compression import COMPRESSIONS
 from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.messages import (
+    OutgoingMessage,
+    UndecodableEntryError,
+    encode_batch,
+    encode_single,
+    messages_of,
+    open_entry,
+)
 from magnetar.pipeline.decode import EntryDecoder
 from magnetar.pipeline.errors import UndecodableError
 from magnetar.pipeline.offsets import Offset
@@ -73,7 +74,7 @@ def shown(body: bytes, entry_id: int) -> list[dict[str, Any]]:
             "schemaVersion": message.schema_version or None,
             "deliverAt": None,
         }
-        for message in decode_entry(body, LIMIT)
+        for message in messages_of(*open_entry(body), LIMIT)
     ]
 
 
@@ -222,7 +223,7 @@ def test_broken_bytes_give_rows_or_the_error_with_their_place(
             assert f"{TOPIC}-partition-3: entry 5:0: " in str(error)  # noqa: PT017
             results.append(None)
     try:
-        readable = [message.payload for message in decode_entry(entry[1], LIMIT)]
+        readable = [message.payload for message in messages_of(*open_entry(entry[1]), LIMIT)]
     except UndecodableEntryError:
         return
     # What protobuf's parser takes, we take, and read the same: here and there.

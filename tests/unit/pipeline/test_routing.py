@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.broker.protocol.java_hash import java_string_hash
 from magnetar.pipeline.errors import WriteError
-from magnetar.pipeline.routing import HASHES, choose_partition, java_string_hash, murmur3_32_hash
+from magnetar.pipeline.routing import HASHES, choose_partition, murmur3_32_hash
 
 # What java.lang.String.hashCode says, without the sign
 JAVA = {

@@ -87,18 +87,6 @@ class OutgoingMessage:
     """Set: the payload is compressed and encrypted already; its keys and how it was made."""
 
 
-def decode_entry(body: bytes | memoryview, payload_bytes_max: int) -> list[Message]:
-    """Messages of one entry, compacted-out ones left out; encrypted entries come as one message.
-
-    Args:
-        body: the entry from its checksum magic on.
-        payload_bytes_max: largest size after decompression that is accepted.
-    Raises:
-        UndecodableEntryError: see the class.
-    """
-    return messages_of(*open_entry(body), payload_bytes_max)
-
-
 def open_entry(body: bytes | memoryview) -> tuple[pb.MessageMetadata, memoryview]:
     """Metadata and payload of one entry, as stored.
 
@@ -108,7 +96,7 @@ def open_entry(body: bytes | memoryview) -> tuple[pb.MessageMetadata, memoryview
     try:
         return parse_entry_body(body)
     except (MalformedFrameError, DecodeError) as error:
-        raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
+        raise _broken(str(error)) from error
 
 
 def is_chunk(metadata: pb.MessageMetadata) -> bool:
@@ -122,24 +110,22 @@ def is_chunk(metadata: pb.MessageMetadata) -> bool:
 def messages_of(
     metadata: pb.MessageMetadata, payload: bytes | bytearray | memoryview, payload_bytes_max: int
 ) -> list[Message]:
-    """As ``decode_entry``; the payload may also be that of joined chunks."""
-    try:
-        if metadata.HasField("marker_type"):
-            return []
-        if metadata.encryption_keys:
-            return [_single(metadata, bytes(payload), metadata)]
-        if metadata.compression != pb.NONE:
-            kind, size = metadata.compression, metadata.uncompressed_size
-            data = decompress(kind, payload, size, payload_bytes_max)
-        else:
-            data = bytes(payload)
-        if not metadata.HasField("num_messages_in_batch"):
-            return [_single(metadata, data)]
-        return [message for message in _unpack(metadata, data) if message is not None]
-    except CompressionError as error:
-        raise UndecodableEntryError(str(error)) from error
-    except ValueError as error:
-        raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
+    """Messages of one entry, compacted-out ones left out; encrypted entries come as one message.
+
+    Args:
+        payload: as stored, or that of joined chunks.
+        payload_bytes_max: largest size after decompression that is accepted.
+    Raises:
+        UndecodableEntryError: see the class.
+    """
+    if metadata.HasField("marker_type"):
+        return []
+    data = inflated(metadata, payload, payload_bytes_max)
+    if metadata.encryption_keys:
+        return [_single(metadata, data, metadata)]
+    if not metadata.HasField("num_messages_in_batch"):
+        return [_single(metadata, data)]
+    return [message for message in messages_in(metadata, data) if message is not None]
 
 
 def is_large(metadata: pb.MessageMetadata) -> bool:
@@ -158,33 +144,19 @@ def is_large(metadata: pb.MessageMetadata) -> bool:
 def inflated(
     metadata: pb.MessageMetadata, payload: bytes | bytearray | memoryview, payload_bytes_max: int
 ) -> bytes:
-    """The payload of an entry that isn't encrypted, for `messages_in`; takes a thread's time.
+    """The payload of an entry as it was before compression; of an encrypted one as it is. May take
+    a thread's time.
 
     Raises:
         UndecodableEntryError: see the class.
     """
-    if metadata.compression == pb.NONE:
+    if metadata.compression == pb.NONE or metadata.encryption_keys:
         return bytes(payload)
     try:
         kind, size = metadata.compression, metadata.uncompressed_size
         return decompress(kind, payload, size, payload_bytes_max)
     except CompressionError as error:
         raise UndecodableEntryError(str(error)) from error
-
-
-def messages_in(metadata: pb.MessageMetadata, data: bytes) -> Iterator[Message | None]:
-    """One message after the other, made when it is asked for; None: it was compacted out.
-
-    Raises:
-        UndecodableEntryError: the batch is broken at the next message.
-    """
-    if not metadata.HasField("num_messages_in_batch"):
-        yield _single(metadata, data)
-        return
-    try:
-        yield from _unpack(metadata, data)
-    except ValueError as error:
-        raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
 
 
 def decode_whole_entry(
@@ -195,16 +167,8 @@ def decode_whole_entry(
     Raises:
         UndecodableEntryError: see the class.
     """
-    try:
-        metadata, payload = parse_entry_body(body)
-        if metadata.compression == pb.NONE or metadata.encryption_keys:
-            return metadata, bytes(payload)
-        kind, size = metadata.compression, metadata.uncompressed_size
-        return metadata, decompress(kind, payload, size, payload_bytes_max)
-    except CompressionError as error:
-        raise UndecodableEntryError(str(error)) from error
-    except (MalformedFrameError, DecodeError) as error:
-        raise UndecodableEntryError(f"entry can't be decoded: {error}") from error
+    metadata, payload = open_entry(body)
+    return metadata, inflated(metadata, payload, payload_bytes_max)
 
 
 def _single(
@@ -231,28 +195,38 @@ def _properties(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
     return {readable(pair.key): readable(pair.value) for pair in pairs}
 
 
-def _unpack(metadata: pb.MessageMetadata, data: bytes) -> Iterator[Message | None]:
+def messages_in(metadata: pb.MessageMetadata, data: bytes) -> Iterator[Message | None]:
+    """One message after the other, made when it is asked for; None: it was compacted out.
+
+    Args:
+        data: as `inflated` gives it.
+    Raises:
+        UndecodableEntryError: the batch is broken at the next message.
+    """
+    if not metadata.HasField("num_messages_in_batch"):
+        yield _single(metadata, data)
+        return
     count, offset, end = metadata.num_messages_in_batch, 0, len(data)
     if not 0 < count <= min(end // _MESSAGE_BYTES_MIN, BATCH_MESSAGES_MAX):
-        raise ValueError(f"batch of {count} messages in {end} bytes")
+        raise _broken(f"batch of {count} messages in {end} bytes")
     publish_time, producer = metadata.publish_time, readable(metadata.producer_name)
     schema_version = metadata.schema_version
     for index in range(count):
         if offset + 4 > end:
-            raise ValueError(f"batch ends before message {index} of {count}")
+            raise _broken(f"batch ends before message {index} of {count}")
         (size,) = _U32.unpack_from(data, offset)
         payload_from = offset + 4 + size
         if payload_from > end:
-            raise ValueError(f"metadata of message {index} leaves its batch")
+            raise _broken(f"metadata of message {index} leaves its batch")
         try:
             single = pb.SingleMessageMetadata.FromString(data[offset + 4 : payload_from])
         except DecodeError as error:
-            raise ValueError(f"metadata of message {index}: {error}") from error
+            raise _broken(f"metadata of message {index}: {error}") from error
         if not single.IsInitialized():
-            raise ValueError(f"metadata of message {index} lacks its payload's size")
+            raise _broken(f"metadata of message {index} lacks its payload's size")
         offset = payload_from + single.payload_size
         if single.payload_size < 0 or offset > end:
-            raise ValueError(f"payload of message {index} leaves its batch")
+            raise _broken(f"payload of message {index} leaves its batch")
         if single.compacted_out:
             yield None
             continue
@@ -270,6 +244,15 @@ def _unpack(metadata: pb.MessageMetadata, data: bytes) -> Iterator[Message | Non
             schema_version,
             single.partition_key_b64_encoded,
         )
+
+
+def _broken(why: str) -> UndecodableEntryError:
+    return UndecodableEntryError(f"entry can't be decoded: {why}")
+
+
+def is_set(words: Sequence[int], index: int) -> bool:
+    """A bit of an ack set: whether the message with that index is still unacknowledged."""
+    return index >> 6 < len(words) and bool(words[index >> 6] >> (index & 63) & 1)
 
 
 def _start_metadata(

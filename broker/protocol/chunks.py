@@ -1,4 +1,4 @@
-"""Chunked messages put together again for clients that have no client library. Pure.
+"""Chunked messages put together again, as they come. Pure.
 
 A chunk is an entry with a slice of one message; all chunks of a message share a uuid. They arrive
 in order, but chunks of other messages may come between them, and a redelivery begins again at the
@@ -50,7 +50,7 @@ class ChunkAssembler:
     def __init__(
         self,
         bytes_max: int,
-        shared: ByteBudget,
+        shared: ByteBudget | None = None,
         *,
         pending_max: int = PENDING_MAX,
         expire_ms: int = EXPIRE_MS,
@@ -131,7 +131,8 @@ class ChunkAssembler:
 
     def _charge(self, size: int) -> None:
         self._bytes += size
-        self._shared.used += size
+        if self._shared is not None:
+            self._shared.used += size
 
     def _drop_slices(self, pending: _Pending) -> None:
         self._charge(-pending.slice_bytes)
@@ -142,7 +143,7 @@ class ChunkAssembler:
         while (
             len(self._pending) > self._pending_max
             or self._bytes > self._bytes_max
-            or (self._shared.full and self._bytes)
+            or (self._bytes and self._shared is not None and self._shared.full)
         ):
             oldest = next((each for each in self._pending if each != uuid), uuid)
             pending = self._pending.pop(oldest)

@@ -1,0 +1,255 @@
+"""The asyncio shell of `ClientConnection`: a connection to the binary port of a broker.
+
+It isn't made again: who uses it is told that it ended, as a client whose topic has moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from magnetar.broker import errors
+from magnetar.broker.errors import BrokerError, ServiceNotReadyError
+from magnetar.broker.protocol import client_connection as core
+from magnetar.broker.protocol.framing import (
+    FRAME_PADDING_BYTES,
+    MAX_MESSAGE_BYTES,
+    MalformedFrameError,
+)
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from google.protobuf.message import Message as Command
+
+    from magnetar.broker.protocol import pulsar_api_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+ANSWER_S: Final = 30.0
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds, seconds, and questions without an answer: the connection ends after a minute."""
+
+
+class ConnectionListener(Protocol):
+    """A producer or consumer of a connection; called on the loop."""
+
+    def on_command(self, command: Any, body: bytes) -> None:
+        """Of this user: ``pb.CommandSendReceipt``, ``pb.CommandMessage`` and the like."""
+
+    def on_connection_lost(self, error: ServiceNotReadyError) -> None:
+        """Nothing comes or goes any more."""
+
+
+def _errors_by_code() -> dict[int, type[BrokerError]]:
+    found: dict[int, type[BrokerError]] = {}
+    for kind in vars(errors).values():
+        if not (isinstance(kind, type) and issubclass(kind, BrokerError)):
+            continue
+        known = found.get(kind.wire_code)
+        if known is None or issubclass(known, kind):  # the first one, or its base
+            found[kind.wire_code] = kind
+    return found
+
+
+_ERRORS: Final = _errors_by_code()
+
+
+def error_of(code: int, message: str) -> BrokerError:
+    """The error that another broker has told."""
+    return _ERRORS.get(code, BrokerError)(message)
+
+
+class AsyncClientConnection(asyncio.Protocol):
+    """``connect``; then call, tell, and be a ``ConnectionListener`` by id."""
+
+    def __init__(
+        self,
+        name: str,
+        login: Callable[[], Awaitable[tuple[tuple[str, bytes], str | None]]],
+        frame_bytes_max: int = MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES,
+    ) -> None:
+        """
+        Args:
+            name: of the broker, for errors.
+            login: gives method and credentials, and in whose name a proxy connects; asked again
+                when they have expired.
+        """
+        self.name = name
+        self.users: dict[tuple[str, int], ConnectionListener] = {}
+        self.closed = False
+        self._core = core.ClientConnection(self.send, frame_bytes_max)
+        self.next_id, self.tell = self._core.next_id, self._core.tell
+        self.request = self._core.request  # without waiting for its answer
+        self._login = login
+        self._renewal: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._hello: asyncio.Future[pb.CommandConnected] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        client_version: str,
+        *,
+        tls: ssl.SSLContext | bool | None = None,
+        server_name: str | None = None,
+    ) -> pb.CommandConnected:
+        """Say hello.
+
+        Args:
+            server_name: as TLS asks for it; None: the host.
+        Raises:
+            ServiceNotReadyError: the broker can't be reached.
+            BrokerError: it doesn't let us in.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                auth, original = await self._login()
+                await asyncio.get_running_loop().create_connection(
+                    lambda: self, host, port, ssl=tls, server_hostname=server_name
+                )
+                self._core.connect(client_version, auth, original)
+                return await self._hello
+        except (OSError, TimeoutError) as error:
+            self.close()
+            what = str(error) or "no answer"
+            raise ServiceNotReadyError(f"Broker {self.name} can't be reached: {what}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    async def _renew(self) -> None:
+        """Credentials have expired: show those that there are now."""
+        try:
+            auth, _ = await self._login()
+        except ServiceNotReadyError as error:
+            logger.warning("broker %s asks for new credentials: %s", self.name, error)
+            self._end()
+            return
+        self._core.authenticate(auth)
+
+    # --- calls
+
+    def send(self, data: bytes) -> None:
+        """Bytes of whole frames; nothing when it has ended."""
+        if self._transport is not None and not self.closed:
+            self._transport.write(data)
+
+    def call(self, command: Command) -> Coroutine[Any, Any, Any]:
+        """Send a command now; what is to be awaited is its answer, a ``pb.CommandSuccess`` or the
+        like.
+
+        Raises:
+            BrokerError: when it is awaited: as that broker tells it, or the connection has ended.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        request_id = self._core.request(command)
+        if self.closed:
+            future.set_exception(self._lost())
+        else:
+            self._calls[request_id] = future
+        return self._answer(request_id, future)
+
+    async def _answer(self, request_id: int, future: asyncio.Future[Any]) -> Any:
+        try:
+            return await asyncio.wait_for(future, ANSWER_S)
+        except TimeoutError as error:
+            raise ServiceNotReadyError(f"Broker {self.name} has not answered in time") from error
+        finally:
+            self._calls.pop(request_id, None)
+
+    async def register(
+        self, kind: str, id_: int, user: ConnectionListener, command: Command
+    ) -> Any:
+        """Call a command that makes a producer or consumer, which may get something before the
+        answer; raises as ``call``.
+        """
+        self.users[kind, id_] = user
+        try:
+            return await self.call(command)
+        except BaseException:
+            self.users.pop((kind, id_), None)
+            raise
+
+    def pause(self) -> None:
+        if self._transport is not None and not self.closed:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self.closed:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Leave; producers and consumers there end with the connection."""
+        self.users.clear()
+        self._end()
+
+    def _lost(self) -> ServiceNotReadyError:
+        return ServiceNotReadyError(f"The connection to broker {self.name} has ended")
+
+    def _end(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._transport is not None:
+            self._transport.close()
+        for future in (*self._calls.values(), self._hello):
+            if not future.done():
+                future.set_exception(self._lost())
+                future.exception()  # its caller may be gone
+        users, self.users = list(self.users.values()), {}
+        for user in users:
+            user.on_connection_lost(self._lost())
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
+        if (sock := transport.get_extra_info("socket")) is not None:
+            _notice_lost_machines(sock)
+        if self.closed:
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for event in self._core.receive(data):
+                self._on_event(event)
+        except MalformedFrameError as error:
+            logger.warning("broker %s: %s", self.name, error)
+            self._end()
+
+    def _on_event(self, event: core.ServerEvent) -> None:
+        match event.kind:
+            case core.CONNECTED:
+                if not self._hello.done():
+                    self._hello.set_result(event.command)
+            case core.AUTH_CHALLENGE:
+                self._renewal = asyncio.ensure_future(self._renew())
+            case core.ANSWER:
+                if (future := self._calls.get(event.id)) is not None and not future.done():
+                    future.set_result(event.command)
+            case core.REFUSAL:
+                future = self._calls.get(event.id, self._hello)
+                if not future.done():
+                    future.set_exception(error_of(*event.command))
+            case kind:
+                if (user := self.users.get((kind, event.id))) is not None:
+                    user.on_command(event.command, event.body)
+
+
+def _notice_lost_machines(sock: socket.socket) -> None:
+    """Whoever only waits for messages wouldn't learn that the other machine lost its power."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE.items():
+        if (number := getattr(socket, option, None)) is not None:  # not on every system
+            sock.setsockopt(socket.IPPROTO_TCP, number, value)

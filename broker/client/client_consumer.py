@@ -1,0 +1,158 @@
+"""A consumer on a topic of a broker that this process is a client of, with the faces of a consumer
+and its subscription as brokers have them (broker/subscription)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.client_connection import CONSUMER
+from magnetar.broker.protocol.framing import NO_ID
+from magnetar.broker.protocol.messages import UndecodableEntryError, open_entry
+from magnetar.managed_ledger.entry_batch import EntryBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable, Sequence
+
+    from magnetar.broker.client.async_client_connection import AsyncClientConnection
+    from magnetar.broker.errors import ServiceNotReadyError
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.managed_ledger.position import Position
+
+
+class ClientConsumer:
+    """``subscription`` is itself: it isn't shared with anybody here."""
+
+    def __init__(self, connection: AsyncClientConnection, name: TopicName, sink: Any) -> None:
+        """
+        Args:
+            sink: a ``ConsumerSink``, of which ``deliver``, ``notify_end_of_topic`` and
+                ``close_consumer`` are called, as by a broker's own consumer.
+        """
+        self.permits = 0
+        """Messages that may come; never fewer than the broker believes."""
+        self.topic = name
+        self._connection, self._sink = connection, sink
+        self._id = connection.next_id()
+        self._acks: set[asyncio.Future[None]] = set()
+        self._failed: Exception | None = None  # of acks, until somebody asks
+
+    @property
+    def subscription(self) -> ClientConsumer:
+        return self
+
+    @property
+    def cursor(self) -> ClientConsumer:
+        """What ``flush`` is asked of."""
+        return self
+
+    async def subscribe(self, command: pb.CommandSubscribe) -> None:
+        """Raises BrokerError. The topic, and what ids there are, are filled in."""
+        command.topic, command.consumer_id = str(self.topic), self._id
+        await self._connection.register(CONSUMER, self._id, self, command)
+
+    # --- what comes
+
+    def on_command(self, command: Any, body: bytes) -> None:
+        match command:
+            case pb.CommandMessage():
+                id_ = command.message_id
+                self.permits -= _messages_in(body)
+                batch = EntryBatch(id_.ledgerId, id_.entryId, [b""], [body])  # its head stays there
+                words = {0: list(command.ack_set)} if command.ack_set else None
+                self._sink.deliver(self, batch, None, [command.redelivery_count], words)
+            case pb.CommandCloseConsumer():
+                self._end()
+            case pb.CommandReachedEndOfTopic():
+                self._sink.notify_end_of_topic(self)
+
+    def on_connection_lost(self, error: ServiceNotReadyError) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._connection.users.pop((CONSUMER, self._id), None)
+        self._sink.close_consumer(self)
+
+    # --- a consumer
+
+    def on_writable(self) -> None:
+        """The connection is resumed by its owner."""
+
+    # --- a subscription; ``consumer`` is this one
+
+    def flow(self, consumer: object, permits: int) -> None:
+        self.permits += permits
+        self._connection.tell(pb.CommandFlow(consumer_id=self._id, messagePermits=permits))
+
+    def acknowledge(self, consumer: object, positions: Iterable[Position]) -> None:
+        self._send_ack(map(_message_id, positions))
+
+    def acknowledge_batch(self, consumer: object, position: Position, words: Sequence[int]) -> None:
+        message_id = _message_id(position)
+        message_id.ack_set.extend(words)
+        self._send_ack((message_id,))
+
+    def _send_ack(self, message_ids: Iterable[pb.MessageIdData]) -> None:
+        """With an answer, which comes when it is durable."""
+        ack = pb.CommandAck(
+            consumer_id=self._id, ack_type=pb.CommandAck.Individual, message_id=message_ids
+        )
+        answer = self._connection.call(ack)  # now: the consumer may be closed in this turn
+        task: asyncio.Future[None] = asyncio.ensure_future(self._acked(answer))
+        self._acks.add(task)
+        task.add_done_callback(self._acks.discard)
+
+    async def _acked(self, answer: Awaitable[Any]) -> None:
+        try:
+            await answer
+        except Exception as error:
+            self._failed = error
+
+    async def flush(self) -> None:
+        """Returns when what has been acknowledged is durable. Raises BrokerError: it isn't."""
+        if self._acks:
+            await asyncio.wait(set(self._acks))
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    def redeliver(self, consumer: object, positions: Sequence[Position] | None) -> None:
+        self._connection.tell(
+            pb.CommandRedeliverUnacknowledgedMessages(
+                consumer_id=self._id, message_ids=map(_message_id, positions or ())
+            )
+        )
+
+    async def seek(self, publish_time_ms: int) -> None:
+        """Move the subscription. The consumer leaves: brokers end those of what is moved."""
+        command = pb.CommandSeek(consumer_id=self._id, message_publish_time=publish_time_ms)
+        await self._leave(command)
+        await self.close()
+
+    async def unsubscribe(self, consumer: object, *, force: bool) -> None:
+        """Raises BrokerError: other consumers use it."""
+        await self._leave(pb.CommandUnsubscribe(consumer_id=self._id))
+
+    async def close(self) -> None:
+        """Leave; returns when the broker has all acknowledgements. Raises BrokerError."""
+        await self._leave(pb.CommandCloseConsumer(consumer_id=self._id))
+
+    async def _leave(self, command: Any) -> None:
+        self._connection.users.pop((CONSUMER, self._id), None)
+        await self._connection.call(command)
+
+    def remove_consumer(self, consumer: object) -> None:
+        self._connection.users.pop((CONSUMER, self._id), None)
+        self._connection.request(pb.CommandCloseConsumer(consumer_id=self._id))
+
+
+def _message_id(position: Position) -> pb.MessageIdData:
+    return pb.MessageIdData(ledgerId=position[0] & NO_ID, entryId=position[1] & NO_ID)
+
+
+def _messages_in(body: bytes) -> int:
+    try:
+        return open_entry(body)[0].num_messages_in_batch
+    except UndecodableEntryError:
+        return 1

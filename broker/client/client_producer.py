@@ -1,0 +1,140 @@
+"""A producer on a topic of a broker that this process is a client of."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from magnetar.broker.client.async_client_connection import error_of
+from magnetar.broker.errors import BrokerError, ServiceNotReadyError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.client_connection import PRODUCER, encode_send
+from magnetar.broker.schema.definition import fill_wire, parse_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from magnetar.broker.client.async_client_connection import AsyncClientConnection
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.schema.definition import SchemaDefinition
+
+Entry: TypeAlias = tuple[pb.MessageMetadata, bytes]
+
+
+class PublishCallback(Protocol):
+    """Told of each entry of one publish call exactly once; of many at once where that can be."""
+
+    def __call__(
+        self,
+        index: int,
+        count: int,
+        ledger_id: int,
+        first_entry_id: int,
+        error: Exception | None,
+        /,
+    ) -> None:
+        """Entries ``index .. index + count`` of the call are durable from that id on (-1, -1:
+        dropped as duplicates); with an error they were not stored and won't be.
+        """
+
+
+class ClientProducer:
+    """Registered by ``open``. The broker's limits hold the connection back, not single calls."""
+
+    limited = held = False
+
+    def __init__(self, connection: AsyncClientConnection, name: TopicName) -> None:
+        self.closed = False
+        self.on_closed: Callable[[], None] | None = None
+        self.producer_name = ""
+        self.schema_version: int | None = None
+        self.last_sequence_id = -1
+        self._connection, self._name = connection, name
+        self._id = connection.next_id()
+        # Entries under way, in the order of their answers: whom to tell, and the index in its call.
+        self._waiting: deque[tuple[PublishCallback, int]] = deque()
+
+    async def open(
+        self,
+        producer_name: str = "",
+        *,
+        generated: bool = True,
+        schema: SchemaDefinition | None = None,
+        encrypted: bool = False,
+    ) -> ClientProducer:
+        """Register; an empty name is generated there.
+
+        Raises:
+            BrokerError: as that broker says, or it is gone.
+        """
+        command = pb.CommandProducer(
+            topic=str(self._name),
+            producer_id=self._id,
+            producer_name=producer_name or None,
+            user_provided_producer_name=not generated,
+            encrypted=encrypted,
+        )
+        if schema is not None:
+            fill_wire(command.schema, self._name.local, schema)
+        answer = await self._connection.register(PRODUCER, self._id, self, command)
+        self.producer_name, self.last_sequence_id = answer.producer_name, answer.last_sequence_id
+        self.schema_version = parse_version(answer.schema_version) if schema is not None else None
+        return self
+
+    async def admit(self, schema: SchemaDefinition | None) -> int | None:
+        """Check and add another schema of its messages; its version.
+
+        Raises:
+            IncompatibleSchemaError: against the namespace's rules.
+        """
+        if schema is None:
+            return None
+        command = pb.CommandGetOrCreateSchema(topic=str(self._name))
+        fill_wire(command.schema, self._name.local, schema)
+        return parse_version((await self._connection.call(command)).schema_version)
+
+    async def ready(self) -> None:
+        """At once: see the class."""
+
+    def publish(self, entries: Sequence[Entry], callback: PublishCallback) -> None:
+        """Send entries."""
+        if self.closed or self._connection.closed:
+            error = ServiceNotReadyError("The topic was closed or moved")
+            callback(0, len(entries), -1, -1, error)
+            return
+        self._waiting += [(callback, index) for index in range(len(entries))]
+        frames = [encode_send(self._id, metadata, body) for metadata, body in entries]
+        self._connection.send(b"".join(frames))
+
+    def on_command(self, command: Any, body: bytes) -> None:
+        if isinstance(command, pb.CommandCloseProducer):
+            self._end(ServiceNotReadyError("The topic was closed or moved"))
+        elif self._waiting:
+            callback, index = self._waiting.popleft()
+            if isinstance(command, pb.CommandSendReceipt):
+                id_ = command.message_id
+                duplicate = id_.ledgerId >= 2**63  # -1 on the wire
+                ledger_id, entry_id = (-1, -1) if duplicate else (id_.ledgerId, id_.entryId)
+                callback(index, 1, ledger_id, entry_id, None)
+            else:
+                callback(index, 1, -1, -1, error_of(command.error, command.message))
+
+    def on_connection_lost(self, error: ServiceNotReadyError) -> None:
+        self._end(error)
+
+    def _end(self, error: BrokerError) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._connection.users.pop((PRODUCER, self._id), None)
+        waiting, self._waiting = self._waiting, deque()
+        for callback, index in waiting:  # stored or not: as for any client
+            callback(index, 1, -1, -1, error)
+        if self.on_closed is not None:
+            self.on_closed()
+
+    def close(self) -> None:
+        """Unregister; entries under way are still answered, as long as the connection stays."""
+        if not self.closed:
+            self.closed = True
+            self._connection.request(pb.CommandCloseProducer(producer_id=self._id))
