@@ -9,7 +9,7 @@ fewer. Those whose credentials were good before are trusted: they wait for nobod
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -29,45 +29,6 @@ class QueuedCheck:
 Check = TypeVar("Check", bound=QueuedCheck)
 
 
-class _Address(Generic[Check]):
-    """What waits for one address: by name, in the order of their turns; no deque is empty."""
-
-    __slots__ = ("by_name", "count")
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, deque[Check]] = {}
-        self.count = 0
-
-    def add(self, each: Check) -> None:
-        self.by_name.setdefault(each.name, deque()).append(each)
-        self.count += 1
-
-    def take(self) -> Check:
-        name = next(iter(self.by_name))
-        queue = self.by_name.pop(name)
-        each = queue.popleft()
-        if queue:
-            self.by_name[name] = queue  # behind the others
-        self.count -= 1
-        return each
-
-    def most(self) -> int:
-        return max(map(len, self.by_name.values()))
-
-    def count_of(self, name: str) -> int:
-        return len(self.by_name.get(name, ()))
-
-    def drop(self) -> Check:
-        """The last one of the name that has most."""
-        name = max(self.by_name, key=lambda name: len(self.by_name[name]))
-        queue = self.by_name[name]
-        each = queue.pop()
-        if not queue:
-            del self.by_name[name]
-        self.count -= 1
-        return each
-
-
 class PasswordQueue(Generic[Check]):
     """Up to ``PLACES_MAX`` checks, and those of who is trusted."""
 
@@ -75,13 +36,12 @@ class PasswordQueue(Generic[Check]):
         self._places_max = places_max
         self._address_max = address_max
         self._trusted: deque[Check] = deque()
-        self._addresses: dict[
-            str, _Address[Check]
-        ] = {}  # in the order of their turns; none is empty
-        self._count = 0
+        # By address and name, both in the order of their turns; none is empty
+        self._waiting: dict[str, dict[str, deque[Check]]] = {}
+        self._counts: Counter[str] = Counter()  # by address; none is 0
 
     def __len__(self) -> int:
-        return self._count + len(self._trusted)
+        return self._counts.total() + len(self._trusted)
 
     def has_room(self, each: QueuedCheck) -> bool:
         """Whether ``add`` would take it."""
@@ -96,22 +56,26 @@ class PasswordQueue(Generic[Check]):
         if loser is _NEWCOMER:
             return each
         pushed_out = None if loser is None else self._drop(loser)
-        self._addresses.setdefault(each.address, _Address()).add(each)
-        self._count += 1
+        self._waiting.setdefault(each.address, {}).setdefault(each.name, deque()).append(each)
+        self._counts[each.address] += 1
         return pushed_out
 
     def take(self) -> Check | None:
         """Whose turn it is; None: nobody waits."""
         if self._trusted:
             return self._trusted.popleft()
-        if not self._addresses:
+        if not self._waiting:
             return None
-        name = next(iter(self._addresses))
-        address = self._addresses.pop(name)
-        each = address.take()
-        if address.count:
-            self._addresses[name] = address  # behind the others
-        self._count -= 1
+        address = next(iter(self._waiting))
+        names = self._waiting.pop(address)
+        name = next(iter(names))
+        queue = names.pop(name)
+        each = queue.popleft()
+        if queue:
+            names[name] = queue  # behind the others
+        if names:
+            self._waiting[address] = names  # the same
+        self._count_down(address)
         return each
 
     def put_back(self, each: Check) -> None:
@@ -127,26 +91,35 @@ class PasswordQueue(Generic[Check]):
 
     def _loser(self, each: QueuedCheck) -> str | None:
         """The address that loses a place to a newcomer; None: there is room; or ``_NEWCOMER``."""
-        own = self._addresses.get(each.address)
-        own_count = 0 if own is None else own.count
-        if own_count < self._address_max or not each.address:
-            if self._count < self._places_max:
+        count = self._counts[each.address]
+        if count < self._address_max or not each.address:
+            if self._counts.total() < self._places_max:
                 return None
-            largest = max(self._addresses, key=lambda name: self._addresses[name].count)
-            if own_count + 1 < self._addresses[largest].count:
+            [(largest, most)] = self._counts.most_common(1)
+            if count + 1 < most:
                 return largest
         # Among themselves: a name that has fewer places takes one of the name that has most.
-        if own is not None and own.count_of(each.name) + 1 < own.most():
+        own = {name: len(queue) for name, queue in self._waiting.get(each.address, {}).items()}
+        if own and own.get(each.name, 0) + 1 < max(own.values()):
             return each.address
         return _NEWCOMER
 
-    def _drop(self, name: str) -> Check:
-        address = self._addresses[name]
-        dropped = address.drop()
-        if not address.count:
-            del self._addresses[name]
-        self._count -= 1
+    def _drop(self, address: str) -> Check:
+        """The last one of the name that has most."""
+        names = self._waiting[address]
+        name = max(names, key=lambda name: len(names[name]))
+        dropped = names[name].pop()
+        if not names[name]:
+            del names[name]
+        if not names:
+            del self._waiting[address]
+        self._count_down(address)
         return dropped
+
+    def _count_down(self, address: str) -> None:
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
 
 
 _NEWCOMER: Final = "\0"  # no address

@@ -116,3 +116,4 @@ def test_everybody_is_let_in_pushed_out_or_served_once(
         for place in "abc":
             assert sum(w.address == place for w in plain) <= 4
     assert {id(each) for each in queue.clear()} == inside
+    assert not queue._counts  # addresses that have nothing here are forgotten
