@@ -15,7 +15,6 @@ from magnetar.broker.http.metrics.broker_metrics import CacheRates
 from magnetar.broker.http.middleware.compression import GzipMiddleware
 from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
 from magnetar.broker.http.middleware.origin_settings import site_check
-from magnetar.broker.http.middleware.raw_path import RawPathMiddleware
 from magnetar.broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
 from magnetar.broker.http.openapi import complete_openapi
 from magnetar.broker.http.responses import JsonResponse
@@ -152,7 +151,6 @@ def _add_layers(app: FastAPI, service: BrokerService) -> None:
         GzipMiddleware, excluded_paths=_words(config.http_server_gzip_compression_excluded_paths)
     )
     app.add_middleware(WebSocketMiddleware, routes=_WEBSOCKETS)
-    app.add_middleware(RawPathMiddleware)
     if config.authentication_enabled:
         # Imported here: only with authentication. Inside CORS: browsers ask first, as nobody.
         from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware

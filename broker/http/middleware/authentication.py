@@ -21,6 +21,7 @@ from magnetar.broker.errors import AuthenticationError, BrokerError
 from magnetar.broker.http.errors import error_response, refuse
 from magnetar.broker.http.middleware.authenticated_requests import AuthenticatedRequest
 from magnetar.broker.http.middleware.origin_middleware import may_last
+from magnetar.broker.http.middleware.raw_path import route_path
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _REQUIRED: Final = "Authentication required"
 _OPEN: Final = frozenset(
-    {"", "/livez", "/readyz", "/status.html", "/ready", "/openapi.json", "/docs"}
+    {"/", "/livez", "/readyz", "/status.html", "/ready", "/openapi.json", "/docs"}
 )
 """For everybody: liveness, and documentation that tells nothing of this broker."""
 _SCHEMES: Final = {"token": "Bearer", "basic": "Basic"}
@@ -133,9 +134,7 @@ class AuthenticationMiddleware:
     def _is_open(self, scope: Scope) -> bool:
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             return False
-        # As it came: routes see it like this, too (raw_path.py).
-        raw: bytes = scope.get("raw_path") or scope["path"].encode()
-        path = raw.split(b"?", 1)[0].decode("latin-1").rstrip("/")
+        path = route_path(scope)
         return path in self._open or path.startswith("/docs/")
 
     def _credentials(self, scope: Scope, headers: dict[bytes, str]) -> Credentials:

@@ -1,6 +1,6 @@
-"""The outermost layer of every request: its id, its rate, its 500, its audit line.
+"""The outermost layer of every request: its path, its id, its rate, its 500, its audit line.
 
-One pure ASGI layer instead of five: each one wraps ``send`` and reads the headers again, which REST
+One pure ASGI layer instead of six: each one wraps ``send`` and reads the headers again, which REST
 produce pays for per call.
 """
 
@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from magnetar.broker.http.errors import error_response, refuse, response_of
 from magnetar.broker.http.middleware.audit import SAFE_METHODS, audit
 from magnetar.broker.http.middleware.rate_limit import AddressLimiter
+from magnetar.broker.http.middleware.raw_path import route_path
 from magnetar.broker.logs import REQUEST_ID
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class RequestContextMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        scope["path"] = route_path(scope)
         request_id = self._id_of(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         # Not reset: the task is this request's (a WebSocket's) alone.

@@ -10,13 +10,15 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from magnetar.broker.errors import BrokerError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from fastapi import FastAPI
     from starlette.responses import Response
 
@@ -41,12 +43,8 @@ _PLAIN: Final = frozenset(
 _CONNECTION: Final = frozenset({b"keep-alive", b"close", b""})
 
 
-@dataclass(frozen=True, slots=True)
-class PendingAuth:
-    """A request whose credentials take a while to be checked."""
-
-    scope: dict[str, Any]
-    credentials: Credentials
+PendingAuth: TypeAlias = "Callable[[], Awaitable[bytes | None]]"
+"""Answers a request whose credentials take a while to be checked, as ``FastRejector.answer``."""
 
 
 class FastRejector:
@@ -91,11 +89,12 @@ class FastRejector:
         found = self._layer.refuse_nowait(scope)
         if found is None:
             return None
-        return self._encode(found) if isinstance(found, BrokerError) else PendingAuth(scope, found)
+        if isinstance(found, BrokerError):
+            return self._encode(found)
+        return partial(self._resolve, scope, found)
 
-    async def resolve(self, pending: PendingAuth) -> bytes | None:
-        """As ``answer``, once the check is made."""
-        error = await self._layer.refuse_later(pending.scope, pending.credentials)
+    async def _resolve(self, scope: dict[str, Any], credentials: Credentials) -> bytes | None:
+        error = await self._layer.refuse_later(scope, credentials)
         return None if error is None else self._encode(error)
 
     def _encode(self, error: BrokerError) -> bytes:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.http.server.fast_rejector import HEAD_BYTES_MAX, PendingAuth
+from magnetar.broker.http.server.fast_rejector import HEAD_BYTES_MAX
 from magnetar.broker.listener.file_limit import file_limit
 from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
 from magnetar.broker.listener.time_sliced_queue import TimeSlicedQueue
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from magnetar.broker.config import BrokerConfig
-    from magnetar.broker.http.server.fast_rejector import FastRejector
+    from magnetar.broker.http.server.fast_rejector import FastRejector, PendingAuth
     from magnetar.broker.listener.pre_auth_acceptor import PendingSocket
 
 _SILENT_MAX: Final = 4096
@@ -66,17 +66,14 @@ class HttpPreAuth(PreAuthAcceptor):
                 return
             if found is not None and self._doubted < self._doubted_max:
                 taken = pending.take()
-                waiting = self._resolve(self._refusals, found, taken, len(words))
-                self.run(waiting, taken.close)
+                self.run(self._resolve(found, taken, len(words)), taken.close)
                 return
         self._speaking.add(pending)
 
-    async def _resolve(
-        self, refusals: FastRejector, pending_auth: PendingAuth, taken: socket.socket, size: int
-    ) -> None:
+    async def _resolve(self, pending_auth: PendingAuth, taken: socket.socket, size: int) -> None:
         self._doubted += 1
         try:
-            answer = await refusals.resolve(pending_auth)
+            answer = await pending_auth()
         finally:
             self._doubted -= 1
         if answer is None:
