@@ -44,13 +44,12 @@ class IssuerKeys:
 
     async def fetch(self, issuer: str) -> bool:
         """Fetch an issuer's keys unless that was done just now; whether there are new ones."""
-        if (task := self._fetching.get(issuer)) is None:
+        if issuer not in self._fetching:
             settings = self._settings
             pause_s = settings.miss_refresh_s if issuer in self.known else _AFTER_FAILURE_S
             if time.monotonic() - self._fetched_s.get(issuer, -pause_s) < pause_s:
                 return False
-            task = self._start(issuer)
-        return await asyncio.shield(task)
+        return await asyncio.shield(self._start(issuer))
 
     def close(self) -> None:
         for timer in self._timers.values():
@@ -59,9 +58,10 @@ class IssuerKeys:
             task.cancel()
 
     def _start(self, issuer: str) -> asyncio.Task[bool]:
-        task = asyncio.get_running_loop().create_task(self._fetch(issuer))
-        self._fetching[issuer] = task
-        task.add_done_callback(lambda _: self._fetching.pop(issuer, None))
+        if (task := self._fetching.get(issuer)) is None:
+            task = asyncio.get_running_loop().create_task(self._fetch(issuer))
+            self._fetching[issuer] = task
+            task.add_done_callback(lambda _: self._fetching.pop(issuer, None))
         return task
 
     async def _fetch(self, issuer: str) -> bool:
@@ -86,13 +86,8 @@ class IssuerKeys:
         if (timer := self._timers.pop(issuer, None)) is not None:
             timer.cancel()
         if after_s is not None:
-            self._timers[issuer] = asyncio.get_running_loop().call_later(
-                after_s, self._on_timer, issuer
-            )
-
-    def _on_timer(self, issuer: str) -> None:
-        if issuer not in self._fetching:
-            self._start(issuer)
+            loop = asyncio.get_running_loop()
+            self._timers[issuer] = loop.call_later(after_s, self._start, issuer)
 
     def _read(self, issuer: str) -> KeySet:
         """In a thread: this blocks."""
