@@ -1,4 +1,4 @@
-{{/* Upgrades that are refused; "was": a StatefulSet of this release, as it is. docs/kubernetes.md, "Other values". */}}
+{{/* Upgrades that are refused; "was": a StatefulSet of this release, as it is. docs/guides/kubernetes.md, "Other values". */}}
 
 {{- define "magnetar.checkChange" -}}
 {{- $name := .was.metadata.name -}}
@@ -9,7 +9,7 @@
 {{- end -}}
 {{- $were := default list .was.spec.volumeClaimTemplates -}}
 {{- if ne (include "magnetar.claimsText" (dict "claims" $were "inBytes" true)) (include "magnetar.claimsText" (dict "claims" $claims "inBytes" true)) -}}
-{{- fail (printf "%s.volumes: claims of the StatefulSet %s can't change from [%s] to [%s]; docs/kubernetes.md, \"Other values\", tells how volumes grow" .key $name (include "magnetar.claimsText" (dict "claims" $were)) (include "magnetar.claimsText" (dict "claims" $claims))) -}}
+{{- fail (printf "%s.volumes: claims of the StatefulSet %s can't change from [%s] to [%s]; docs/guides/kubernetes.md, \"Other values\", tells how volumes grow" .key $name (include "magnetar.claimsText" (dict "claims" $were)) (include "magnetar.claimsText" (dict "claims" $claims))) -}}
 {{- end -}}
 {{- if ne (toJson .was.spec.selector.matchLabels) (include "magnetar.selector" . | fromYaml | toJson) -}}
 {{- fail (printf "nameOverride can't change: the StatefulSet %s finds its pods by it" $name) -}}
@@ -24,7 +24,7 @@
 {{- $wasTls = or $wasTls (eq .name "client-tls") -}}
 {{- end -}}
 {{- if ne (toString $wasTls) (include "magnetar.tls" .) -}}
-{{- fail (printf "tls.zookeeper can't be switched while servers run: one with TLS and one without are no ensemble, so the first new pod would never be ready. Scale the StatefulSet %s to 0 first; docs/kubernetes.md, \"TLS and tokens in a running cluster\"" $name) -}}
+{{- fail (printf "tls.zookeeper can't be switched while servers run: one with TLS and one without are no ensemble, so the first new pod would never be ready. Scale the StatefulSet %s to 0 first; docs/guides/kubernetes.md, \"TLS and tokens in a running cluster\"" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -58,7 +58,7 @@
 
 {{/*
 Names by which a component's HTTP port is known, in all forms that resolve in a cluster: with them a page whose name is
-re-pointed to a pod is refused (docs/http.md, "Browsers"). Addresses (probes, Prometheus) and localhost always are.
+re-pointed to a pod is refused (docs/guides/http.md, "Browsers"). Addresses (probes, Prometheus) and localhost always are.
 */}}
 {{- define "magnetar.allowedHosts" -}}
 {{- $names := list -}}
