@@ -19,8 +19,7 @@
     ├── IncompatibleSchemaError > InvalidSchemaError
     ├── TooManyRequestsError, UnsupportedVersionError
     ├── ProducerBlockedQuotaExceededError, ProducerBlockedQuotaExceededExceptionError
-    ├── AuthenticationError, AuthorizationError
-    └── TransactionNotSupportedError
+    └── AuthenticationError, AuthorizationError
 
 Source of the mapping: docs/spec/wire-protocol.md, "Error codes". A free text never contains
 another error's name, because some clients search it for these names.
@@ -240,5 +239,6 @@ class AuthorizationError(BrokerError):
     http_status = 403
 
 
-class TransactionNotSupportedError(NotAllowedError):
-    """Transactions are switched off."""
+def as_broker_error(error: Exception) -> BrokerError:
+    """What a client is told: the error, or that the metadata store, or the like, has failed."""
+    return error if isinstance(error, BrokerError) else BrokerMetadataError(str(error))

@@ -16,7 +16,7 @@ _CHUNK_BYTES = 4096
 
 def main(config: BrokerConfig) -> int:
     """Serve until SIGTERM, or until standard input ends: then the parent is gone."""
-    from magnetar.broker import standalone
+    from magnetar.broker.server import standalone
 
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     return standalone.run(config)

@@ -13,7 +13,7 @@ from magnetar.host import Addresses
 
 if TYPE_CHECKING:
     from magnetar.broker.config import BrokerConfig
-    from magnetar.broker.standalone import Standalone
+    from magnetar.broker.server.standalone import Standalone
 
 
 class ThreadHost:
@@ -68,7 +68,7 @@ class ThreadHost:
     async def _serve(self) -> BaseException | None:
         """Serve until asked to stop; the error that ended it earlier."""
         # Imported here: it takes longer than to start, and the caller waits with a deadline.
-        from magnetar.broker.standalone import Standalone
+        from magnetar.broker.server.standalone import Standalone
 
         stop = asyncio.Event()
         with self._lock:

@@ -10,8 +10,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
 from magnetar.broker.cli.admin_client import AdminClient, AdminResponse
-from magnetar.broker.cli.client_auth import ClientAuth
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.pipeline.errors import OptionsError, PipelineError, SegmentsUnavailableError
@@ -79,7 +79,7 @@ def parse_access(options: Mapping[str, str]) -> ClusterAccess:
     )
     try:
         access.method  # noqa: B018
-    except CliError as error:
+    except ClientAuthError as error:
         told = str(error).replace("--auth-plugin", "option authPlugin:")
         raise OptionsError(told) from error
     return ClusterAccess(urls, access, lowered.get("bookietoken", ""), files)
@@ -252,7 +252,7 @@ class Admin:
                     answer = self._open().call(method, path, body)
                 if answer.status != 503:
                     break
-            except CliError as error:
+            except (CliError, ClientAuthError) as error:
                 failures.append(str(error))
             self.close()
             self._current = (self._current + 1) % len(urls)

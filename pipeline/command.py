@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.cli.errors import CliError
 from magnetar.pipeline.errors import OptionsError, PipelineError
 from magnetar.pipeline.jobs.errors import SetupError

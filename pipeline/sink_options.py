@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from magnetar.broker.cli.client_auth import ClientAuth
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from magnetar.pipeline.errors import OptionsError
 from magnetar.pipeline.options import flag, positive
@@ -205,6 +204,6 @@ def _access(options: Mapping[str, str]) -> ClientAuth:
     )
     try:
         access.method  # noqa: B018 - an unknown plugin is told now
-    except CliError as error:
+    except ClientAuthError as error:
         raise OptionsError(str(error).replace("--auth-plugin", "option authPlugin")) from error
     return access

@@ -21,8 +21,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from magnetar.broker.cli.client_auth import ClientAuth
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.pipeline.entry_plan import EntryPlan
 from magnetar.pipeline.errors import OptionsError, PipelineError, WriteError
@@ -442,7 +441,7 @@ def open_client(options: SinkOptions) -> Any:
             tls_validate_hostname=not access.insecure,
             logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
-    except CliError as error:
+    except ClientAuthError as error:
         raise OptionsError(str(error).replace("--auth-params", "option authParams")) from error
     except (ValueError, RuntimeError, pulsar.PulsarException) as error:
         raise OptionsError(f"no client of {options.service_url}: {error}") from error
@@ -452,21 +451,21 @@ class _Tokens:
     """The token of each connection; files are read and tokens fetched anew, as they expire."""
 
     def __init__(self, access: ClientAuth) -> None:
-        """Raises CliError: there is none."""
+        """Raises ClientAuthError: there is none."""
         self._access = access
         self._last = access.data().decode()
 
     def __call__(self) -> str:
         try:
             self._last = self._access.data().decode()
-        except CliError as error:
+        except ClientAuthError as error:
             # An error in the client's thread would end the process.
             _log.warning("the token before is used again: %s", error)
         return self._last
 
 
 def _authentication(access: ClientAuth) -> Any:
-    """The client's form of the credentials. Raises CliError."""
+    """The client's form of the credentials. Raises ClientAuthError."""
     import pulsar
 
     match access.method:

@@ -279,7 +279,7 @@ def _help(summary: str) -> str:
 def written() -> str:
     """What the file is to hold: a line a command, so that changes can be read."""
     from magnetar.broker.config import BrokerConfig
-    from magnetar.broker.http.app import create_app
+    from magnetar.broker.http.server.app import create_app
 
     service: Any = SimpleNamespace(config=BrokerConfig(), access=None)
     made = Commands(_NAMES.read_text(), create_app(service).openapi()).all()

@@ -24,7 +24,7 @@ import httpx
 import jwt
 
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.http.app import create_app
+from magnetar.broker.http.server.app import create_app
 
 ROOT = Path(__file__).resolve().parents[1]
 ANSWERS = ROOT / "tests" / "unit" / "broker_http" / "access_answers.txt"

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.http.app import create_app
 from magnetar.broker.http.openapi import TAGS, operations
 from magnetar.broker.http.routing.route import declared_routes
+from magnetar.broker.http.server.app import create_app
 
 _HEAD: Final = """\
 # REST calls

@@ -270,15 +270,15 @@ async def _follow(world: World) -> BrokerService:
 
 async def _load(service: BrokerService, wrong: list[str]) -> PersistentTopic | None:
     """All topics; the result is the one that clients use, if it is there."""
-    for full in await service.list_topics("public/default"):
+    for full in await service.directory.names("public/default"):
         with contextlib.suppress(BrokerError):  # a load finishes a deletion
-            await service.get_topic(TopicName.parse(full), create=False)
+            await service.loader.load(TopicName.parse(full), create=False)
     # What a change of policies asks of topics is made up for by a load, or the next round.
-    await service._periodic_tasks.background_tasks.rounds["de-duplication"].work(service.clock())
+    await service.background_tasks.rounds["de-duplication"].work(service.clock())
     await asyncio.sleep(1)
-    if await service.topic_exists(NAME):
+    if await service.directory.exists(NAME):
         try:
-            found = await service.get_topic(NAME, create=False)
+            found = await service.loader.load(NAME, create=False)
             assert isinstance(found, PersistentTopic)
             return found
         except BrokerError as error:
@@ -313,7 +313,7 @@ async def observe(world: World) -> tuple[dict[str, object], list[str]]:
     await asyncio.sleep(1)
     for name in names:
         await _use(world, name, parts, wrong)
-    await service.unload_topic(NAME)
+    await service.loader.unload(str(NAME))
     for name in names:
         again = Consuming(world.broker, name, world.port())
         if not await again.subscribe():

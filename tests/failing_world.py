@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.transport import AddRequest, LacReply, ReadReply, ReadRequest
 from magnetar.broker.cluster.load_sharing import LoadSharing
-from magnetar.broker.http.app import attach, create_app
+from magnetar.broker.http.server.app import attach, create_app
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import parse_entry_body
 from magnetar.broker.protocol.topic_name import TopicName
@@ -265,10 +265,7 @@ class World:
         """All that a broker does now and then, by name."""
         service = self.services[0]
         found: dict[str, Callable[[int], Awaitable[object]]] = {
-            **{
-                name: each.work
-                for name, each in service._periodic_tasks.background_tasks.rounds.items()
-            },
+            **{name: each.work for name, each in service.background_tasks.rounds.items()},
             **service.ledgers.rounds,
         }
         if service.sharing is not None:
@@ -296,11 +293,11 @@ class World:
         for method, path, body in _SETUP:
             answer = await self.http.request(method, path, json=body)
             assert answer.status_code < 300, (path, answer.text)
-        topic = await self.broker.service.get_topic(NAME, create=True)
+        topic = await self.broker.service.loader.load(NAME, create=True)
         for name in SUBSCRIPTIONS:
             await topic.create_subscription(name, EARLIEST)
         assert await self.publish("0", "1")
-        await self.broker.service.unload_topic(NAME)
+        await self.broker.service.loader.unload(str(NAME))
         assert await self.publish("2", "3")
         for name in SUBSCRIPTIONS:
             consuming = self.clients[name] = Consuming(self.broker, name, self.port())

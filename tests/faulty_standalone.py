@@ -18,9 +18,9 @@ from pathlib import Path
 
 from magnetar.bookkeeper.storage.file_system import Buffer, File
 from magnetar.bookkeeper.storage.os_file_system import OsFile, OsFileSystem
-from magnetar.broker import standalone
 from magnetar.broker.cli.main import build_parser
 from magnetar.broker.cli.standalone_command import load_config
+from magnetar.broker.server import standalone
 
 
 class FaultyFile(OsFile):

@@ -26,10 +26,10 @@ _IMPORTED: Final = [
     *(
         "magnetar.broker.cli.server_start",
         "magnetar.broker.cli.standalone_command",
-        "magnetar.broker.standalone",
+        "magnetar.broker.server.standalone",
     ),
     *(
-        "magnetar.broker.http.app",
+        "magnetar.broker.http.server.app",
         "magnetar.broker.http.server.server",
         "magnetar.broker.http.metrics.replication_metrics",
     ),

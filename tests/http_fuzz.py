@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.standalone import Standalone
+from magnetar.broker.server.standalone import Standalone
 from magnetar.metadata.store import MetadataStore
 from tests.stalls import STALL_MS
 

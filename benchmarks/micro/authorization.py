@@ -20,8 +20,8 @@ from magnetar.broker.connection.command_authorizer import CommandAuthorizer
 from magnetar.broker.connection.handlers import HANDLERS
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.resources.resources import POLICIES, Resources
 from magnetar.broker.service.access_control import AccessControl
-from magnetar.broker.service.resources import POLICIES, Resources
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.broker_service.doubles import Broker, message
 
@@ -58,7 +58,7 @@ async def measure(service: Any, name: str, count: int) -> None:
     roles = {f"role-{index}": ["produce"] for index in range(count)} | {"joe": ["consume"]}
     document = {"auth_policies": {"namespace_auth": roles}}
     await service.store.put(f"{POLICIES}/t/{name}", orjson.dumps(document))
-    access = AccessControl(service)
+    access = AccessControl(service.config, service.store, service.resources, service.connections)
     command_authorizer = CommandAuthorizer(access)
     resource = Resource.of_topic(TopicName.parse(f"t/{name}/topic"), "s")
     joe, consume = Caller("joe"), Permission.CONSUME
@@ -77,7 +77,7 @@ async def messages() -> None:
     """From the bytes of SEND to the receipt, over a ledger in memory."""
     broker = await Broker().start()
     service = broker.service
-    access = AccessControl(service)
+    access = AccessControl(service.config, service.store, service.resources, service.connections)
     gates = {"without": None, "with": CommandAuthorizer(access)}
     best = dict.fromkeys(gates, float("inf"))
     clients = {}

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from struct import Struct
 
+from magnetar.broker.connection.message_frames import MessageFrames
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.subscription.delivery import MessageFrames
 from magnetar.managed_ledger.entry_batch import EntryBatch
 
 ENTRIES = 1_000

@@ -8,13 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from magnetar.broker.dispatch.consumer_state import ConsumerState
-from magnetar.broker.dispatch.interfaces import Deliver, DispatchLimits, DispatchReadRequest
+from magnetar.broker.connection.message_frames import MessageFrames
+from magnetar.broker.dispatch.interfaces import (
+    ConsumerState,
+    Deliver,
+    DispatchLimits,
+    DispatchReadRequest,
+)
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
 from magnetar.broker.protocol.entry_header import make_header
 from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
-from magnetar.broker.subscription.delivery import MessageFrames
 from magnetar.managed_ledger.entry_batch import EntryBatch
 
 ENTRIES = 200

@@ -26,7 +26,7 @@ import uvloop
 
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.standalone import Standalone
+from magnetar.broker.server.standalone import Standalone
 from magnetar.broker.topic.topic import Topic
 
 TOPICS = int(os.environ.get("TOPICS", "10000"))
@@ -111,7 +111,7 @@ async def fill(standalone: Standalone) -> list[Topic]:
     topics = []
     for number in range(TOPICS):
         name = TopicName.parse(f"persistent://public/default/scraped-{number}")
-        topic = await service.get_topic(name, create=True)
+        topic = await service.loader.load(name, create=True)
         for each in range(SUBSCRIPTIONS):
             await topic.create_subscription(f"s{each}")
         topics.append(topic)

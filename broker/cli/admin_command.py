@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.auth.client_auth import ClientAuthError
 from magnetar.broker.cli.admin_commands import GROUPS, AdminCommand, Option, commands_of
 from magnetar.broker.cli.argument_values import KINDS
 from magnetar.broker.cli.errors import CliError
@@ -115,7 +116,7 @@ def _run_many(runs: list[CommandRun]) -> int:
         for run in runs:
             try:
                 _run_one(run)
-            except CliError as error:
+            except (CliError, ClientAuthError) as error:
                 name = run.arguments.positionals[word.positionals[-1]]
                 failed.append(f"{name}: {error}")
             advance(1)

@@ -15,6 +15,7 @@ from functools import partial
 from importlib import import_module
 from typing import Final
 
+from magnetar.broker.auth.client_auth import ClientAuthError
 from magnetar.broker.cli.client_options import add_consume, add_produce, add_read
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.global_options import (
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             begin(options)
         return _run(options)
-    except CliError as error:
+    except (CliError, ClientAuthError) as error:
         if is_server:
             from magnetar.broker.cli.server_start import report
 
@@ -207,7 +208,7 @@ _COMMANDS: Final[dict[str, tuple[str, Callable[[argparse.ArgumentParser], None],
     "bookie-shell": (
         "look at a cluster of bookies, repair it, format it",
         add_bookie_shell,
-        "shell_command.run_bookie_shell",
+        "shell.shell_command.run_bookie_shell",
     ),
     "produce": ("send messages to a topic", add_produce, "produce_command.run_produce"),
     "consume": ("receive messages of a subscription", add_consume, "consume_command.run_consume"),
@@ -243,7 +244,7 @@ _COMMANDS: Final[dict[str, tuple[str, Callable[[argparse.ArgumentParser], None],
 
 
 def _run(options: argparse.Namespace) -> int:
-    module, _, function = _COMMANDS[options.command][2].partition(".")
+    module, _, function = _COMMANDS[options.command][2].rpartition(".")
     code: int = getattr(import_module(f"magnetar.broker.cli.{module}"), function)(options)
     return code
 

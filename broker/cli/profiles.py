@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.cli.errors import CliError
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import Final
 
 from magnetar.bookkeeper.environment import normalize_key, settings_among
 from magnetar.bookkeeper.process_shutdown import PLAIN
-from magnetar.broker.cli.errors import CliError
 from magnetar.broker.config import ConfigError, read_properties
 from magnetar.broker.logs import log_what_nobody_catches, set_up_log
 
@@ -39,7 +38,7 @@ def begin(options: argparse.Namespace) -> None:
     log_what_nobody_catches()
 
 
-def report(error: CliError) -> None:
+def report(error: Exception) -> None:
     """Why there is no server."""
     _log.error("magnetar: %s%s", error, variables_behind(str(error), os.environ), extra=PLAIN)
 

@@ -26,15 +26,15 @@ CLUSTER_DEFAULTS: Final = MappingProxyType(
 
 def run_standalone(options: argparse.Namespace) -> int:
     config = load_config(options)
-    from magnetar.broker import standalone
+    from magnetar.broker.server import standalone
 
     return standalone.run(config)
 
 
 def run_broker(options: argparse.Namespace) -> int:
     config = load_config(options, CLUSTER_DEFAULTS)
-    from magnetar.broker import cluster_broker
     from magnetar.broker.logs import set_up_logging
+    from magnetar.broker.server import cluster_broker
 
     if config.node_name and not config.zone:
         from magnetar.bookkeeper.node_zone import ZoneUnknownError, zone_of

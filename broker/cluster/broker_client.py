@@ -19,6 +19,7 @@ from urllib.parse import quote
 import orjson
 
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.bundles.errors import BundleBusyError, BundleError
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import OWNERS_ROOT, Redirect
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import httpx
 
     from magnetar.broker.cluster.broker_client_auth import BrokerClientAuth
-    from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
 
 T = TypeVar("T")

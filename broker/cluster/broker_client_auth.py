@@ -7,10 +7,7 @@ import ssl
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from magnetar.broker.auth.chain import Credentials
-from magnetar.broker.cli.client_auth import (
-    ClientAuth,  # the forms of Pulsar's client plugins, the same everywhere
-)
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 
 if TYPE_CHECKING:
@@ -70,7 +67,7 @@ class BrokerClientAuth:
             return False  # nothing is asked over TLS
         try:
             return self._access.tls()
-        except CliError as error:
+        except ClientAuthError as error:
             raise ServiceNotReadyError(f"brokerClient...: {error}") from error
 
     async def headers(self, caller: str | None) -> dict[str, str]:
@@ -101,7 +98,7 @@ class BrokerClientAuth:
             # In a thread: files are read, and OAuth 2.0 asks its issuer.
             found = await asyncio.to_thread(read)
             return found, caller if caller is not None and await self._is_proxy() else None
-        except (CliError, BrokerError) as error:
+        except (ClientAuthError, BrokerError) as error:
             raise ServiceNotReadyError(f"{_SETTING}: {error}") from error
 
     async def _is_proxy(self) -> bool:

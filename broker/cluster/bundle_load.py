@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.errors import NamespaceNotFoundError
@@ -19,8 +20,6 @@ from magnetar.bundles.splitting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.topic.topic import Topic
 
@@ -43,14 +42,14 @@ async def namespace_bundles(service: BrokerService, namespace: str) -> Namespace
 
 async def topics_of_bundle(service: BrokerService, namespace: str, bundle: HashRange) -> list[str]:
     """Full names of the topics in a bundle, loaded or not, each partition on its own."""
-    names = await service.list_topics(namespace, "all")
+    names = await service.directory.names(namespace, "all")
     return [name for name in names if topic_hash(name) in bundle]
 
 
 async def fullest_bundle(service: BrokerService, bundles: NamespaceBundles) -> HashRange:
     """The bundle with the most topics; the widest of several."""
     counts = dict.fromkeys(bundles.ranges, 0)
-    for name in await service.list_topics(bundles.namespace, "all"):
+    for name in await service.directory.names(bundles.namespace, "all"):
         counts[bundles.range_of(name)] += 1
     return max(bundles.ranges, key=lambda each: (counts[each], each.upper - each.lower))
 

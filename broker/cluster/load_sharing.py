@@ -21,17 +21,16 @@ from magnetar.bundles.bundle_commands import BundleCommand, BundleCommandQueue
 from magnetar.bundles.errors import BundleError, BundleNotReadyError
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import Redirect
+from magnetar.loadbalance.config import BalancerConfig
 from magnetar.loadbalance.documents import broker_load_of
 from magnetar.loadbalance.leader_tasks import UnloadCallbacks
 from magnetar.loadbalance.manager import LoadManager, NoCandidateError
-from magnetar.loadbalance.model import ResourceUsage
+from magnetar.loadbalance.model import BrokerLoad, Move, ResourceUsage, Split
 from magnetar.loadbalance.policies import pinned_broker
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.loadbalance.config import BalancerConfig
-    from magnetar.loadbalance.model import BrokerLoad, Move, Split
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import orjson
 
@@ -23,12 +24,7 @@ from magnetar.bundles.errors import InvalidBundleError
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.metadata.coordination import claim, unclaim
 from magnetar.metadata.errors import MetadataError, StoreClosedError
-from magnetar.metadata.store import EventType, MetadataEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,38 @@ a translated address all networks look alike.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import NO_ID
+from magnetar.bundles.lookup import BrokerLookup
 
 if TYPE_CHECKING:
-    from magnetar.broker.protocol import pulsar_api_pb2 as pb
-    from magnetar.bundles.lookup import BrokerLookup
+    from magnetar.broker.connection.connection import Connection
+
+
+_CLOSE_VERSION: Final = 5
+
+
+def send_close(
+    connection: Connection,
+    command: pb.BaseCommand,
+    closing: pb.CommandCloseProducer | pb.CommandCloseConsumer,
+    new_owner: BrokerLookup | None,
+) -> None:
+    """Tell a client that the broker ends its producer or consumer.
+
+    Args:
+        closing: of ``command``, with the id.
+        new_owner: of the topic; None: the client looks it up.
+    """
+    if connection.protocol_version < _CLOSE_VERSION:
+        connection.close("the client is too old to lose a single producer or consumer")
+        return
+    closing.request_id = NO_ID
+    if new_owner is not None:
+        assign_broker(closing, new_owner, connection.listener)
+    connection.send(command)
 
 
 def assign_broker(

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from magnetar.bookkeeper.auth.tokens import Principal
 from magnetar.broker.auth.chain import AuthenticatedClient, Credentials
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.provider import BUSY, REFUSED
+from magnetar.broker.connection.connection import Connection
 from magnetar.broker.errors import AuthenticationError, AuthorizationError, BrokerError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import MalformedFrameError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.bookkeeper.auth.tokens import Principal
     from magnetar.broker.auth.authenticator import Authenticator
-    from magnetar.broker.connection.connection import Connection
 
 _REFRESH: Final = b"PulsarAuthRefresh"
 _TIMER_S_MAX: Final = 3600.0

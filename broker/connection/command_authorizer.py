@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from magnetar.broker.auth.authorization import Caller, Permission, Resource
+from magnetar.broker.connection.connection import Connection
 from magnetar.broker.connection.handlers import HANDLERS
 from magnetar.broker.connection.lookup_commands import (
     check_namespace,
@@ -24,18 +25,17 @@ from magnetar.broker.connection.lookup_commands import (
     reply_lookup_error,
 )
 from magnetar.broker.connection.pause_reason import PauseReason
-from magnetar.broker.errors import AuthorizationError, BrokerError, BrokerMetadataError
+from magnetar.broker.errors import AuthorizationError, BrokerError, as_broker_error
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import MalformedFrameError
-from magnetar.broker.service.access_control import resource_of
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from magnetar.broker.connection.connection import Connection
     from magnetar.broker.service.access_control import AccessControl
 
-Need = tuple[Caller, Permission, Resource]
+Need: TypeAlias = tuple[Caller, Permission, Resource]
+Refuse: TypeAlias = "Callable[[Connection, Any, BrokerError], None]"
 _LOOKUP, _PRODUCE, _CONSUME = Permission.LOOKUP, Permission.PRODUCE, Permission.CONSUME
 
 
@@ -47,7 +47,7 @@ class CommandRule:
     """All that must be allowed; raises BrokerError, nothing can be meant. None: nothing."""
     what: str = ""
     """What the refusal says is not allowed, in Pulsar's words."""
-    refuse: Callable[[Connection, Any, BrokerError], None] | None = None
+    refuse: Refuse | None = None
     """Answers in the form that the command's sender understands; None: with ERROR."""
 
 
@@ -87,15 +87,15 @@ def _consumer_needs(connection: Connection, command: Any) -> list[Need]:
     consumer = connection.consumers.get(command.consumer_id)
     if not isinstance(consumer, Consumer):
         return []
-    return [(_caller(connection), _CONSUME, resource_of(consumer))]
+    return [(_caller(connection), _CONSUME, consumer.subscription.resource)]
 
 
-def _get_schema_needs(connection: Connection, command: pb.CommandGetSchema) -> list[Need]:
-    return [(_caller(connection), _LOOKUP, Resource.of_topic(parse_topic(command.topic)))]
+def _topic_needs(permission: Permission) -> Callable[[Connection, Any], list[Need]]:
+    def needs(connection: Connection, command: Any) -> list[Need]:
+        topic = Resource.of_topic(parse_topic(command.topic))
+        return [(_caller(connection), permission, topic)]
 
-
-def _create_schema_needs(connection: Connection, command: Any) -> list[Need]:
-    return [(_caller(connection), _PRODUCE, Resource.of_topic(parse_topic(command.topic)))]
+    return needs
 
 
 def _superuser_needs(connection: Connection, command: Any) -> list[Need]:
@@ -106,28 +106,17 @@ def _refuse_lookup(connection: Connection, command: Any, error: BrokerError) -> 
     reply_lookup_error(connection, command.request_id, error)
 
 
-def _refuse_get_schema(connection: Connection, command: Any, error: BrokerError) -> None:
-    base = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA_RESPONSE)
-    reply = base.getSchemaResponse
-    reply.request_id = command.request_id
-    reply.error_code, reply.error_message = error.wire_code, str(error)
-    connection.send(base)
+def _refuse_with(kind: pb.BaseCommand.Type.ValueType, field: str) -> Refuse:
+    """With the error fields of a command's own response, sub-message ``field``."""
 
+    def refuse(connection: Connection, command: Any, error: BrokerError) -> None:
+        base = pb.BaseCommand(type=kind)
+        reply = getattr(base, field)
+        reply.request_id = command.request_id
+        reply.error_code, reply.error_message = error.wire_code, str(error)
+        connection.send(base)
 
-def _refuse_create_schema(connection: Connection, command: Any, error: BrokerError) -> None:
-    base = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
-    reply = base.getOrCreateSchemaResponse
-    reply.request_id = command.request_id
-    reply.error_code, reply.error_message = error.wire_code, str(error)
-    connection.send(base)
-
-
-def _refuse_stats(connection: Connection, command: Any, error: BrokerError) -> None:
-    base = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE)
-    reply = base.consumerStatsResponse
-    reply.request_id = command.request_id
-    reply.error_code, reply.error_message = error.wire_code, str(error)
-    connection.send(base)
+    return refuse
 
 
 _C = pb.BaseCommand
@@ -136,24 +125,31 @@ _UNKNOWN: Final = CommandRule(_superuser_needs, "send this command")
 """Of a command that the table forgot."""
 
 RULES: Final[dict[int, CommandRule]] = {
-    # The session itself
-    _C.CONNECT: _FREE,
-    _C.AUTH_RESPONSE: _FREE,
-    _C.PING: _FREE,
-    _C.PONG: _FREE,
-    # About a producer or a consumer that this connection was allowed to create
-    _C.SEND: _FREE,
-    _C.CLOSE_PRODUCER: _FREE,
-    _C.ACK: _FREE,
-    _C.FLOW: _FREE,
-    _C.REDELIVER_UNACKNOWLEDGED_MESSAGES: _FREE,
-    _C.CLOSE_CONSUMER: _FREE,
-    _C.WATCH_TOPIC_LIST_CLOSE: _FREE,
+    **dict.fromkeys(
+        (
+            # The session itself
+            *(_C.CONNECT, _C.AUTH_RESPONSE, _C.PING, _C.PONG),
+            # About a producer or a consumer that this connection was allowed to create
+            *(_C.SEND, _C.CLOSE_PRODUCER, _C.ACK, _C.FLOW, _C.CLOSE_CONSUMER),
+            *(_C.REDELIVER_UNACKNOWLEDGED_MESSAGES, _C.WATCH_TOPIC_LIST_CLOSE),
+            # Declined whoever asks (unsupported_commands.py)
+            *(_C.TC_CLIENT_CONNECT_REQUEST, _C.NEW_TXN, _C.END_TXN),
+            *(_C.ADD_PARTITION_TO_TXN, _C.ADD_SUBSCRIPTION_TO_TXN),
+            *(_C.SCALABLE_TOPIC_LOOKUP, _C.SCALABLE_TOPIC_SUBSCRIBE, _C.SCALABLE_TOPIC_CLOSE),
+            *(_C.WATCH_SCALABLE_TOPICS, _C.WATCH_SCALABLE_TOPICS_CLOSE),
+            *(_C.WATCH_TC_ASSIGNMENTS, _C.WATCH_TC_ASSIGNMENTS_CLOSE),
+        ),
+        _FREE,
+    ),
     # The same, but it changes the subscription or tells of it: asked again
     _C.UNSUBSCRIBE: CommandRule(_consumer_needs, "unsubscribe"),
     _C.SEEK: CommandRule(_consumer_needs, "seek"),
     _C.GET_LAST_MESSAGE_ID: CommandRule(_consumer_needs, "get the last message id"),
-    _C.CONSUMER_STATS: CommandRule(_consumer_needs, "get statistics", _refuse_stats),
+    _C.CONSUMER_STATS: CommandRule(
+        _consumer_needs,
+        "get statistics",
+        _refuse_with(_C.CONSUMER_STATS_RESPONSE, "consumerStatsResponse"),
+    ),
     # About topics and namespaces
     _C.PARTITIONED_METADATA: CommandRule(
         _lookup_needs, "Get Partition Metadata", refuse_partitions
@@ -163,23 +159,17 @@ RULES: Final[dict[int, CommandRule]] = {
     _C.SUBSCRIBE: CommandRule(_subscribe_needs, "subscribe"),
     _C.GET_TOPICS_OF_NAMESPACE: CommandRule(_namespace_needs, "GetTopicsOfNamespace"),
     _C.WATCH_TOPIC_LIST: CommandRule(_namespace_needs, "watchTopicList"),
-    _C.GET_SCHEMA: CommandRule(_get_schema_needs, "get the schema", _refuse_get_schema),
-    _C.GET_OR_CREATE_SCHEMA: CommandRule(
-        _create_schema_needs, "create the schema", _refuse_create_schema
+    _C.GET_SCHEMA: CommandRule(
+        _topic_needs(_LOOKUP),
+        "get the schema",
+        _refuse_with(_C.GET_SCHEMA_RESPONSE, "getSchemaResponse"),
     ),
-    # Declined whoever asks (unsupported_commands.py); between brokers only in Pulsar
-    _C.TC_CLIENT_CONNECT_REQUEST: _FREE,
-    _C.NEW_TXN: _FREE,
-    _C.ADD_PARTITION_TO_TXN: _FREE,
-    _C.ADD_SUBSCRIPTION_TO_TXN: _FREE,
-    _C.END_TXN: _FREE,
-    _C.SCALABLE_TOPIC_LOOKUP: _FREE,
-    _C.SCALABLE_TOPIC_SUBSCRIBE: _FREE,
-    _C.SCALABLE_TOPIC_CLOSE: _FREE,
-    _C.WATCH_SCALABLE_TOPICS: _FREE,
-    _C.WATCH_SCALABLE_TOPICS_CLOSE: _FREE,
-    _C.WATCH_TC_ASSIGNMENTS: _FREE,
-    _C.WATCH_TC_ASSIGNMENTS_CLOSE: _FREE,
+    _C.GET_OR_CREATE_SCHEMA: CommandRule(
+        _topic_needs(_PRODUCE),
+        "create the schema",
+        _refuse_with(_C.GET_OR_CREATE_SCHEMA_RESPONSE, "getOrCreateSchemaResponse"),
+    ),
+    # Declined whoever asks; between brokers only in Pulsar
     _C.END_TXN_ON_PARTITION: CommandRule(_superuser_needs, "end transactions"),
     _C.END_TXN_ON_SUBSCRIPTION: CommandRule(_superuser_needs, "end transactions"),
 }
@@ -263,11 +253,8 @@ class CommandAuthorizer:
                 if not await self._access.may(*need):
                     self._refused(connection, rule, command, need)
                     return
-        except MetadataError as error:
-            _refuse(connection, rule, command, BrokerMetadataError(str(error)))
-            return
-        except BrokerError as error:
-            _refuse(connection, rule, command, error)
+        except (MetadataError, BrokerError) as error:
+            _refuse(connection, rule, command, as_broker_error(error))
             return
         if not connection.closed:
             HANDLERS[kind](connection, command)

@@ -17,20 +17,18 @@ from google.protobuf.message import DecodeError
 
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
 from magnetar.broker.connection.pause_reason import PauseReason
-from magnetar.broker.connection.pending_creation import PendingCreation
 from magnetar.broker.connection.receive_buffer import FrameBuffer
+from magnetar.broker.connection.send_path import SendPath
 from magnetar.broker.connection.write_grouping import coalesce
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.listener.tls import client_certificate
-from magnetar.broker.producer.send_path import SendPath
+from magnetar.broker.producer.producer import Producer, ProducerRequest
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import FRAME_PADDING_BYTES, NO_ID, MalformedFrameError
 from magnetar.broker.protocol.text import has_broken_text
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.auth_session import AuthSession
-    from magnetar.broker.producer.producer import Producer, PublishBatch
-    from magnetar.broker.rate_limits.throttle import PublishThrottle
     from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
@@ -71,6 +69,8 @@ class Connection(asyncio.BufferedProtocol):
     """The shell around the protocol; command handlers are functions in ``*_commands.py``.
 
     consumer_commands.py wraps it in its ConsumerSink and keeps its consumers in ``consumers``.
+    One object, since asyncio calls one protocol object: bytes in, back-pressure and keep-alive all
+    pause the same transport. SEND and receipts are in ``SendPath``.
     """
 
     listener: str | None = None
@@ -96,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.writable = True
         """False while the socket's send buffer is above its high-water mark."""
-        self.producers: dict[int, Producer | PendingCreation] = {}
+        self.producers: dict[int, Producer | ProducerRequest] = {}
         self.consumers: dict[int, Any] = {}
         self.watchers: dict[int, Any] = {}
         self.on_writable: dict[object, Callable[[], None]] = {}
@@ -117,8 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._paused = 0
         self._rest = b""  # of a read with more commands than one turn takes
-        self._over_rate: set[PublishThrottle] = set()  # the publish limits it waits for
-        self._read_max = 0  # bytes of one read while publish limits hold here; 0: what comes
+        self.read_max = 0  # bytes of one read while publish limits hold here; 0: what comes
         self._heard = True  # any byte since the last keep-alive tick
         self._ping_sent = False
         self._keep_alive_ms = self.accepted_ms + service.keep_alive_ms
@@ -155,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         target = self._buffer.target()
-        return target[: self._read_max] if self._read_max else target
+        return target[: self.read_max] if self.read_max else target
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard = True
@@ -386,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
                 future.set_result(False)
         self._liveness.clear()
         for producer in list(self.producers.values()):
-            if isinstance(producer, PendingCreation):
+            if isinstance(producer, ProducerRequest):
                 producer.cancelled = True
             else:
                 producer.topic.remove_producer(producer)
@@ -455,8 +454,8 @@ class Connection(asyncio.BufferedProtocol):
         if now_ms < self._keep_alive_ms or self.closed:
             return
         self._keep_alive_ms = now_ms + self.service.keep_alive_ms
-        if self._read_max:
-            self._fit_reads()
+        if self.read_max:
+            self.sends.fit_reads()
         if not self.connected:
             self.close("handshake timeout")
         elif self._ping_sent and not self._heard and not self._excused():
@@ -498,42 +497,3 @@ class Connection(asyncio.BufferedProtocol):
             if not future.done():
                 future.set_result(True)
         self._liveness.clear()
-
-    # --- ProducerSink
-
-    def publish_done(
-        self, batch: PublishBatch, offset: int, count: int, ledger_id: int, first_entry_id: int
-    ) -> None:
-        self.sends.publish_done(batch, offset, count, ledger_id, first_entry_id)
-
-    def publish_failed(
-        self, batch: PublishBatch, offset: int, count: int, error: Exception
-    ) -> None:
-        self.sends.publish_failed(batch, offset, count, error)
-
-    def close_producer(self, producer: Producer) -> None:
-        self.sends.close_producer(producer)
-
-    def pause_publishing(self, limit: PublishThrottle) -> None:
-        self._over_rate.add(limit)
-        self.read_less(limit)
-        self.pause_reading(PauseReason.RATE)
-
-    def resume_publishing(self, limit: PublishThrottle) -> None:
-        self._over_rate.discard(limit)
-        if not self._over_rate:
-            self.resume_reading(PauseReason.RATE)
-
-    def read_less(self, limit: PublishThrottle) -> None:
-        """Fit the size of reads to a publish limit: what one read brings is accepted whole, and a
-        client that sends far ahead of a low limit would have to wait for all of it afterwards.
-        """
-        self._read_max = min(limit.read_bytes, self._read_max or limit.read_bytes)
-
-    def _fit_reads(self) -> None:
-        """Limits may have changed, and producers gone, since reads were made smaller."""
-        limits = {self.service.publish_throttle, *self._over_rate}
-        for producer in self.producers.values():
-            if not isinstance(producer, PendingCreation):
-                limits.add(producer.topic.rate_limits.publish)
-        self._read_max = min((limit.read_bytes for limit in limits if limit is not None), default=0)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.lookup_commands import parse_topic
 from magnetar.broker.errors import (
     BrokerError,
@@ -16,11 +17,13 @@ from magnetar.broker.errors import (
     NotAllowedError,
     PersistenceError,
     ServiceNotReadyError,
+    as_broker_error,
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import FLAG_BATCH, FLAG_MARKER, parse_header
 from magnetar.broker.protocol.framing import MalformedFrameError
 from magnetar.broker.protocol.text import has_broken_text
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.rate_limits.rates import iso_time
 from magnetar.broker.schema.definition import definition_of
 from magnetar.broker.subscription.consumer import (
@@ -30,15 +33,13 @@ from magnetar.broker.subscription.consumer import (
     Consumer,
     SubscribeRequest,
 )
-from magnetar.broker.subscription.consumer_sink import BinaryConsumerSink
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-from magnetar.broker.subscription.subscription_base import AckDone
+from magnetar.broker.subscription.subscription import AckDone
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
-    from magnetar.broker.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
@@ -53,15 +54,6 @@ _IDS_AT_ONCE = 2_000
 _IDS_PER_TURN = 32
 """Ids of a larger one, or of one with long ack sets; the longest set takes half a millisecond."""
 _WORDS_AT_ONCE = 16_384
-
-
-class _Pending:
-    """Stands in ``connection.consumers`` for a consumer that is being created."""
-
-    __slots__ = ("request",)
-
-    def __init__(self, request: SubscribeRequest) -> None:
-        self.request = request
 
 
 def _signed(number: int) -> int:
@@ -110,7 +102,7 @@ def on_subscribe(connection: Connection, command: pb.CommandSubscribe) -> None:
         connection.reply_error(request_id, error)
         return
     known = connection.consumers.get(consumer_id)
-    if isinstance(known, _Pending):
+    if isinstance(known, SubscribeRequest):
         connection.reply_error(
             request_id, ServiceNotReadyError("Consumer is already present on the connection")
         )
@@ -119,9 +111,9 @@ def on_subscribe(connection: Connection, command: pb.CommandSubscribe) -> None:
         connection.reply_success(request_id)
         return
     request.role = connection.role or ""
-    pending = connection.consumers[consumer_id] = _Pending(request)
+    connection.consumers[consumer_id] = request  # until the consumer is created
     create = command.force_topic_creation
-    connection.run(_subscribe(connection, topic, pending, request_id, create=create))
+    connection.run(_subscribe(connection, topic, request, request_id, create=create))
 
 
 def _checked_request(topic: TopicName, command: pb.CommandSubscribe) -> SubscribeRequest:
@@ -149,40 +141,36 @@ def _checked_request(topic: TopicName, command: pb.CommandSubscribe) -> Subscrib
 
 
 async def _subscribe(
-    connection: Connection, name: TopicName, pending: _Pending, request_id: int, *, create: bool
+    connection: Connection,
+    name: TopicName,
+    request: SubscribeRequest,
+    request_id: int,
+    *,
+    create: bool,
 ) -> None:
-    request = pending.request
-    consumer_id = request.consumer_id
-    consumers = connection.consumers
+    consumer_id, consumers = request.consumer_id, connection.consumers
     sink = BinaryConsumerSink(connection, consumer_id, name.partition_index)
+    consumer: Consumer | None = None
     try:
-        topic = await connection.service.get_topic(name, create=create, acquire=False)
+        topic = await connection.service.loader.load(name, create=create, acquire=False)
         consumer = await topic.subscribe(request, sink)
-    except BrokerError as error:
-        if consumers.get(consumer_id) is pending:
-            del consumers[consumer_id]
+    except (BrokerError, ManagedLedgerError) as error:
         if not request.cancelled:
-            connection.reply_error(request_id, error)
+            wire = error if isinstance(error, BrokerError) else PersistenceError(str(error))
+            connection.reply_error(request_id, wire)
         return
-    except ManagedLedgerError as error:
-        if consumers.get(consumer_id) is pending:
+    finally:
+        if consumer is None and consumers.get(consumer_id) is request:
             del consumers[consumer_id]
-        if not request.cancelled:
-            connection.reply_error(request_id, PersistenceError(str(error)))
-        return
-    except BaseException:
-        if consumers.get(consumer_id) is pending:
-            del consumers[consumer_id]
-        raise
     # No await since the consumer was registered: a close that came meanwhile is seen here.
-    if request.cancelled or connection.closed or consumers.get(consumer_id) is not pending:
+    if request.cancelled or connection.closed or consumers.get(consumer_id) is not request:
         consumer.subscription.remove_consumer(consumer)
         return
     consumers[consumer_id] = consumer
     sink.attach(consumer)
     connection.reply_success(request_id)
     if (access := connection.service.access) is not None:
-        access.consumer_created(connection, consumer)
+        access.created(connection, consumer)
 
 
 # --- FLOW, ACK, REDELIVER
@@ -191,6 +179,16 @@ async def _subscribe(
 def _consumer(connection: Connection, consumer_id: int) -> Consumer | None:
     known = connection.consumers.get(consumer_id)
     return known if isinstance(known, Consumer) else None
+
+
+def _consumer_or_error(
+    connection: Connection,
+    command: pb.CommandUnsubscribe | pb.CommandSeek | pb.CommandGetLastMessageId,
+) -> Consumer | None:
+    """None: the client is told that there is no such consumer."""
+    if (consumer := _consumer(connection, command.consumer_id)) is None:
+        connection.reply_error(command.request_id, BrokerMetadataError("Consumer not found"))
+    return consumer
 
 
 def on_flow(connection: Connection, command: pb.CommandFlow) -> None:
@@ -384,9 +382,7 @@ def _forget(connection: Connection, consumer: Consumer) -> None:
 
 
 def on_unsubscribe(connection: Connection, command: pb.CommandUnsubscribe) -> None:
-    consumer = _consumer(connection, command.consumer_id)
-    if consumer is None:
-        connection.reply_error(command.request_id, BrokerMetadataError("Consumer not found"))
+    if (consumer := _consumer_or_error(connection, command)) is None:
         return
     connection.run(_unsubscribe(connection, consumer, command.request_id, force=command.force))
 
@@ -397,8 +393,7 @@ async def _unsubscribe(
     try:
         await consumer.subscription.unsubscribe(consumer, force=force)
     except (BrokerError, ManagedLedgerError) as error:
-        wire = error if isinstance(error, BrokerError) else BrokerMetadataError(str(error))
-        connection.reply_error(request_id, wire)
+        connection.reply_error(request_id, as_broker_error(error))
         return
     finally:
         if consumer.closed and connection.consumers.get(consumer.consumer_id) is consumer:
@@ -408,8 +403,8 @@ async def _unsubscribe(
 
 def on_close_consumer(connection: Connection, command: pb.CommandCloseConsumer) -> None:
     known = connection.consumers.pop(command.consumer_id, None)
-    if isinstance(known, _Pending):
-        known.request.cancelled = True  # its creation, when it ends, is undone
+    if isinstance(known, SubscribeRequest):
+        known.cancelled = True  # its creation, when it ends, is undone
     elif isinstance(known, Consumer):
         _forget(connection, known)
         known.subscription.remove_consumer(known)
@@ -417,9 +412,7 @@ def on_close_consumer(connection: Connection, command: pb.CommandCloseConsumer) 
 
 
 def on_seek(connection: Connection, command: pb.CommandSeek) -> None:
-    consumer = _consumer(connection, command.consumer_id)
-    if consumer is None:
-        connection.reply_error(command.request_id, BrokerMetadataError("Consumer not found"))
+    if (consumer := _consumer_or_error(connection, command)) is None:
         return
     if not command.HasField("message_id") and not command.HasField("message_publish_time"):
         connection.reply_error(
@@ -456,9 +449,7 @@ async def _seek(connection: Connection, consumer: Consumer, command: pb.CommandS
 
 
 def on_get_last_message_id(connection: Connection, command: pb.CommandGetLastMessageId) -> None:
-    consumer = _consumer(connection, command.consumer_id)
-    if consumer is None:
-        connection.reply_error(command.request_id, BrokerMetadataError("Consumer not found"))
+    if (consumer := _consumer_or_error(connection, command)) is None:
         return
     connection.run(_last_message_id(connection, consumer, command.request_id))
 

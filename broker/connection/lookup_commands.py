@@ -22,6 +22,7 @@ from magnetar.broker.errors import (
     ServiceNotReadyError,
     TenantNotFoundError,
     TooManyRequestsError,
+    as_broker_error,
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import (
@@ -35,12 +36,12 @@ from magnetar.broker.topic.topic_list import (
     topics_hash,
 )
 from magnetar.bundles.errors import BundleError
+from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import Redirect
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
-    from magnetar.bundles.lookup import BrokerLookup
 
 logger = logging.getLogger(__name__)
 
@@ -67,20 +68,23 @@ def parse_topic(text: str) -> TopicName:
         raise InvalidTopicError(str(error)) from error
 
 
-def _check_permit(connection: Connection) -> None:
+def _run_limited(connection: Connection, work: Callable[[], Awaitable[None]]) -> None:
+    """Run a LOOKUP-class request. Raises TooManyRequestsError.
+
+    ``work`` is a function: a task cancelled before its first step would lose a coroutine.
+    """
     service = connection.service
     if service.lookups >= service.config.max_concurrent_lookup_request:
         raise TooManyRequestsError("Failed due to too many pending lookup requests")
 
+    async def counted() -> None:
+        service.lookups += 1
+        try:
+            await work()
+        finally:
+            service.lookups -= 1
 
-async def _with_permit(connection: Connection, work: Callable[[], Awaitable[None]]) -> None:
-    """``work`` is a function: a task cancelled before its first step would lose a coroutine."""
-    service = connection.service
-    service.lookups += 1
-    try:
-        await work()
-    finally:
-        service.lookups -= 1
+    connection.run(counted())
 
 
 # --- PARTITIONED_METADATA
@@ -91,11 +95,9 @@ def on_partitioned_metadata(
 ) -> None:
     try:
         name = parse_topic(command.topic)
-        _check_permit(connection)
+        _run_limited(connection, lambda: _partitions(connection, command, name))
     except BrokerError as error:
         reply_partitions(connection, command.request_id, 0, error)
-        return
-    connection.run(_with_permit(connection, lambda: _partitions(connection, command, name)))
 
 
 async def _partitions(
@@ -104,15 +106,13 @@ async def _partitions(
     error: BrokerError | None = None
     count = 0
     try:
-        count = await connection.service.partitions_for_client(
+        count = await connection.service.directory.partitions_for_client(
             name, create=command.metadata_auto_creation_enabled
         )
     except ServiceNotReadyError as failed:
         error = BrokerMetadataError(str(failed))
-    except BrokerError as failed:
-        error = failed
-    except MetadataError as failed:
-        error = BrokerMetadataError(str(failed))
+    except (BrokerError, MetadataError) as failed:
+        error = as_broker_error(failed)
     reply_partitions(connection, command.request_id, count, error)
 
 
@@ -124,11 +124,9 @@ def refuse_partitions(connection: Connection, command: Any, error: BrokerError) 
     """
     try:
         name = parse_topic(command.topic)
-        _check_permit(connection)
+        _run_limited(connection, lambda: _refuse(connection, command, name, error))
     except BrokerError:
         reply_partitions(connection, command.request_id, 0, error)
-        return
-    connection.run(_with_permit(connection, lambda: _refuse(connection, command, name, error)))
 
 
 async def _refuse(
@@ -164,12 +162,10 @@ def reply_partitions(
 def on_lookup(connection: Connection, command: pb.CommandLookupTopic) -> None:
     try:
         name = parse_topic(command.topic)
-        _check_permit(connection)
+        _run_limited(connection, lambda: _lookup(connection, command, name))
+        _note_listener(connection, command.advertised_listener_name)
     except BrokerError as error:
         reply_lookup_error(connection, command.request_id, error)
-        return
-    _note_listener(connection, command.advertised_listener_name)
-    connection.run(_with_permit(connection, lambda: _lookup(connection, command, name)))
 
 
 def _note_listener(connection: Connection, listener: str) -> None:
@@ -194,11 +190,8 @@ async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: 
         if broker is None:
             # One of the texts that C++ clients forgive
             raise ServiceNotReadyError(f"the broker do not have {listener} listener")
-    except BrokerError as error:
-        reply_lookup_error(connection, command.request_id, error)
-        return
-    except (BundleError, MetadataError) as error:
-        reply_lookup_error(connection, command.request_id, BrokerMetadataError(str(error)))
+    except (BrokerError, BundleError, MetadataError) as error:
+        reply_lookup_error(connection, command.request_id, as_broker_error(error))
         return
     base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
     reply = base.lookupTopicResponse
@@ -230,14 +223,12 @@ def reply_lookup_error(connection: Connection, request_id: int, error: BrokerErr
 def on_get_topics(connection: Connection, command: pb.CommandGetTopicsOfNamespace) -> None:
     try:
         check_namespace(command.namespace)
-        _check_permit(connection)
         pattern = None
         if 0 < len(command.topics_pattern) <= PATTERN_LENGTH_MAX:
             pattern = TopicPattern(command.topics_pattern)
+        _run_limited(connection, lambda: _get_topics(connection, command, pattern))
     except BrokerError as error:
         connection.reply_error(command.request_id, error)
-        return
-    connection.run(_with_permit(connection, lambda: _get_topics(connection, command, pattern)))
 
 
 async def _get_topics(
@@ -275,22 +266,18 @@ def check_namespace(namespace: str) -> None:
 def on_watch_topic_list(connection: Connection, command: pb.CommandWatchTopicList) -> None:
     try:
         check_namespace(command.namespace)
-        _check_permit(connection)
         if len(command.topics_pattern) > PATTERN_LENGTH_MAX:
             raise NotAllowedError(f"Topics pattern longer than maximum: {PATTERN_LENGTH_MAX}")
+        _run_limited(connection, lambda: _watch(connection, command))
     except BrokerError as error:
         connection.reply_error(command.request_id, error)
-        return
-    connection.run(_with_permit(connection, lambda: _watch(connection, command)))
 
 
 async def _watch(connection: Connection, command: pb.CommandWatchTopicList) -> None:
     try:
         await connection.service.watchers.add(connection, command)
-    except BrokerError as error:
-        connection.reply_error(command.request_id, error)
-    except MetadataError as error:
-        connection.reply_error(command.request_id, BrokerMetadataError(str(error)))
+    except (BrokerError, MetadataError) as error:
+        connection.reply_error(command.request_id, as_broker_error(error))
 
 
 def on_watch_topic_list_close(

@@ -6,22 +6,21 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.connection.lookup_commands import parse_topic
-from magnetar.broker.connection.pending_creation import PendingCreation
 from magnetar.broker.errors import (
     BrokerError,
     BrokerMetadataError,
     NamingError,
     ServiceNotReadyError,
+    as_broker_error,
 )
-from magnetar.broker.producer.producer import ProducerRequest
+from magnetar.broker.producer.producer import Producer, ProducerRequest
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.schema.definition import SchemaDefinition, definition_of, version_bytes
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.schema.definition import definition_of, version_bytes
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
-    from magnetar.broker.producer.producer import Producer
-    from magnetar.broker.protocol.topic_name import TopicName
 
 logger = logging.getLogger(__name__)
 
@@ -32,22 +31,20 @@ _METADATA_LENGTH_MAX: Final = 64 * 1024
 def on_producer(connection: Connection, command: pb.CommandProducer) -> None:
     producer_id, request_id = command.producer_id, command.request_id
     known = connection.producers.get(producer_id)
-    schema: SchemaDefinition | None = None
     try:
         name = parse_topic(command.topic)
-        if isinstance(known, PendingCreation):
+        if isinstance(known, ProducerRequest):
             raise ServiceNotReadyError("Producer is already present on the connection")
-        if known is None:
-            _check_sizes(command)
-            schema = definition_of(command.schema) if command.HasField("schema") else None
+        if known is not None:
+            _reply_success(connection, request_id, known, ready=not known.waiting)
+            return
+        _check_sizes(command)
+        request = _request(connection, command)
     except BrokerError as error:
         connection.reply_error(request_id, error)
         return
-    if known is not None:
-        _reply_success(connection, request_id, known, ready=not known.waiting)
-        return
-    pending = connection.producers[producer_id] = PendingCreation()
-    connection.run(_create(connection, command, name, schema, pending))
+    connection.producers[producer_id] = request  # until the producer is created
+    connection.run(_create(connection, request_id, name, request))
 
 
 def _check_sizes(command: pb.CommandProducer) -> None:
@@ -59,49 +56,37 @@ def _check_sizes(command: pb.CommandProducer) -> None:
 
 
 async def _create(
-    connection: Connection,
-    command: pb.CommandProducer,
-    name: TopicName,
-    schema: SchemaDefinition | None,
-    pending: PendingCreation,
+    connection: Connection, request_id: int, name: TopicName, request: ProducerRequest
 ) -> None:
-    producer_id, request_id = command.producer_id, command.request_id
+    producer_id = request.producer_id
     try:
-        topic = await connection.service.get_topic(name, create=True, acquire=False)
-        producer = await topic.add_producer(_request(connection, command, schema))
+        topic = await connection.service.loader.load(name, create=True, acquire=False)
+        producer = await topic.add_producer(request)
+        if request.cancelled or connection.closed or topic.fenced:
+            # The client gave up, or the topic was closed, while it was being created.
+            topic.remove_producer(producer)
+            raise ServiceNotReadyError("Topic is being closed")
     except (BrokerError, MetadataError) as failed:
-        error = failed if isinstance(failed, BrokerError) else BrokerMetadataError(str(failed))
-        if connection.producers.get(producer_id) is pending:
-            del connection.producers[producer_id]
-        if not pending.cancelled:
+        error = as_broker_error(failed)
+        if not request.cancelled:
             logger.info("connection %s: no producer on %s: %s", connection.remote, name, error)
             connection.reply_error(request_id, error)
         return
-    except BaseException:
-        if connection.producers.get(producer_id) is pending:
+    finally:
+        if connection.producers.get(producer_id) is request:
             del connection.producers[producer_id]
-        raise
-    if pending.cancelled or connection.closed or topic.fenced:
-        # The client gave up, or the topic was closed, while it was being created.
-        topic.remove_producer(producer)
-        if connection.producers.get(producer_id) is pending:
-            del connection.producers[producer_id]
-        if not pending.cancelled:
-            connection.reply_error(request_id, ServiceNotReadyError("Topic is being closed"))
-        return
     connection.producers[producer_id] = producer
     connection.sends.created(producer_id)
     for limit in (topic.rate_limits.publish, connection.service.publish_throttle):
         if limit is not None:
-            connection.read_less(limit)
+            connection.sends.read_less(limit)
     _reply_success(connection, request_id, producer, ready=not producer.waiting)
     if (access := connection.service.access) is not None:
-        access.producer_created(connection, producer)
+        access.created(connection, producer)
 
 
-def _request(
-    connection: Connection, command: pb.CommandProducer, schema: SchemaDefinition | None
-) -> ProducerRequest:
+def _request(connection: Connection, command: pb.CommandProducer) -> ProducerRequest:
+    """Raises InvalidSchemaError."""
     request_id = command.request_id
 
     def on_ready(producer: Producer, error: BrokerError | None) -> None:
@@ -116,7 +101,7 @@ def _request(
 
     name = command.producer_name or connection.service.next_producer_name()
     return ProducerRequest(
-        sink=connection,
+        sink=connection.sends,
         producer_id=command.producer_id,
         name=name,
         name_is_generated=not command.producer_name,
@@ -130,7 +115,7 @@ def _request(
         encrypted=command.encrypted,
         metadata={item.key: item.value for item in command.metadata},
         initial_subscription=command.initial_subscription_name,
-        schema=schema,
+        schema=definition_of(command.schema) if command.HasField("schema") else None,
         on_ready=on_ready,
     )
 
@@ -156,7 +141,7 @@ def on_close_producer(connection: Connection, command: pb.CommandCloseProducer) 
     known = connection.producers.get(producer_id)
     if known is None:
         connection.reply_success(request_id)
-    elif isinstance(known, PendingCreation):
+    elif isinstance(known, ProducerRequest):
         known.cancelled = True
         del connection.producers[producer_id]
         connection.reply_success(request_id)

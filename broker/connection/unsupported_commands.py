@@ -5,6 +5,7 @@ No client sends the latter unasked: CONNECTED doesn't say that this broker has t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -13,41 +14,21 @@ if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
 
 
-def on_transaction(connection: Connection, command: Any) -> None:
-    connection.reply_error(
-        command.request_id, pb.NotAllowedError, "Transactions are not enabled on this broker"
-    )
+def _decline(id_field: str, what: str) -> Callable[[Connection, Any], None]:
+    """With ERROR for the id that the sender waits by: not each of these has a request id."""
 
+    def decline(connection: Connection, command: Any) -> None:
+        connection.reply_error(getattr(command, id_field), pb.NotAllowedError, what)
 
-def on_watch_coordinators(connection: Connection, command: Any) -> None:
-    connection.reply_error(
-        command.watch_id, pb.NotAllowedError, "Transactions are not enabled on this broker"
-    )
-
-
-def on_scalable_topic(connection: Connection, command: Any) -> None:
-    _decline_scalable(connection, command.request_id)
-
-
-def on_scalable_session(connection: Connection, command: Any) -> None:
-    # It has no request id; what its sender waits by is the session's.
-    _decline_scalable(connection, command.session_id)
-
-
-def on_scalable_watch(connection: Connection, command: Any) -> None:
-    _decline_scalable(connection, command.watch_id)
+    return decline
 
 
 def on_close(connection: Connection, command: Any) -> None:
     """Nothing was opened, and nobody waits for an answer."""
 
 
-def _decline_scalable(connection: Connection, request_id: int) -> None:
-    connection.reply_error(
-        request_id, pb.NotAllowedError, "Scalable topics are not supported by this broker"
-    )
-
-
+_NO_TRANSACTIONS: Final = "Transactions are not enabled on this broker"
+_NO_SCALABLE_TOPICS: Final = "Scalable topics are not supported by this broker"
 _TRANSACTIONS: Final[dict[int, Any]] = dict.fromkeys(
     (
         pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST,
@@ -58,15 +39,15 @@ _TRANSACTIONS: Final[dict[int, Any]] = dict.fromkeys(
         pb.BaseCommand.END_TXN_ON_PARTITION,
         pb.BaseCommand.END_TXN_ON_SUBSCRIPTION,
     ),
-    on_transaction,
+    _decline("request_id", _NO_TRANSACTIONS),
 )
 HANDLERS: Final[dict[int, Any]] = {
     **_TRANSACTIONS,
-    pb.BaseCommand.SCALABLE_TOPIC_LOOKUP: on_scalable_session,
-    pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: on_scalable_topic,
+    pb.BaseCommand.SCALABLE_TOPIC_LOOKUP: _decline("session_id", _NO_SCALABLE_TOPICS),
+    pb.BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: _decline("request_id", _NO_SCALABLE_TOPICS),
     pb.BaseCommand.SCALABLE_TOPIC_CLOSE: on_close,
-    pb.BaseCommand.WATCH_SCALABLE_TOPICS: on_scalable_watch,
+    pb.BaseCommand.WATCH_SCALABLE_TOPICS: _decline("watch_id", _NO_SCALABLE_TOPICS),
     pb.BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: on_close,
-    pb.BaseCommand.WATCH_TC_ASSIGNMENTS: on_watch_coordinators,
+    pb.BaseCommand.WATCH_TC_ASSIGNMENTS: _decline("watch_id", _NO_TRANSACTIONS),
     pb.BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE: on_close,
 }

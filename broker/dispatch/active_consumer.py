@@ -13,13 +13,10 @@ whoever joins costs a hundred hashes, and not a hundred for everybody who is the
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import mmh3
 
-if TYPE_CHECKING:
-    from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.interfaces import ConsumerState
 
 _RING_POINTS = 100
 _RING_SIZE = 1 << 31
@@ -84,16 +81,6 @@ class ActiveConsumerSelector:
         """From the topic's place on the ring to the consumer's next point."""
         target = self._target
         return min((_hash(f"{name}{point}") - target) % _RING_SIZE for point in range(_RING_POINTS))
-
-
-def choose_active(
-    consumers: Sequence[ConsumerState] | Iterable[ConsumerState], topic: str, partition_index: int
-) -> ConsumerState:
-    """The choice among consumers in the order of their joining. REQUIRES: there is one."""
-    choice = ActiveConsumerSelector(topic, partition_index)
-    for consumer in consumers:
-        choice.add(consumer)
-    return choice.choose()
 
 
 def _key_of(item: tuple[tuple[str, int], ConsumerState]) -> tuple[str, int]:

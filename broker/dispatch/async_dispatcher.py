@@ -16,9 +16,8 @@ from typing import assert_never
 from magnetar.broker.dispatch.interfaces import (
     CursorView,
     Deliver,
-    DispatchCore,
+    Dispatcher,
     DispatchLimiter,
-    DispatchLimits,
     DispatchReadRequest,
     EntrySource,
     NotifyActive,
@@ -29,37 +28,33 @@ from magnetar.managed_ledger.position import Position
 
 logger = logging.getLogger(__name__)
 
+_ENTRY_BYTES = 64
+"""What an entry costs a turn at least: a batch of nothing but acknowledged ones takes time, too."""
 _TIMER_MAX_S = 3600.0
 """A timer is armed again after so long; a deadline may lie years ahead."""
 
 
 class AsyncDispatcher:
-    """Drives a `DispatchCore` over a managed ledger and a cursor."""
+    """Drives a `Dispatcher` over a managed ledger and a cursor."""
 
     def __init__(
         self,
-        core: DispatchCore,
+        core: Dispatcher,
         ledger: EntrySource,
         cursor: CursorView,
-        limits: DispatchLimits,
         *,
         now_ms: Callable[[], int],
-        deliver: Callable[[Deliver], int],
-        notify_active: Callable[[NotifyActive], None],
         label: str,
         ack_sets: bool,
         limiter: DispatchLimiter | None = None,
     ) -> None:
         """Args:
-        deliver: hands a batch to its sink; answers the bytes it sent.
         label: topic and subscription, for the log.
         ack_sets: whether batches may be acknowledged in part.
         limiter: rate limits; None: there are none.
         """
-        self._core, self._ledger, self._cursor, self._limits = core, ledger, cursor, limits
-        self._now_ms, self._deliver, self._notify_active = now_ms, deliver, notify_active
-        self._label = label
-        self._limiter = limiter
+        self.core, self._ledger, self._cursor = core, ledger, cursor
+        self._now_ms, self._label, self._limiter = now_ms, label, limiter
         self._ack_set_of = cursor.state.batch_ack_set if ack_sets else None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
@@ -70,7 +65,8 @@ class AsyncDispatcher:
         self.is_waiting = False
         """Whether consumers could take more than there is: the next entry goes to them."""
         self._was_held_back = False
-        self._retry_ms = 0
+        self._retry_ms = 0  # of the last delay before a read is tried again
+        self._retry: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
 
@@ -97,20 +93,20 @@ class AsyncDispatcher:
         self._closed = True
         if self._limiter is not None:
             self._limiter.leave(self)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._reading is not None:
-            self._reading.cancel()
+        for pending in (self._timer, self._retry, self._reading):
+            if pending is not None:
+                pending.cancel()
 
     def _turn(self) -> None:
         self._scheduled = False
         if self._closed:
             return
-        core, ledger, bytes_max = self._core, self._ledger, self._limits.turn_bytes_max
+        core, ledger = self.core, self._ledger
+        bytes_max = core.limits.turn_bytes_max
         sent, self.is_waiting = 0, False
         # Effects of the calls that led to this turn (who is active) come before its messages.
         self._perform()
-        while self._reading is None and (request := core.next_read()) is not None:
+        while not (self._reading or self._retry) and (request := core.next_read()) is not None:
             position = request.position
             if position is None:
                 position = self._cursor.state.first_unacked()
@@ -119,7 +115,7 @@ class AsyncDispatcher:
                 if admitted is None:
                     break
                 request.entries_max = min(request.entries_max, admitted[0])
-                bytes_max = min(self._limits.turn_bytes_max, admitted[1])
+                bytes_max = min(core.limits.turn_bytes_max, admitted[1])
             batch = ledger.read_nowait(position, request.entries_max, bytes_max)
             if batch is not None:
                 sent += self._dispatch(request, batch)
@@ -139,7 +135,7 @@ class AsyncDispatcher:
         self._arm_timer()
 
     def _tell_held_back(self) -> None:
-        self._was_held_back = self._core.is_held_back
+        self._was_held_back = self.core.is_held_back
         if self._was_held_back:
             text = (
                 "%s: more delayed messages wait than delayedDeliveryMaxIndexSizeInBytes allows: "
@@ -151,25 +147,24 @@ class AsyncDispatcher:
 
     def _dispatch(self, request: DispatchReadRequest, batch: EntryBatch) -> int:
         acked = self._cursor.state.acked_in(batch.ledger_id, batch.first, len(batch.heads))
-        self._core.on_entries(request, batch, acked, self._ack_set_of, self._now_ms())
-        # A batch of nothing but acknowledged entries costs time as well: it must count.
-        return max(self._perform(), 64 * len(batch.heads))
+        self.core.on_entries(request, batch, acked, self._ack_set_of, self._now_ms())
+        return max(self._perform(), _ENTRY_BYTES * len(batch.heads))
 
     def _perform(self) -> int:
         """Perform the core's effects; answers the bytes handed to sinks."""
         sent = 0
-        for effect in self._core.take_effects():
+        for effect in self.core.take_effects():
             match effect:
                 case Deliver():
-                    size = self._deliver(effect)
+                    size = effect.consumer.deliver(effect)
                     sent += size
                     if self._limiter is not None:
                         entries = len(effect.batch.heads if effect.picks is None else effect.picks)
                         self._limiter.take(entries, effect.messages, size)
                 case SkipEntries(positions):
                     self._cursor.ack(positions)
-                case NotifyActive():
-                    self._notify_active(effect)
+                case NotifyActive(consumer, is_active):
+                    consumer.notify_active(is_active)
                 case _:
                     assert_never(effect)
         return sent
@@ -180,7 +175,7 @@ class AsyncDispatcher:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # storage trouble passes or the topic is closed: try again
-            self.reading = None
+            self._reading = self.reading = None
             self._retry_later(error, position)
             return
         self._reading = self.reading = None
@@ -188,7 +183,7 @@ class AsyncDispatcher:
             return
         self._retry_ms = 0
         if batch is None:
-            self._core.on_nothing(request, position)
+            self.core.on_nothing(request, position)
             if not request.replay:
                 self.is_waiting = True
                 return  # nothing readable yet: the topic wakes us
@@ -197,7 +192,7 @@ class AsyncDispatcher:
         self.wake()
 
     def _retry_later(self, error: Exception, position: Position) -> None:
-        limits = self._limits
+        limits = self.core.limits
         self._retry_ms = min(self._retry_ms * 2, limits.retry_max_ms) or limits.retry_first_ms
         logger.warning(
             "%s: reading at %s failed, next try in %d ms: %s",
@@ -206,33 +201,23 @@ class AsyncDispatcher:
             self._retry_ms,
             str(error) or type(error).__name__,
         )
-        self._timer_clear()
-        # _reading stays set, so that no turn starts a read before the delay is over.
-        self._timer = self._loop.call_later(self._retry_ms / 1000, self._retry)
+        self._retry = self._loop.call_later(self._retry_ms / 1000, self._on_retry)
 
-    def _retry(self) -> None:
-        self._timer = None
-        self._reading = None
+    def _on_retry(self) -> None:
+        self._retry = None
         self.wake()
 
-    def _timer_clear(self) -> None:
-        if self._timer is not None:
+    def _arm_timer(self) -> None:
+        deadline = self.core.next_deadline_ms()
+        if self._timer is not None and self._timer_at_ms != deadline:
             self._timer.cancel()
             self._timer = None
-
-    def _arm_timer(self) -> None:
-        deadline = self._core.next_deadline_ms()
-        if self._retry_ms and self._reading is not None:
-            return  # the timer is the retry's
-        if deadline is None:
-            self._timer_clear()
-        elif self._timer is None or self._timer_at_ms != deadline:
-            self._timer_clear()
+        if self._timer is None and deadline is not None:
             self._timer_at_ms = deadline
             delay = min(max(deadline - self._now_ms(), 0) / 1000, _TIMER_MAX_S)
             self._timer = self._loop.call_later(delay, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._core.on_tick(self._now_ms())
+        self.core.on_tick(self._now_ms())
         self._turn()

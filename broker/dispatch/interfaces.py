@@ -1,15 +1,19 @@
-"""What dispatch needs of a managed ledger and a cursor, and the words cores and shells exchange."""
+"""`Dispatcher`: what it needs of consumers, ledgers and cursors, and what it tells its shell."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.position_set import PositionSet
+from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
 
+NO_LIMIT: Final = 1 << 62
+"""Messages there is room for where nothing is limited."""
 AckSets: TypeAlias = Callable[[Position], "list[int] | None"]
 """What is left of a partly acknowledged entry, as words (bit set: unacknowledged)."""
 
@@ -90,6 +94,58 @@ class DispatchReadRequest:
     """A read that ends in a later generation of the core must not be delivered."""
 
 
+class ConsumerState:
+    """Permits and pending entries of one consumer; written only by its dispatcher."""
+
+    __slots__ = (
+        "blocked",
+        "drained",
+        "epoch",
+        "name",
+        "pending",
+        "permits",
+        "priority",
+        "unacked",
+        "waiting",
+    )
+
+    def __init__(self, name: str, priority: int = 0, epoch: int | None = None) -> None:
+        self.name = name
+        self.priority = priority  # 0 is the best
+        self.epoch = epoch
+        self.permits = 0  # in messages; negative after a batch larger than the rest
+        self.unacked = 0  # messages in ``pending``
+        self.blocked = False  # too many unacknowledged messages
+        self.pending = PositionSet()  # sent and not acknowledged; empty for single-active types
+        self.drained = 0  # Key_Shared: slots that it gave up to another consumer
+        self.waiting = PositionSet()  # entries only this consumer may get, once it has permits
+
+    @property
+    def writable(self) -> bool:
+        """False while the consumer's sink can't take more."""
+        return True
+
+    @property
+    def available(self) -> bool:
+        """Whether an entry may be sent to it now."""
+        return self.permits > 0 and not self.blocked and self.writable
+
+    def book(self, messages: int, unacked_max: int) -> None:
+        """So many messages will be sent and are to be acknowledged; ``unacked_max`` 0: no limit."""
+        self.permits -= messages
+        self.unacked += messages
+        if 0 < unacked_max <= self.unacked:
+            self.blocked = True
+
+    def deliver(self, effect: Deliver) -> int:
+        """Send entries to the client; answers their bytes."""
+        raise NotImplementedError
+
+    def notify_active(self, is_active: bool) -> None:
+        """Tell the client of a Failover consumer whether this is the active one."""
+        raise NotImplementedError
+
+
 @dataclass(slots=True)
 class Deliver:
     """Hand entries to one consumer; permits and pending entries are booked already."""
@@ -123,18 +179,103 @@ class NotifyActive:
 Effect: TypeAlias = Deliver | SkipEntries | NotifyActive
 
 
-class DispatchCore(Protocol):
-    """What the asyncio shell drives; see single_active.py and shared.py."""
+class Dispatcher(ABC):
+    """Decides which consumer of a subscription gets which entry, and what comes again.
 
-    generation: int
-    per_entry: float
-    """Messages an entry holds, a moving average."""
-    is_held_back: bool
-    """No new entry is read, as the index of delayed ones is full."""
+    Calls in, effects out; no clock, socket or task. What a type has no use for does nothing: single
+    active types keep no pending entries, so acknowledgments and limits of them mean nothing there.
+    """
 
+    active: ConsumerState | None = None
+    """Exclusive and Failover: who gets everything."""
+    unacked = 0
+    """Messages pending at all consumers."""
+    waits_for_broker = False
+    """The broker's budget of unacknowledged messages is used up, and too much of it here."""
+    is_held_back = False
+    """No new entry is read, as the index of delayed ones is full; until half of it is free."""
+    unblocked = False
+    """Since the shell looked last, somebody may take entries again."""
+
+    def __init__(self, limits: DispatchLimits) -> None:
+        self.limits = limits
+        self.read_position: Position | None = None  # None: the cursor's first unacknowledged entry
+        self.generation = 0
+        """A read that ends in a later one must not be delivered."""
+        self.per_entry = 1.0
+        """Messages an entry holds, a moving average that sizes reads."""
+        self._effects: list[Effect] = []
+
+    def set_limits(self, limits: DispatchLimits) -> None:
+        """Other limits hold from now on, for what is pending and delayed as well."""
+        self.limits = limits
+
+    def join_budget(  # noqa: B027
+        self, budget: UnackedBudget, wake: Callable[[], None]
+    ) -> None:
+        """Count pending messages in the broker's budget; ``wake``: it has waited and may go on."""
+
+    def leave_budget(self) -> None:  # noqa: B027
+        """Its consumers are gone."""
+
+    # --- consumers
+
+    @abstractmethod
+    def add_consumer(self, consumer: ConsumerState, now_ms: int) -> None: ...
+
+    @abstractmethod
+    def remove_consumer(self, consumer: ConsumerState, now_ms: int) -> None:
+        """Its pending entries go to the others. One that is unknown is ignored."""
+
+    @abstractmethod
+    def rewind(self) -> None:
+        """Start again from the cursor: nothing is pending, waiting or delayed any more."""
+
+    def on_flow(self, consumer: ConsumerState, permits: int) -> None:
+        """Permits add up; those of a consumer that can't be sent anything now are kept."""
+        consumer.permits += permits
+
+    # --- acknowledgments and redelivery
+
+    def on_acked(self, consumer: ConsumerState | None, positions: Sequence[Position]) -> int:
+        """The cursor took these acknowledgments: nobody has to deliver these entries any more.
+
+        Args:
+            consumer: who acknowledged; the first place to look for the entries. Any consumer may
+                acknowledge what is pending at another.
+        Returns:
+            Messages that were pending until now.
+        """
+        return 0
+
+    def on_batch_acked(self, position: Position, remaining: int) -> None:  # noqa: B027
+        """Some messages of a pending batch were acknowledged; ``remaining`` are left."""
+
+    def on_mark_delete(self, mark_delete: Position) -> None:  # noqa: B027
+        """Everything up to this position is acknowledged at once (expiry, skip, clear)."""
+
+    @abstractmethod
+    def redeliver(
+        self,
+        consumer: ConsumerState,
+        positions: Sequence[Position] | None,
+        epoch: int | None = None,
+    ) -> int:
+        """Send again what a consumer hasn't acknowledged; single active types all of it.
+
+        Args:
+            positions: None: all.
+        Returns:
+            Messages that were pending and will be sent again.
+        """
+
+    # --- reading
+
+    @abstractmethod
     def next_read(self) -> DispatchReadRequest | None:
         """What to read next; None: nobody can take an entry."""
 
+    @abstractmethod
     def on_entries(
         self,
         request: DispatchReadRequest,
@@ -142,11 +283,29 @@ class DispatchCore(Protocol):
         acked: Sequence[int] | None,
         ack_set_of: AckSets | None,
         now_ms: int,
-    ) -> None: ...
+    ) -> None:
+        """Send as much of a batch as the permits allow, and book it; whole entries only."""
 
+    @abstractmethod
     def on_nothing(self, request: DispatchReadRequest, position: Position) -> None:
         """There is no entry at or after the requested position yet."""
 
-    def next_deadline_ms(self) -> int | None: ...
+    @abstractmethod
+    def next_deadline_ms(self) -> int | None:
+        """When ``on_tick`` has something to do."""
+
+    @abstractmethod
     def on_tick(self, now_ms: int) -> None: ...
-    def take_effects(self) -> list[Effect]: ...
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    @abstractmethod
+    def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
+        """Fill in what is known here of SubscriptionStats."""
+
+
+def remaining_messages(words: Sequence[int]) -> int:
+    """How many bits are set in the signed 64-bit words of an ack set."""
+    return sum((word & 0xFFFFFFFFFFFFFFFF).bit_count() for word in words)

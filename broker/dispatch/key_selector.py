@@ -8,7 +8,7 @@ from typing import Protocol
 
 import mmh3
 
-from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.interfaces import ConsumerState
 
 RANGE_SIZE = 65_536
 _POINTS = 100

@@ -12,20 +12,21 @@ acknowledgments and redelivery are those of Shared; what is added is the slot. I
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from pyroaring import BitMap
 
-from magnetar.broker.dispatch.consumer_state import ConsumerState
 from magnetar.broker.dispatch.interfaces import (
     AckSets,
+    ConsumerState,
     DispatchLimits,
     DispatchReadRequest,
     SkipEntries,
+    remaining_messages,
 )
 from magnetar.broker.dispatch.key_selector import KeySelector
 from magnetar.broker.dispatch.position_set import PositionSet
 from magnetar.broker.dispatch.shared import SharedDispatcher
-from magnetar.broker.dispatch.single_active import remaining_messages
 from magnetar.broker.protocol.entry_header import (
     FLAG_BATCH,
     FLAG_CHUNK,
@@ -38,6 +39,8 @@ from magnetar.managed_ledger.position import Position
 
 _LOOK_AHEAD_PER_CONSUMER = 2_000
 _LOOK_AHEAD_MAX = 20_000
+_HASHES_MAX: Final = 1_000
+"""Draining hashes of a consumer that statistics list."""
 
 
 class KeySharedDispatcher(SharedDispatcher):
@@ -70,12 +73,12 @@ class KeySharedDispatcher(SharedDispatcher):
 
     # --- consumers
 
-    def add_consumer(self, consumer: ConsumerState) -> None:
+    def add_consumer(self, consumer: ConsumerState, now_ms: int = 0) -> None:
         super().add_consumer(consumer)
         self.selector.add(consumer)
         self._release_all()
 
-    def remove_consumer(self, consumer: ConsumerState) -> None:
+    def remove_consumer(self, consumer: ConsumerState, now_ms: int = 0) -> None:
         if consumer not in self.consumers:
             return
         self.selector.remove(consumer)
@@ -177,10 +180,7 @@ class KeySharedDispatcher(SharedDispatcher):
         now_ms: int,
     ) -> int:
         """Send each entry to the owner of its slot; answers how many indexes are used up."""
-        first, ledger_id, limits = batch.first, batch.ledger_id, self._limits
-        room = limits.unacked_per_subscription - self.unacked
-        if not limits.unacked_per_subscription:
-            room = 1 << 62
+        first, ledger_id, room = batch.first, batch.ledger_id, self.room()
         chosen: dict[ConsumerState, list[int]] = {}
         chunks: dict[ConsumerState, int] = {}
         sizes: dict[int, int] = {}
@@ -193,7 +193,7 @@ class KeySharedDispatcher(SharedDispatcher):
             if head.flags & FLAG_MARKER:
                 markers.append((ledger_id, entry_id))
                 continue
-            if head.deliver_at_ms and self._delay(ledger_id, entry_id, head.deliver_at_ms, now_ms):
+            if head.deliver_at_ms and self.delay(ledger_id, entry_id, head.deliver_at_ms, now_ms):
                 continue
             if room <= 0:
                 used = nth
@@ -219,8 +219,7 @@ class KeySharedDispatcher(SharedDispatcher):
         if markers:
             self._effects.append(SkipEntries(markers))
         for owner, picks in chosen.items():
-            messages = sum([sizes.get(index, 1) for index in picks])
-            self.mark_pending(owner, batch, picks, messages, ack_sets, sizes, chunks.get(owner, 0))
+            self.mark_pending(owner, batch, picks, ack_sets, sizes, chunks.get(owner, 0))
         return used
 
     def _ready_owner(self, slot: int) -> ConsumerState | None:
@@ -243,11 +242,7 @@ class KeySharedDispatcher(SharedDispatcher):
     def _take(
         self, slot: int, owner: ConsumerState, ledger_id: int, entry_id: int, messages: int
     ) -> None:
-        owner.permits -= messages
-        owner.unacked += messages
-        limit = self._limits.unacked_per_consumer
-        if limit and owner.unacked >= limit:
-            owner.blocked = True
+        owner.book(messages, self.limits.unacked_per_consumer)
         if self._draining:
             self._slots.setdefault(ledger_id, {})[entry_id] = slot
             held = self._held.setdefault(slot, {})
@@ -263,11 +258,27 @@ class KeySharedDispatcher(SharedDispatcher):
                 found.setdefault(owner, []).append((slot, entries, attempts))
         return found
 
+    def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
+        """Also which key hashes each consumer owns, and which wait for their former owner."""
+        super().add_stats(stats, with_consumers=with_consumers)
+        if not with_consumers:
+            return
+        ranges, draining = self.selector.ranges(), self.draining()
+        stats["drainingHashesCount"] = len(self._moving)
+        for consumer, metrics in zip(self.consumers, stats["consumers"], strict=True):
+            held = draining.get(consumer, [])
+            unacked = sum(entries for _, entries, _ in held)
+            stats["drainingHashesUnackedMessages"] += unacked
+            stats["drainingHashesClearedTotal"] += consumer.drained
+            metrics["drainingHashesClearedTotal"] = consumer.drained
+            metrics["drainingHashesCount"] = len(held)
+            metrics["drainingHashesUnackedMessages"] = unacked
+            metrics["drainingHashes"] = [
+                {"hash": slot, "unackMsgs": entries, "blockedAttempts": attempts}
+                for slot, entries, attempts in held[:_HASHES_MAX]
+            ]
+            metrics["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
+
     @property
     def replay_size(self) -> int:
         return super().replay_size + self._stuck_count
-
-    @property
-    def draining_slots(self) -> int:
-        """Slots whose entries wait for their former owner."""
-        return len(self._moving)

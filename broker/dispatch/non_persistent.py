@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
-from magnetar.broker.dispatch.consumer_state import ConsumerState
 from magnetar.broker.dispatch.header_scan import scan_headers
-from magnetar.broker.dispatch.interfaces import Deliver, NotifyActive
+from magnetar.broker.dispatch.interfaces import ConsumerState, Deliver, NotifyActive
 from magnetar.broker.dispatch.key_selector import KeySelector
 from magnetar.broker.dispatch.round_robin import RoundRobin
 from magnetar.broker.protocol.entry_header import FLAG_CHUNK, FLAG_KEY, FLAG_MARKER, parse_header

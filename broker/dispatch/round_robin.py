@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.interfaces import ConsumerState
 
 
 class RoundRobin:

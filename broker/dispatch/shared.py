@@ -10,25 +10,28 @@ Rules: docs/spec/wire-protocol.md, "Shared".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from pyroaring import BitMap
 
-from magnetar.broker.dispatch.consumer_state import ConsumerState
 from magnetar.broker.dispatch.delayed_index import DelayedIndex
 from magnetar.broker.dispatch.header_scan import scan_headers
 from magnetar.broker.dispatch.interfaces import (
+    NO_LIMIT,
     AckSets,
+    ConsumerState,
     Deliver,
+    Dispatcher,
     DispatchLimits,
     DispatchReadRequest,
-    Effect,
     SkipEntries,
+    remaining_messages,
 )
 from magnetar.broker.dispatch.position_set import ENTRY_ID_END, PositionSet
 from magnetar.broker.dispatch.round_robin import RoundRobin
-from magnetar.broker.dispatch.single_active import remaining_messages
+from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.broker.protocol.entry_header import (
     FLAG_BATCH,
     FLAG_CHUNK,
@@ -39,9 +42,6 @@ from magnetar.broker.protocol.entry_header import (
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
 
-if TYPE_CHECKING:
-    from magnetar.broker.dispatch.unacked_budget import UnackedBudget
-
 _FOR_EVER_MS = 2**64
 _DELAYED_PER_TURN = 10_000
 """Delayed entries that one turn looks at: some milliseconds."""
@@ -49,60 +49,56 @@ _SPARSE = 8
 """A replay read spans holes as long as at least one entry in so many is wanted."""
 
 
-class SharedDispatcher:
-    """Decides which consumer gets which entry, and what comes back when one fails."""
+class SharedDispatcher(Dispatcher):
+    """Any consumer may get any entry; what one of them leaves behind goes to the others."""
 
     def __init__(self, limits: DispatchLimits) -> None:
-        self.read_position: Position | None = None  # None: the cursor's first unacknowledged entry
-        self.generation = 0
+        super().__init__(limits)
         self.replay = PositionSet()
         self.delayed = DelayedIndex(limits.delay_tick_ms, strict=limits.delay_strict)
-        self.unacked = 0  # messages pending at all consumers
-        self.blocked = False  # too many of them
+        self.blocked = False  # too many messages are pending
         self.budget: UnackedBudget | None = None  # of the broker; None: it has no limit
-        self.waits_for_broker = False  # the budget is used up, and too much of it here
-        self.is_held_back = False  # the delayed index is full; until half of it is free
-        self.unblocked = False  # since the shell looked last, somebody may take entries again
-        self._limits = limits
-        self._round_robin = RoundRobin()
+        self.round_robin = RoundRobin()
+        self.chunk_owners: dict[int, ConsumerState] = {}  # chunked message -> who got its first one
         self._sizes: dict[int, dict[int, int]] = {}  # pending entries that aren't one message each
         self._counts: dict[int, dict[int, int]] = {}  # redeliveries, of redelivered entries only
-        self._chunk_owners: dict[
-            int, ConsumerState
-        ] = {}  # chunked message -> who got its first chunk
-        self.per_entry = 1.0
-        self._effects: list[Effect] = []
 
     @property
     def consumers(self) -> list[ConsumerState]:
-        return self._round_robin.consumers
+        return self.round_robin.consumers
 
     def set_limits(self, limits: DispatchLimits) -> None:
-        """Other limits hold from now on, for what is pending and delayed as well."""
-        self._limits = limits
+        super().set_limits(limits)
         self.delayed.set_precision(limits.delay_tick_ms, strict=limits.delay_strict)
         of_all, of_each = limits.unacked_per_subscription, limits.unacked_per_consumer
         self.blocked = 0 < of_all <= self.unacked
-        for consumer in self._round_robin.consumers:
+        for consumer in self.round_robin.consumers:
             consumer.blocked = 0 < of_each <= consumer.unacked
             self._release_waiting(consumer)
 
+    def join_budget(self, budget: UnackedBudget, wake: Callable[[], None]) -> None:
+        budget.join(self, wake)
+
+    def leave_budget(self) -> None:
+        if self.budget is not None:
+            self.budget.leave(self)
+
     # --- consumers
 
-    def add_consumer(self, consumer: ConsumerState) -> None:
-        self._round_robin.add(consumer)
+    def add_consumer(self, consumer: ConsumerState, now_ms: int = 0) -> None:
+        self.round_robin.add(consumer)
 
-    def remove_consumer(self, consumer: ConsumerState) -> None:
+    def remove_consumer(self, consumer: ConsumerState, now_ms: int = 0) -> None:
         """Its pending entries go back to the queue, their redelivery counts unchanged."""
-        if not self._round_robin.remove(consumer):
+        if not self.round_robin.remove(consumer):
             return
-        if not self._round_robin.consumers:
+        if not self.round_robin.consumers:
             self.rewind()
             self._counts.clear()
         else:
             self._give_back(consumer)
-            self._chunk_owners = {
-                key: owner for key, owner in self._chunk_owners.items() if owner is not consumer
+            self.chunk_owners = {
+                key: owner for key, owner in self.chunk_owners.items() if owner is not consumer
             }
         consumer.pending.clear()
         consumer.waiting.clear()
@@ -116,14 +112,13 @@ class SharedDispatcher:
         self._lower_unacked(consumer.unacked)
 
     def rewind(self) -> None:
-        """Start again from the cursor: nothing is pending, waiting or delayed any more."""
-        for consumer in self._round_robin.consumers:
+        for consumer in self.round_robin.consumers:
             consumer.pending.clear()
             consumer.waiting.clear()
             consumer.unacked, consumer.blocked = 0, False
         self.replay.clear()
         self.delayed.clear()
-        self._chunk_owners.clear()
+        self.chunk_owners.clear()
         self._sizes.clear()
         self._lower_unacked(self.unacked)
         self.blocked = False
@@ -131,7 +126,6 @@ class SharedDispatcher:
         self.generation += 1
 
     def on_flow(self, consumer: ConsumerState, permits: int) -> None:
-        """Permits add up; a blocked consumer's are kept for later."""
         consumer.permits += permits
         self._release_waiting(consumer)
 
@@ -143,14 +137,6 @@ class SharedDispatcher:
     # --- acknowledgments and redelivery
 
     def on_acked(self, consumer: ConsumerState | None, positions: Sequence[Position]) -> int:
-        """The cursor took these acknowledgments: nobody has to deliver these entries any more.
-
-        Args:
-            consumer: who acknowledged; the first place to look for the entries. Any consumer may
-                acknowledge what is pending at another.
-        Returns:
-            Messages that were pending until now.
-        """
         if len(positions) == 1:
             ledger_id, entry_id = positions[0]
             if 0 <= entry_id < ENTRY_ID_END:
@@ -169,8 +155,7 @@ class SharedDispatcher:
         )
 
     def on_mark_delete(self, mark_delete: Position) -> None:
-        """Everything up to this position is acknowledged at once (expiry, skip, clear)."""
-        for consumer in self._round_robin.consumers:
+        for consumer in self.round_robin.consumers:
             for ledger_id, bits in list(consumer.pending.ledgers.items()):
                 if ledger_id > mark_delete[0]:
                     continue
@@ -189,7 +174,7 @@ class SharedDispatcher:
     def _on_acked_one(self, consumer: ConsumerState | None, ledger_id: int, entry_id: int) -> int:
         owner = consumer
         if owner is None or not owner.pending.discard(ledger_id, entry_id):
-            for owner in self._round_robin.consumers:
+            for owner in self.round_robin.consumers:
                 if owner.pending.discard(ledger_id, entry_id):
                     break
             else:
@@ -212,7 +197,7 @@ class SharedDispatcher:
         total, rest = 0, entries
         if self._counts:
             self._forget_counts(ledger_id, entries)
-        owners = self._round_robin.consumers
+        owners = self.round_robin.consumers
         if consumer is not None and consumer in owners:
             owners = [consumer, *(each for each in owners if each is not consumer)]
         for owner in owners:
@@ -238,9 +223,8 @@ class SharedDispatcher:
             self.unblocked = True  # a turn sets the timer
 
     def on_batch_acked(self, position: Position, remaining: int) -> None:
-        """Some messages of a pending batch were acknowledged; ``remaining`` are left."""
         ledger_id, entry_id = position
-        for owner in self._round_robin.consumers:
+        for owner in self.round_robin.consumers:
             if position in owner.pending:
                 sizes = self._sizes.setdefault(ledger_id, {})
                 messages = sizes.get(entry_id, 1) - remaining
@@ -250,12 +234,13 @@ class SharedDispatcher:
                 self._lower_unacked(messages)
                 return
 
-    def redeliver(self, consumer: ConsumerState, positions: Sequence[Position] | None) -> int:
-        """Entries pending at this consumer go to the replay queue, their counts + 1; None: all.
-
-        Returns:
-            How many messages will be sent again.
-        """
+    def redeliver(
+        self,
+        consumer: ConsumerState,
+        positions: Sequence[Position] | None,
+        epoch: int | None = None,
+    ) -> int:
+        """Entries pending at this consumer go to the replay queue, their counts + 1."""
         if positions is None:
             wanted = consumer.pending.ledgers
         else:
@@ -300,7 +285,7 @@ class SharedDispatcher:
                 del self._counts[ledger_id]
 
     def _unblock(self, consumer: ConsumerState) -> None:
-        if consumer.blocked and consumer.unacked <= self._limits.unacked_per_consumer // 2:
+        if consumer.blocked and consumer.unacked <= self.limits.unacked_per_consumer // 2:
             consumer.blocked = False
             self.unblocked = True
             self._release_waiting(consumer)
@@ -309,7 +294,7 @@ class SharedDispatcher:
         self.unacked -= messages
         if self.budget is not None:
             self.budget.changed(self, -messages)
-        if self.blocked and self.unacked < self._limits.unacked_per_subscription // 2:
+        if self.blocked and self.unacked < self.limits.unacked_per_subscription // 2:
             self.blocked = False
             self.unblocked = True
 
@@ -318,14 +303,14 @@ class SharedDispatcher:
     def next_deadline_ms(self) -> int | None:
         """0: at once; so much is due, switched off or acknowledged that it takes several turns."""
         delayed = self.delayed
-        if delayed.is_sweeping or (delayed.count and not self._limits.delay_enabled):
+        if delayed.is_sweeping or (delayed.count and not self.limits.delay_enabled):
             return 0
         return delayed.next_due_ms()
 
     def on_tick(self, now_ms: int) -> None:
         if self.delayed.is_sweeping:
             self.delayed.sweep(_DELAYED_PER_TURN)
-        until_ms = now_ms if self._limits.delay_enabled else _FOR_EVER_MS
+        until_ms = now_ms if self.limits.delay_enabled else _FOR_EVER_MS
         self.replay.update(self.delayed.take_due(until_ms, _DELAYED_PER_TURN))
 
     # --- reading and assignment
@@ -336,15 +321,15 @@ class SharedDispatcher:
         While the delayed index is full no new entry is read, for it might have to wait there. The
         index exceeds its limit by the entries of one read at most.
         """
-        limit = self._limits.delayed_index_bytes
+        limit = self.limits.delayed_index_bytes
         if self.is_held_back and (not limit or 2 * self.delayed.memory_bytes <= limit):
             self.is_held_back = False  # not at each entry that makes room: this is for the log
         if self.blocked or self.waits_for_broker:
             return None
-        permits = self._round_robin.available_permits()
+        permits = self.round_robin.available_permits()
         if permits <= 0:
             return None
-        wanted = min(int(permits / self.per_entry) + 1, self._limits.read_entries_max)
+        wanted = min(int(permits / self.per_entry) + 1, self.limits.read_entries_max)
         if self.replay:
             position, span = self._replay_span(wanted)
             return DispatchReadRequest(position, span, True, self.generation)
@@ -368,7 +353,7 @@ class SharedDispatcher:
         while last - first + 1 > window * _SPARSE and window > 1:
             window //= 2
             last = bits[window - 1]
-        return (ledger_id, first), min(last - first + 1, self._limits.read_entries_max)
+        return (ledger_id, first), min(last - first + 1, self.limits.read_entries_max)
 
     def on_nothing(self, request: DispatchReadRequest, position: Position) -> None:
         """Nothing there: a replayed entry no longer exists, or the end of the log is reached."""
@@ -387,7 +372,6 @@ class SharedDispatcher:
         ack_set_of: AckSets | None,
         now_ms: int,
     ) -> None:
-        """Spread a batch over the consumers, as far as their permits allow."""
         if request.generation != self.generation:
             return
         ledger_id, first, count = batch.ledger_id, batch.first, len(batch.heads)
@@ -429,12 +413,21 @@ class SharedDispatcher:
         rows = scan_headers(batch.heads)
         turn = _DispatchBatch(self, batch, ack_set_of, now_ms)
         used = turn.assign_plain(indexes) if rows is None else turn.assign_rows(indexes, rows)
-        turn.finish()
+        if turn.markers:
+            self._effects.append(SkipEntries(turn.markers))
+        for consumer, picks in turn.picks.items():
+            chunks = turn.chunks.get(consumer, 0) if turn.chunks else 0
+            self.mark_pending(consumer, batch, picks, turn.ack_sets, turn.sizes, chunks)
         return used
 
-    def _delay(self, ledger_id: int, entry_id: int, deliver_at_ms: int, now_ms: int) -> bool:
+    def room(self) -> int:
+        """Messages that may be sent before too many of the subscription are pending."""
+        limit = self.limits.unacked_per_subscription
+        return limit - self.unacked if limit else NO_LIMIT
+
+    def delay(self, ledger_id: int, entry_id: int, deliver_at_ms: int, now_ms: int) -> bool:
         """Put an entry away until its time; False: that has come already."""
-        if not self._limits.delay_enabled or self.delayed.is_due(deliver_at_ms, now_ms):
+        if not self.limits.delay_enabled or self.delayed.is_due(deliver_at_ms, now_ms):
             return False
         self.delayed.add(ledger_id, entry_id, deliver_at_ms)
         return True
@@ -444,18 +437,22 @@ class SharedDispatcher:
         consumer: ConsumerState,
         batch: EntryBatch,
         picks: Sequence[int],
-        messages: int,
         ack_sets: dict[int, Sequence[int]],
-        sizes: dict[int, int] | None,
-        chunks: int = 0,
+        sizes: dict[int, int],
+        chunks: int,
     ) -> None:
-        """Entries are sent to a consumer: they are pending there now."""
-        first, ledger_id = batch.first, batch.ledger_id
+        """Entries are sent to a consumer: they are pending there now.
+
+        Args:
+            sizes: messages by index, of entries that aren't one message.
+        """
+        first, ledger_id, messages = batch.first, batch.ledger_id, len(picks)
         if type(picks) is range:
             consumer.pending.add(ledger_id, range(first + picks.start, first + picks.stop))
         else:
             consumer.pending.add(ledger_id, [first + index for index in picks])
         if sizes:
+            messages = sum([sizes.get(index, 1) for index in picks])
             known = self._sizes.setdefault(ledger_id, {})
             for index in picks:
                 if index in sizes:
@@ -469,7 +466,7 @@ class SharedDispatcher:
         self.unacked += messages
         if self.budget is not None:
             self.budget.changed(self, messages)
-        limit = self._limits.unacked_per_subscription
+        limit = self.limits.unacked_per_subscription
         if limit and self.unacked >= limit:
             self.blocked = True
         self.per_entry += (messages / len(picks) - self.per_entry) / 4
@@ -477,21 +474,17 @@ class SharedDispatcher:
         mine = (
             {index: ack_sets[index] for index in picks if index in ack_sets} if ack_sets else None
         )
+        shown = None if whole else picks
         self._effects.append(
-            Deliver(
-                consumer,
-                batch,
-                None if whole else picks,
-                messages,
-                redelivered,
-                mine or None,
-                chunks,
-            )
+            Deliver(consumer, batch, shown, messages, redelivered, mine or None, chunks)
         )
 
-    def take_effects(self) -> list[Effect]:
-        effects, self._effects = self._effects, []
-        return effects
+    def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
+        stats["blockedSubscriptionOnUnackedMsgs"] = self.blocked or self.waits_for_broker
+        stats["unackedMessages"] = self.unacked
+        stats["msgInReplay"] = self.replay_size
+        stats["msgDelayed"] = self.delayed.count
+        stats["delayedMessageIndexSizeInBytes"] = self.delayed.memory_bytes
 
 
 class _DispatchBatch:
@@ -505,7 +498,7 @@ class _DispatchBatch:
         "core",
         "markers",
         "now_ms",
-        "parts",
+        "picks",
         "sizes",
     )
 
@@ -516,7 +509,7 @@ class _DispatchBatch:
         self.batch = batch
         self.ack_set_of = ack_set_of
         self.now_ms = now_ms
-        self.parts: dict[ConsumerState, list[Sequence[int]]] = {}
+        self.picks: dict[ConsumerState, Sequence[int]] = {}  # what each gets, ascending
         self.sizes: dict[int, int] = {}  # messages by index, of entries that aren't one message
         self.ack_sets: dict[int, Sequence[int]] = {}
         self.chunks: dict[ConsumerState, int] = {}  # parts of chunked messages that it gets
@@ -525,75 +518,63 @@ class _DispatchBatch:
     def assign_plain(self, indexes: Sequence[int]) -> int:
         """Ordinary single messages: whole slices at once. Returns how many indexes are used up."""
         core, used, total = self.core, 0, len(indexes)
-        rounds, limits = core._round_robin, core._limits
-        per_consumer = limits.unacked_per_consumer
-        room = limits.unacked_per_subscription - core.unacked
-        if not limits.unacked_per_subscription:
-            room = total
+        limits, room = core.limits, core.room()
+        parts: defaultdict[ConsumerState, list[Sequence[int]]] = defaultdict(list)
         while used < total and room > 0:
-            if (consumer := rounds.next()) is None:
+            if (consumer := core.round_robin.next()) is None:
                 break
             take = min(limits.round_robin_messages, consumer.permits, total - used, room)
-            consumer.permits -= take
-            consumer.unacked += take
+            consumer.book(take, limits.unacked_per_consumer)
             room -= take
-            if per_consumer and consumer.unacked >= per_consumer:
-                consumer.blocked = True
-            part = indexes[used : used + take]
-            if (parts := self.parts.get(consumer)) is None:
-                self.parts[consumer] = [part]
-            else:
-                parts.append(part)
+            parts[consumer].append(indexes[used : used + take])
             used += take
+        for consumer, some in parts.items():
+            whole = some[0] if len(some) == 1 else [index for part in some for index in part]
+            self.picks[consumer] = whole
         return used
 
     def assign_rows(self, indexes: Sequence[int], rows: list[tuple[int, int, int, int]]) -> int:
         """Entries looked at one by one: batches, chunks, markers, delayed ones."""
         core, first, ledger_id = self.core, self.batch.first, self.batch.ledger_id
-        limits, per_consumer = core._limits, core._limits.unacked_per_consumer
-        room = limits.unacked_per_subscription - core.unacked
-        if not limits.unacked_per_subscription:
-            room = 2**62
+        limits, room = core.limits, core.room()
+        picks: defaultdict[ConsumerState, list[int]] = defaultdict(list)
         consumer: ConsumerState | None = None
         quota = 0  # messages the consumer may still get before it is the next one's turn
-        for used, index in enumerate(indexes):
+        used = len(indexes)
+        for number, index in enumerate(indexes):
             flags, messages, deliver_at_ms, chunk_hash = rows[index]
             if flags & FLAG_MARKER:
                 self.markers.append((ledger_id, first + index))
                 continue
-            if deliver_at_ms and core._delay(ledger_id, first + index, deliver_at_ms, self.now_ms):
+            if deliver_at_ms and core.delay(ledger_id, first + index, deliver_at_ms, self.now_ms):
                 continue
-            if room <= 0:
-                return used
-            if consumer is None or quota <= 0 or consumer.permits <= 0 or consumer.blocked:
-                if (consumer := core._round_robin.next()) is None:
-                    return used
-                quota = limits.round_robin_messages
+            if room > 0 and (
+                consumer is None or quota <= 0 or consumer.permits <= 0 or consumer.blocked
+            ):
+                consumer, quota = core.round_robin.next(), limits.round_robin_messages
+            if room <= 0 or consumer is None:
+                used = number
+                break
             if flags & FLAG_BATCH:
                 if self.ack_set_of is not None:
                     messages = self._remaining(index, messages)
                 self.sizes[index] = messages
             target = consumer
             if flags & FLAG_CHUNK:
-                target = self._pinned(consumer, flags, chunk_hash)
+                target = self._chunk_owner(consumer, flags, chunk_hash)
                 if target.permits <= 0 or target.blocked:
                     target.waiting.add(ledger_id, (first + index,))
                     continue
                 if flags & FLAG_LAST_CHUNK:
-                    core._chunk_owners.pop(chunk_hash, None)
+                    core.chunk_owners.pop(chunk_hash, None)
                 self.chunks[target] = self.chunks.get(target, 0) + 1
             if target is consumer:
                 quota -= messages
-            target.permits -= messages
-            target.unacked += messages
+            target.book(messages, limits.unacked_per_consumer)
             room -= messages
-            if per_consumer and target.unacked >= per_consumer:
-                target.blocked = True
-            if (parts := self.parts.get(target)) is None:
-                self.parts[target] = [[index]]
-            else:
-                parts[0].append(index)  # type: ignore[attr-defined] # always a list here
-        return len(indexes)
+            picks[target].append(index)
+        self.picks.update(picks)
+        return used
 
     def _remaining(self, index: int, messages: int) -> int:
         assert self.ack_set_of is not None
@@ -603,26 +584,11 @@ class _DispatchBatch:
         self.ack_sets[index] = words
         return remaining_messages(words)
 
-    def _pinned(self, turn: ConsumerState, flags: int, chunk_hash: int) -> ConsumerState:
+    def _chunk_owner(self, turn: ConsumerState, flags: int, chunk_hash: int) -> ConsumerState:
         """Who gets this chunk: the owner of the first one, else whose turn it is."""
-        pins = self.core._chunk_owners
-        if (owner := pins.get(chunk_hash)) is not None:
+        owners = self.core.chunk_owners
+        if (owner := owners.get(chunk_hash)) is not None:
             return owner
         if flags & FLAG_FIRST_CHUNK:
-            pins[chunk_hash] = turn
+            owners[chunk_hash] = turn
         return turn  # the first chunk is acknowledged already: anybody
-
-    def finish(self) -> None:
-        core = self.core
-        if self.markers:
-            core._effects.append(SkipEntries(self.markers))
-        sizes = self.sizes
-        for consumer, parts in self.parts.items():
-            picks = parts[0]
-            if len(parts) > 1:
-                picks = [index for part in parts for index in part]
-            messages = len(picks)
-            if sizes:
-                messages = sum([sizes.get(index, 1) for index in picks])
-            chunks = self.chunks.get(consumer, 0) if self.chunks else 0
-            core.mark_pending(consumer, self.batch, picks, messages, self.ack_sets, sizes, chunks)

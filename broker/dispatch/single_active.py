@@ -8,51 +8,42 @@ knows what is acknowledged, and a rewind sends the rest again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
-from magnetar.broker.dispatch.consumer_state import ConsumerState
 from magnetar.broker.dispatch.header_scan import scan_headers
 from magnetar.broker.dispatch.interfaces import (
     AckSets,
+    ConsumerState,
     Deliver,
+    Dispatcher,
     DispatchLimits,
     DispatchReadRequest,
-    Effect,
     NotifyActive,
     SkipEntries,
+    remaining_messages,
 )
 from magnetar.broker.protocol.entry_header import FLAG_BATCH, FLAG_CHUNK, FLAG_MARKER
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
 
 
-class SingleActiveDispatcher:
+class SingleActiveDispatcher(Dispatcher):
     """Decides who is active and what it is sent next.
 
     Invariant: entries leave in the order of positions; after a rewind from the cursor's first
     unacknowledged entry on.
     """
 
-    is_held_back = False
-
     def __init__(
         self, limits: DispatchLimits, *, failover: bool, topic: str, partition_index: int
     ) -> None:
+        super().__init__(limits)
         self.consumers: list[ConsumerState] = []
-        self.active: ConsumerState | None = None
-        self.read_position: Position | None = None  # None: the cursor's first unacknowledged entry
-        self.generation = 0
-        self._limits = limits
         self._failover = failover
         self._choice = ActiveConsumerSelector(topic, partition_index)
         self._switching = False  # a new active consumer is chosen and waits for the delay
         self._switch_at_ms: int | None = None
-        self.per_entry = 1.0  # messages per entry, a moving average that sizes reads
-        self._effects: list[Effect] = []
-
-    def set_limits(self, limits: DispatchLimits) -> None:
-        """Other limits hold from now on."""
-        self._limits = limits
 
     # --- consumers
 
@@ -72,7 +63,7 @@ class SingleActiveDispatcher:
         self._choice.remove(consumer)
         if not self.consumers:
             self.active, self._switching, self._switch_at_ms = None, False, None
-            self._rewind()
+            self.rewind()
         else:
             self._choose(now_ms)
 
@@ -82,13 +73,13 @@ class SingleActiveDispatcher:
             return
         nobody_before = self.active is None
         self.active = chosen
-        self._rewind()
-        if not self._failover or nobody_before or self._limits.failover_delay_ms <= 0:
+        self.rewind()
+        if not self._failover or nobody_before or self.limits.failover_delay_ms <= 0:
             # Without a predecessor there are no acknowledgments on their way to wait for.
             self._switching, self._switch_at_ms = False, None
             self._tell_all()
         elif not self._switching:  # else the delay that runs counts for this choice as well
-            self._switching, self._switch_at_ms = True, now_ms + self._limits.failover_delay_ms
+            self._switching, self._switch_at_ms = True, now_ms + self.limits.failover_delay_ms
 
     def _tell_all(self) -> None:
         if self._failover:
@@ -100,28 +91,23 @@ class SingleActiveDispatcher:
     def on_tick(self, now_ms: int) -> None:
         if self._switch_at_ms is not None and now_ms >= self._switch_at_ms:
             self._switching, self._switch_at_ms = False, None
-            self._rewind()  # acknowledgments of the former active consumer came in meanwhile
+            self.rewind()  # acknowledgments of the former active consumer came in meanwhile
             self._tell_all()
 
-    # --- flow
-
-    def on_flow(self, consumer: ConsumerState, permits: int) -> None:
-        """Permits add up, also those of inactive consumers."""
-        consumer.permits += permits
-
-    def redeliver(self, consumer: ConsumerState, epoch: int | None) -> None:
-        """Send everything unacknowledged again; a request of an inactive consumer is ignored."""
-        if consumer is not self.active:
-            return
-        if epoch is not None and epoch > (-1 if consumer.epoch is None else consumer.epoch):
-            consumer.epoch = epoch
-        self._rewind()
+    def redeliver(
+        self,
+        consumer: ConsumerState,
+        positions: Sequence[Position] | None,
+        epoch: int | None = None,
+    ) -> int:
+        """A request of an inactive consumer is ignored."""
+        if consumer is self.active:
+            if epoch is not None and epoch > (-1 if consumer.epoch is None else consumer.epoch):
+                consumer.epoch = epoch
+            self.rewind()
+        return 0  # nothing is pending here
 
     def rewind(self) -> None:
-        """The cursor was reset, or moved under our feet: start again from it."""
-        self._rewind()
-
-    def _rewind(self) -> None:
         self.read_position = None
         self.generation += 1  # a read under way belongs to the time before
 
@@ -133,7 +119,7 @@ class SingleActiveDispatcher:
             return None
         wanted = int(active.permits / self.per_entry) + 1
         return DispatchReadRequest(
-            self.read_position, min(wanted, self._limits.read_entries_max), False, self.generation
+            self.read_position, min(wanted, self.limits.read_entries_max), False, self.generation
         )
 
     def on_nothing(self, request: DispatchReadRequest, position: Position) -> None:
@@ -148,7 +134,6 @@ class SingleActiveDispatcher:
         ack_set_of: AckSets | None,
         now_ms: int,
     ) -> None:
-        """Book and send as much of the batch as the permits allow; whole entries only."""
         active = self.active
         if active is None or request.generation != self.generation:
             return
@@ -209,23 +194,11 @@ class SingleActiveDispatcher:
             active.permits = permits
             self.per_entry += (messages / len(picks) - self.per_entry) / 4
             whole = len(picks) == len(batch.heads)
+            shown = None if whole else picks
             self._effects.append(
-                Deliver(
-                    active,
-                    batch,
-                    None if whole else picks,
-                    messages,
-                    None,
-                    ack_sets or None,
-                    chunks,
-                )
+                Deliver(active, batch, shown, messages, None, ack_sets or None, chunks)
             )
 
-    def take_effects(self) -> list[Effect]:
-        effects, self._effects = self._effects, []
-        return effects
-
-
-def remaining_messages(words: Sequence[int]) -> int:
-    """How many bits are set in the signed 64-bit words of an ack set."""
-    return sum((word & 0xFFFFFFFFFFFFFFFF).bit_count() for word in words)
+    def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
+        if self.active is not None:
+            stats["activeConsumerName"] = self.active.name

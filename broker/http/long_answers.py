@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from starlette.responses import Response, StreamingResponse
 
-from magnetar.broker.http.middleware.compression import allow_compression
-
 if TYPE_CHECKING:
     from fastapi import Request
+    from starlette.types import Scope
 
 _JSON: Final = "application/json"
+IN_PIECES: Final = "gzip_pieces"
+"""Key of a request's state, see ``allow_compression``."""
 _WHOLE_BYTES: Final = 256 * 1024
 """A shorter answer goes out as any other does."""
+
+
+def allow_compression(scope: Scope) -> None:
+    """This request's answer may be held back and compressed although it is sent in pieces."""
+    scope["state"][IN_PIECES] = True
 
 
 async def long_array(

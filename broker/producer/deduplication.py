@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.errors import PersistenceError, TopicFencedError
+from magnetar.broker.producer.producer import Producer, PublishBatch
 from magnetar.broker.producer.sequence_ids import NEW, STORED, DuplicateRun, SequenceIds
 from magnetar.broker.protocol.entry_header import (
     FLAG_BATCH,
@@ -33,14 +34,13 @@ from magnetar.broker.protocol.entry_header import (
     parse_header,
 )
 from magnetar.broker.protocol.framing import MalformedFrameError, parse_entry_body
+from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerTerminatedError
 from magnetar.managed_ledger.position import LATEST, Position
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from magnetar.broker.producer.producer import Producer, PublishBatch
     from magnetar.broker.topic.persistent_topic import PersistentTopic
-    from magnetar.managed_ledger.cursor.cursor import Cursor
 
 logger = logging.getLogger(__name__)
 

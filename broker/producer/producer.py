@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from magnetar.broker.errors import BrokerError
 from magnetar.broker.rate_limits.rates import RateSampler, iso_time
+from magnetar.broker.rate_limits.throttle import PublishThrottle
+from magnetar.broker.schema.definition import SchemaDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Set
-
-    from magnetar.broker.errors import BrokerError
-    from magnetar.broker.rate_limits.throttle import PublishThrottle
-    from magnetar.broker.schema.definition import SchemaDefinition
     from magnetar.broker.topic.topic import Topic
 
 TOO_LARGE: Final = "Exceed maximum message size"
@@ -25,9 +24,12 @@ ACCESS_MODE_NAMES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFe
 class ProducerSink(Protocol):
     """Who gets a producer's answers: a binary connection, a WebSocket, a REST call."""
 
-    remote: str
-    """``ip:port`` of the client, for statistics."""
-    client_version: str
+    @property
+    def remote(self) -> str:
+        """``ip:port`` of the client, for statistics."""
+
+    @property
+    def client_version(self) -> str: ...
 
     def publish_done(
         self, batch: PublishBatch, offset: int, count: int, ledger_id: int, first_entry_id: int
@@ -108,6 +110,8 @@ class ProducerRequest:
     initial_subscription: str = ""
     schema: SchemaDefinition | None = None
     """Of its messages; None: raw bytes."""
+    cancelled: bool = False
+    """The client gave up while the producer was being created."""
     on_ready: Callable[[Producer, BrokerError | None], None] | None = None
     """For WaitForExclusive: called once, when a queued producer is promoted or refused."""
 

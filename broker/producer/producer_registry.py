@@ -7,12 +7,9 @@ and tells the outcome. Rules: docs/spec/wire-protocol.md, "PRODUCER".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from magnetar.broker.errors import NamingError, ProducerBusyError, ProducerFencedError
-
-if TYPE_CHECKING:
-    from magnetar.broker.producer.producer import Producer
+from magnetar.broker.producer.producer import Producer
 
 _SHARED, _EXCLUSIVE, _WAIT, _FENCING = range(4)
 JOIN, OWN, WAIT, TAKE_OVER = "join", "own", "wait", "take over"

@@ -8,10 +8,8 @@ above both.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+from collections.abc import Container, Sequence
+from typing import Final, NamedTuple
 
 NEW: Final = 0
 STORED: Final = 1

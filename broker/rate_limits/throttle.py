@@ -11,15 +11,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from magnetar.broker.policies.effective import Rate
 from magnetar.broker.rate_limits.rate_limit import UNLIMITED, RateLimiter
+from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from magnetar.broker.config import BrokerConfig
     from magnetar.broker.producer.producer import ProducerSink
-    from magnetar.managed_ledger.position import Position
+
+T = TypeVar("T", bound="Throttle")
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Throttle:
 
     def __init__(self, rate: Rate, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._rate = rate
+        self.rate = rate
         self._limiter = RateLimiter(rate.messages, rate.bytes, rate.period_s * 1000, self.now_ms())
         self._line: dict[object, Callable[[], None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -45,10 +46,6 @@ class Throttle:
     def now_ms(self) -> int:
         """The loop's clock: steps of the wall clock neither give nor take tokens."""
         return round(self._loop.time() * 1000)
-
-    @property
-    def rate(self) -> Rate:
-        return self._rate
 
     @property
     def waiting(self) -> int:
@@ -62,7 +59,7 @@ class Throttle:
             more_messages, more_bytes: in a period, added to each limit that there is (a dispatch
                 rate relative to the publish rate).
         """
-        self._rate = rate
+        self.rate = rate
         self._limiter.change(
             rate.messages and rate.messages + more_messages,
             rate.bytes and rate.bytes + more_bytes,
@@ -246,23 +243,7 @@ def renewed(throttle: Throttle | None, rate: Rate) -> Throttle | None:
     return throttle
 
 
-def broker_publish_throttle(
-    config: BrokerConfig, loop: asyncio.AbstractEventLoop
-) -> PublishThrottle | None:
-    """The broker's own publish limit; None: there is none."""
-    rate = Rate(
-        max(0, config.broker_publisher_throttling_max_message_rate),
-        max(0, config.broker_publisher_throttling_max_byte_rate),
-    )
-    return PublishThrottle(rate, loop) if rate.limited else None
-
-
-def broker_dispatch_throttle(
-    config: BrokerConfig, loop: asyncio.AbstractEventLoop
-) -> Throttle | None:
-    """The broker's own dispatch limit; None: there is none."""
-    rate = Rate(
-        max(0, config.dispatch_throttling_rate_in_msg),
-        max(0, config.dispatch_throttling_rate_in_byte),
-    )
-    return Throttle(rate, loop) if rate.limited else None
+def broker_throttle(kind: type[T], messages: int, size: int) -> T | None:
+    """One of the broker's own limits; None: there is none."""
+    rate = Rate(max(0, messages), max(0, size))
+    return kind(rate, asyncio.get_running_loop()) if rate.limited else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.policies.effective import Rate
 from magnetar.broker.rate_limits.rate_limit import SubscribeLimiter
 from magnetar.broker.rate_limits.throttle import (
     DispatchThrottle,
@@ -15,14 +16,11 @@ from magnetar.broker.rate_limits.throttle import (
     Throttle,
     renewed,
 )
+from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.broker.policies.effective import Rate
     from magnetar.broker.subscription.consumer import ConsumerSink, SubscribeRequest
     from magnetar.broker.topic.topic import Topic
-    from magnetar.managed_ledger.position import Position
 
 _NO_EVENTS: Final[Mapping[str, int]] = MappingProxyType({})
 

@@ -234,7 +234,7 @@ class SchemaRegistry:
         return await asyncio.get_running_loop().run_in_executor(self._checks, work)
 
     async def in_value_thread(self, work: Callable[[], T]) -> T:
-        """For what a call's values need."""
+        """For what a call's values need, from ``HEAVY_BYTES`` on."""
         return await asyncio.get_running_loop().run_in_executor(self._values, work)
 
 

@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from magnetar.bookkeeper.auth.refusal_log import RefusalLog
 from magnetar.broker.auth.authorization import NO_GRANTS, Authorizer, Caller, Permission, Resource
-from magnetar.broker.connection.pending_creation import PendingCreation
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.connection.connection import Connection
 from magnetar.broker.errors import AuthorizationError, BrokerMetadataError
-from magnetar.broker.service.resources import POLICIES
+from magnetar.broker.producer.producer import Producer
+from magnetar.broker.resources.resources import POLICIES, Resources
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.paths import decode_name
-from magnetar.metadata.store import EventType, SessionEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from magnetar.broker.connection.connection import Connection
-    from magnetar.broker.producer.producer import Producer
-    from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.metadata.store import MetadataEvent
+from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +48,15 @@ class AuthorizedSession(Protocol):
 class AccessControl:
     """Who may do what, for all ports of a broker."""
 
-    def __init__(self, service: BrokerService) -> None:
-        config = service.config
-        self._resources = service.resources
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MetadataStore,
+        resources: Resources,
+        connections: Collection[Connection],
+    ) -> None:
+        """``connections``: those that there are; asked again when documents change."""
+        self._resources = resources
         self._authorizer = Authorizer(
             roles_of(config.super_user_roles),
             roles_of(config.proxy_roles),
@@ -65,7 +66,7 @@ class AccessControl:
         self.refused = 0
         """For the metrics page."""
         self.live: set[AuthorizedSession] = set()
-        self._watch = _AccessWatch(service, self)
+        self._watch = _AccessWatch(self, store, connections)
 
     def close(self) -> None:
         self._watch.close()
@@ -122,25 +123,14 @@ class AccessControl:
     def end_use(self, use: AuthorizedSession) -> None:
         self.live.discard(use)
 
-    def producer_created(self, connection: Connection, producer: Producer) -> None:
+    def created(self, connection: Connection, created: Producer | Consumer) -> None:
         """Ask again: the right may have been taken away while the topic was loaded."""
-        caller = Caller(connection.role, connection.original_role)
-        resource = Resource.of_topic(producer.topic.name)
-        may = self.may_nowait(caller, Permission.PRODUCE, resource)
+        right, end = _use_of(connection, created)
+        may = self.may_nowait(*right)
         if may is None:
-            self._watch.ask_soon(resource)
+            self._watch.ask_soon(right[2])
         elif not may:
-            self._watch.end_producer(caller, producer)
-
-    def consumer_created(self, connection: Connection, consumer: Consumer) -> None:
-        """The same for a consumer."""
-        caller = Caller(connection.role, connection.original_role)
-        resource = resource_of(consumer)
-        may = self.may_nowait(caller, Permission.CONSUME, resource)
-        if may is None:
-            self._watch.ask_soon(resource)
-        elif not may:
-            self._watch.end_consumer(caller, consumer)
+            end()
 
     def refusal(
         self, listener: str, remote: str, caller: Caller, permission: Permission, resource: Resource
@@ -164,13 +154,15 @@ def roles_of(text: str) -> list[str]:
 class _AccessWatch:
     """Asks again for those who are at it when tenants' or namespaces' documents change."""
 
-    def __init__(self, service: BrokerService, control: AccessControl) -> None:
-        self._service, self._control = service, control
+    def __init__(
+        self, control: AccessControl, store: MetadataStore, connections: Collection[Connection]
+    ) -> None:
+        self._control, self._connections = control, connections
+        self._loop = asyncio.get_running_loop()
         self._asked = 0
         self._dirty: set[str] = set()  # tenants, ``tenant/ns``, _EVERYTHING
         self._task: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
-        store = service.store
         # Later than the cache of the documents, which must have dropped its old ones by then
         self._watches = (
             store.watch(POLICIES, self._on_event),
@@ -200,7 +192,7 @@ class _AccessWatch:
     def _mark(self, key: str) -> None:
         self._dirty.add(key)
         if self._task is None:
-            self._task = self._service.loop.create_task(self._run())
+            self._task = self._loop.create_task(self._run())
 
     async def _run(self) -> None:
         dirty: set[str] = set()
@@ -212,7 +204,7 @@ class _AccessWatch:
             # Who is at it goes on until it is known that it may not; nobody new comes in.
             unknown = isinstance(error, MetadataError | BrokerMetadataError)
             logger.warning("grants can't be read: %s", error, exc_info=not unknown)
-            self._retry = self._service.loop.call_later(_RETRY_S, self._mark_again, dirty)
+            self._retry = self._loop.call_later(_RETRY_S, self._mark_again, dirty)
         finally:
             self._task = None
 
@@ -227,7 +219,7 @@ class _AccessWatch:
 
     async def _ask_again(self, dirty: set[str]) -> None:
         """Raises BrokerMetadataError, MetadataError: some were not asked."""
-        for connection in list(self._service.connections):
+        for connection in list(self._connections):
             if connection.producers or connection.consumers or connection.watchers:
                 await self._ask_connection(connection, dirty)
         for use in list(self._control.live):
@@ -239,21 +231,16 @@ class _AccessWatch:
 
     async def _ask_connection(self, connection: Connection, dirty: set[str]) -> None:
         """What is being created isn't here yet: it is asked about when it is."""
-        caller = Caller(connection.role, connection.original_role)
-        for producer in list(connection.producers.values()):
-            if not isinstance(producer, PendingCreation):
-                resource = Resource.of_topic(producer.topic.name)
-                if not await self._may_still((caller, Permission.PRODUCE, resource), dirty):
-                    self._end(partial(self.end_producer, caller, producer))
-        for consumer in list(connection.consumers.values()):
-            if isinstance(consumer, Consumer):
-                right = (caller, Permission.CONSUME, resource_of(consumer))
+        for each in (*connection.producers.values(), *connection.consumers.values()):
+            if isinstance(each, Producer | Consumer):
+                right, end = _use_of(connection, each)
                 if not await self._may_still(right, dirty):
-                    self._end(partial(self.end_consumer, caller, consumer))
+                    self._end(end)
+        caller = Caller(connection.role, connection.original_role)
         for watcher_id, watcher in list(connection.watchers.items()):
             resource = Resource.of_namespace(watcher.namespace)
             if not await self._may_still((caller, Permission.LOOKUP, resource), dirty):
-                self._service.watchers.remove(connection, watcher_id)
+                connection.service.watchers.remove(connection, watcher_id)
 
     async def _may_still(self, right: Right, dirty: set[str]) -> bool:
         """Whether a right is still given, or isn't touched by the changes."""
@@ -271,16 +258,23 @@ class _AccessWatch:
         except Exception:
             logger.exception("ending a use of rights failed")
 
-    def end_producer(self, caller: Caller, producer: Producer) -> None:
-        logger.info("%s: %s may not produce any more", producer.topic.name, caller)
-        error = AuthorizationError("Client is not authorized to Produce")
-        producer.topic.dismiss_producer(producer, error)
 
-    def end_consumer(self, caller: Caller, consumer: Consumer) -> None:
-        logger.info("%s: %s may not consume any more", resource_of(consumer), caller)
-        consumer.subscription.dismiss_consumer(consumer)
+def _use_of(connection: Connection, used: Producer | Consumer) -> tuple[Right, Callable[[], None]]:
+    """The right that a client uses, and what ends that."""
+    caller = Caller(connection.role, connection.original_role)
+    if isinstance(used, Producer):
+        right = (caller, Permission.PRODUCE, Resource.of_topic(used.topic.name))
+        return right, partial(_end_producer, caller, used)
+    right = (caller, Permission.CONSUME, used.subscription.resource)
+    return right, partial(_end_consumer, caller, used)
 
 
-def resource_of(consumer: Consumer) -> Resource:
-    subscription = consumer.subscription
-    return Resource.of_topic(subscription.topic.name, subscription.name)
+def _end_producer(caller: Caller, producer: Producer) -> None:
+    logger.info("%s: %s may not produce any more", producer.topic.name, caller)
+    error = AuthorizationError("Client is not authorized to Produce")
+    producer.topic.dismiss_producer(producer, error)
+
+
+def _end_consumer(caller: Caller, consumer: Consumer) -> None:
+    logger.info("%s: %s may not consume any more", consumer.subscription.resource, caller)
+    consumer.subscription.dismiss_consumer(consumer)

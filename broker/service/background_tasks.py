@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
+from magnetar.broker.topic.topic import Topic
 from magnetar.metadata.item_errors import ItemErrors
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.broker.subscription.subscription_base import Subscription
-    from magnetar.broker.topic.topic import Topic
 
 logger = logging.getLogger(__name__)
 

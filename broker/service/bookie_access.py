@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from magnetar.bookkeeper.bookie.cookie import INSTANCE_ID_PATH
-
-if TYPE_CHECKING:
-    from magnetar.bookkeeper.client.pool import BookiePool
-    from magnetar.metadata.store import MetadataStore
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.metadata.store import MetadataStore
 
 
 @dataclass(frozen=True, slots=True)

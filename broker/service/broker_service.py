@@ -8,54 +8,53 @@ import logging
 import os
 import time
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.loop_stalls import LoopStalls
 from magnetar.broker.advertised_listeners import address_of, parse_listeners
 from magnetar.broker.auth.config_warnings import without_effect
 from magnetar.broker.cluster.broker_client import BrokerClient
-from magnetar.broker.cluster.cluster_documents import ClusterDocuments
 from magnetar.broker.cluster.cluster_members import ClusterMembers
 from magnetar.broker.cluster.load_report import HostUsage
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.command_authorizer import CommandAuthorizer
 from magnetar.broker.connection.connection import Connection
 from magnetar.broker.connection.receive_buffer import SharedBuffer
+from magnetar.broker.connection.send_messages import SendMessages
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.broker.listener.file_limit import SocketQuota, file_limit
 from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
 from magnetar.broker.listener.tls import TlsListener, listening_socket
 from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
-from magnetar.broker.producer.send_messages import SendMessages
-from magnetar.broker.rate_limits.throttle import broker_dispatch_throttle, broker_publish_throttle
+from magnetar.broker.rate_limits.throttle import PublishThrottle, Throttle, broker_throttle
+from magnetar.broker.resources.cluster_documents import ClusterDocuments
+from magnetar.broker.resources.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.service.access_control import AccessControl
+from magnetar.broker.service.background_tasks import BackgroundTasks
+from magnetar.broker.service.bookie_access import BookieAddressResolver
 from magnetar.broker.service.byte_budget import ByteBudget
 from magnetar.broker.service.dynamic_configuration import DynamicConfiguration
 from magnetar.broker.service.metrics import BrokerMetrics
 from magnetar.broker.service.periodic_tasks import PeriodicTasks
 from magnetar.broker.service.policy_watcher import PolicyWatcher
 from magnetar.broker.service.readiness import Readiness
-from magnetar.broker.service.resources import Resources
+from magnetar.broker.topic.loaded_topics import LoadedTopics
 from magnetar.broker.topic.topic_directory import TopicDirectory
 from magnetar.broker.topic.topic_list import TopicListWatchers
 from magnetar.broker.topic.topic_loader import TopicLoader
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import OwnershipService
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.recipes import IdGenerator
+from magnetar.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-
-    from magnetar.bookkeeper.bookie.bookie import Bookie
-    from magnetar.bookkeeper.loop_stalls import LoopStalls
     from magnetar.broker.auth.authenticator import Authenticator
     from magnetar.broker.cluster.load_sharing import LoadSharing
-    from magnetar.broker.config import BrokerConfig
     from magnetar.broker.http.messaging.local_producer import LocalProducer
-    from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.service.bookie_access import BookieAddressResolver
-    from magnetar.broker.topic.topic import Topic
-    from magnetar.managed_ledger.factory import ManagedLedgerFactory
-    from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -86,13 +85,6 @@ def _unacked_budget(config: BrokerConfig) -> UnackedBudget | None:
     return UnackedBudget(limit, share) if limit > 0 and share > 0 else None
 
 
-def _access_of(service: BrokerService) -> tuple[AccessControl | None, CommandAuthorizer | None]:
-    if not service.config.authorization_enabled:
-        return None, None
-    access = AccessControl(service)
-    return access, CommandAuthorizer(access)
-
-
 def _limiters_of(
     config: BrokerConfig,
 ) -> tuple[SocketQuota, UnauthenticatedLimiter, dict[str, UnauthenticatedLimiter]]:
@@ -109,7 +101,14 @@ class BrokerService:
     Life: construct on the loop, ``listen``, ``start`` (now requests are served), ``close``.
     """
 
+    service_url = web_url = broker_id = ""
     service_url_tls = web_url_tls = ""  # "": not served over TLS
+    ready = False
+    lookups = 0
+    """LOOKUP-class requests under way."""
+    bundles: OwnershipService  # set by start: it needs the URLs
+    request_shutdown: Callable[[], None] | None = None
+    """Ends the process in an orderly way; None where the process isn't this broker's."""
     bookie: Bookie | None = None
     """The one in this process, for its metrics; None: bookies are elsewhere."""
     bookie_directory: BookieAddressResolver | None = None
@@ -135,7 +134,6 @@ class BrokerService:
         self.cluster = config.cluster_name
         self.loop = asyncio.get_running_loop()
         self.resources = Resources(store, config)
-        self.policies = PolicyWatcher(self)
         self.schemas = SchemaRegistry(store, clock)
         self.dynamic_configuration = DynamicConfiguration(store, config, self.apply_config)
         self.cluster_documents, self.cluster_members = ClusterDocuments(store), ClusterMembers(self)
@@ -143,41 +141,46 @@ class BrokerService:
         self.metrics = BrokerMetrics()
         # Who clients are; None: authentication is off, and they are nobody.
         self.authenticator = _authenticator_of(config)
-        # What clients may do; None: authorization is off, and they may everything.
-        self.access, self.command_authorizer = _access_of(self)
-        self.request_shutdown: Callable[[], None] | None = None
-        """Ends the process in an orderly way; None where the process isn't this broker's."""
-        self.ready, self.readiness = False, Readiness(self)
-        self.service_url = self.web_url = self.broker_id = ""
-        self.bundles: OwnershipService  # set by start: it needs the URLs
-        self.topics: dict[str, Topic] = {}
+        self.readiness = Readiness(self)
+        self.topics = LoadedTopics()
         """Loaded topics by full name; only the loader changes it."""
+        self.policies = PolicyWatcher(store, self.resources, self.topics, config)
         self.loader, self.broker_client = TopicLoader(self), BrokerClient(self)
         self.directory = TopicDirectory(self)
-        self.watchers = TopicListWatchers(self)
+        self.watchers = TopicListWatchers(self.resources, self.directory)
         self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages()
         self.chunk_bytes = ByteBudget(_CHUNK_BYTES_MAX)
         self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
         ledgers.append_budget.on_relief = self._resume_publishers
-        self.publish_buffer_max = config.max_message_publish_buffer_size_in_mb * 1024 * 1024
+        self._size_publish_buffer(config)
         self.connection_in_flight_max = min(
-            _CONNECTION_IN_FLIGHT_BYTES, max(1, self.publish_buffer_max // 2)
+            _CONNECTION_IN_FLIGHT_BYTES, max(1, ledgers.append_budget.bytes_max // 2)
         )
-        self.publish_throttle = broker_publish_throttle(config, self.loop)
+        self.publish_throttle = broker_throttle(
+            PublishThrottle,
+            config.broker_publisher_throttling_max_message_rate,
+            config.broker_publisher_throttling_max_byte_rate,
+        )
         """Of everything that is published here; None: no limit."""
-        self.dispatch_throttle, self.unacked_budget = (
-            broker_dispatch_throttle(config, self.loop),
-            _unacked_budget(config),  # None: no limit
+        self.dispatch_throttle = broker_throttle(
+            Throttle,
+            config.dispatch_throttling_rate_in_msg,
+            config.dispatch_throttling_rate_in_byte,
         )
-        self.lookups = 0
-        """LOOKUP-class requests under way."""
+        self.unacked_budget = _unacked_budget(config)  # None: no limit
         self.connections: set[Connection] = set()
+        # What clients may do; None: authorization is off, and they may everything.
+        self.access: AccessControl | None = None
+        self.command_authorizer: CommandAuthorizer | None = None
+        if config.authorization_enabled:
+            self.access = AccessControl(config, store, self.resources, self.connections)
+            self.command_authorizer = CommandAuthorizer(self.access)
         self._quota, self.unauthenticated_limiter, self.limiters = _limiters_of(config)
         self._connections_per_ip: Counter[str] = Counter()
         self._paused: set[Connection | LocalProducer] = set()  # for the process's publish buffer
         self._tasks: set[asyncio.Task[Any]] = set()
         self._servers: list[asyncio.Server | PreAuthAcceptor] = []
-        self._periodic_tasks = PeriodicTasks(self)
+        self.background_tasks, self._periodic_tasks = BackgroundTasks(self), PeriodicTasks(self)
         self._producer_names, self._name_prefix = itertools.count(), ""
 
     # --- life
@@ -201,7 +204,7 @@ class BrokerService:
 
     def _listen_unauthenticated(self, authenticator: Authenticator, host: str, port: int) -> int:
         """The same, of clients that have to say who they are before they get a connection."""
-        from magnetar.broker.listener.binary_pre_auth import (
+        from magnetar.broker.connection.binary_pre_auth import (
             BinaryPreAuth,  # loaded with the authenticator
         )
 
@@ -259,7 +262,7 @@ class BrokerService:
         self.bundles = OwnershipService(
             self.store,
             self._own_lookup(instance + 1),
-            unload=self.unload_bundle,
+            unload=self.loader.unload_bundle,
             choose=None if self.sharing is None else self.sharing.choose,
             permit=None if self.sharing is None else self.sharing.permit,
             default_bundle_count=self.config.default_number_of_namespace_bundles,
@@ -333,10 +336,15 @@ class BrokerService:
     async def apply_config(self, config: BrokerConfig) -> None:
         """Go on with other settings; only the dynamic ones may differ."""
         self.config = config
-        self.publish_buffer_max = config.max_message_publish_buffer_size_in_mb * 1024 * 1024
+        self._size_publish_buffer(config)
         await self.policies.config_changed(config)
         if self.sharing is not None:
             self.sharing.reconfigure(config)
+
+    def _size_publish_buffer(self, config: BrokerConfig) -> None:
+        """Bytes published and not yet stored beyond which publishers pause, all together."""
+        size_mb = config.max_message_publish_buffer_size_in_mb
+        self.ledgers.append_budget.bytes_max = size_mb * 1024 * 1024
 
     def run(self, coroutine: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         """Run a task of the broker; its errors are logged."""
@@ -380,20 +388,6 @@ class BrokerService:
         if not self._connections_per_ip[connection.ip]:
             del self._connections_per_ip[connection.ip]
 
-    @property
-    def publish_buffer_max(self) -> int:
-        """Bytes published and not yet stored beyond which publishers pause, all together."""
-        return self.ledgers.append_budget.bytes_max
-
-    @publish_buffer_max.setter
-    def publish_buffer_max(self, value: int) -> None:
-        self.ledgers.append_budget.bytes_max = value
-
-    @property
-    def publish_in_flight_bytes(self) -> int:
-        """Bytes published and not yet stored."""
-        return self.ledgers.append_budget.in_flight
-
     def pause_if_full(self, publisher: Connection | LocalProducer) -> None:
         """After it has published: it stops when too many bytes wait for storage."""
         if self.ledgers.append_budget.must_pause():
@@ -413,88 +407,3 @@ class BrokerService:
     def next_producer_name(self) -> str:
         """A name no other producer of the cluster has."""
         return f"{self._name_prefix}-{next(self._producer_names)}"
-
-    # --- topics: see topic_loader.py (loaded ones) and topic_directory.py (existing ones)
-
-    async def get_topic(self, name: TopicName, *, create: bool, acquire: bool = True) -> Topic:
-        """The loaded topic, loading it first; with ``create`` and the policies' leave creating it.
-
-        Args:
-            acquire: own its bundle if nobody does and this broker is chosen to; False for clients,
-                who were told by a lookup where it is and else look it up again.
-        Raises:
-            TopicNotFoundError: absent, and not to be created.
-            NotAllowedError: no such partition, or the name of a partitioned topic itself.
-            ServiceNotReadyError: another broker owns it, or it could not be loaded in time.
-        """
-        return self.topics.get(str(name)) or await self.loader.load(
-            name, create=create, acquire=acquire
-        )
-
-    async def create_topic(
-        self, name: TopicName, properties: Mapping[str, str] | None = None
-    ) -> None:
-        """Create a plain topic, whatever the policies say.
-
-        Raises:
-            AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError.
-        """
-        await self.directory.create(name, properties)
-
-    async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
-        """Raises TopicNotFoundError; without ``force`` TopicBusyError if clients are connected."""
-        await self.directory.delete(name, force=force)
-
-    async def check_backlog_quotas(self) -> None:
-        """Look at every loaded topic's backlog now, as is done every so often anyway."""
-        await self._periodic_tasks.background_tasks.check_backlogs()
-
-    async def unload_topic(self, name: TopicName) -> None:
-        """Close a topic; clients reconnect. A topic that isn't loaded is unloaded already."""
-        await self.loader.unload(str(name))
-
-    async def unload_bundle(self, bundle: str) -> None:
-        """Close the loaded topics of a bundle (``tenant/ns/0x..._0x...``)."""
-        names = self.loader.loaded_in(bundle)
-        new_owner, lost = self.bundles.new_owner(bundle), self.bundles.is_lost(bundle)
-        results = await asyncio.gather(
-            *(self.loader.unload(name, new_owner, lost=lost) for name in names),
-            return_exceptions=True,
-        )
-        for name, result in zip(names, results, strict=True):
-            if isinstance(result, Exception):
-                logger.error("unloading %s failed", name, exc_info=result)
-
-    async def topic_exists(self, name: TopicName) -> bool:
-        """Whether a plain topic, or a partition, of that name exists."""
-        return await self.directory.exists(name)
-
-    async def list_topics(self, namespace: str, mode: str = "persistent") -> list[str]:
-        """Full names; mode: persistent, non-persistent or all. System topics are included."""
-        return await self.directory.names(namespace, mode)
-
-    async def create_partitioned_topic(
-        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
-    ) -> None:
-        """Raises AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError."""
-        await self.directory.create_partitioned(name, partitions, properties)
-
-    async def partitions(self, name: TopicName) -> int | None:
-        """Partition count, None when there is no partitioned topic of that name."""
-        return await self.directory.partitions(name)
-
-    async def partitions_for_client(self, name: TopicName, *, create: bool) -> int:
-        """What PARTITIONED_METADATA answers, creating what it may create.
-
-        Raises:
-            TopicNotFoundError: absent, and not to be created.
-        """
-        return await self.directory.partitions_for_client(name, create=create)
-
-    async def update_partitions(self, name: TopicName, partitions: int) -> None:
-        """Grow. Raises TopicNotFoundError, PreconditionFailedError."""
-        await self.directory.update_partitions(name, partitions)
-
-    async def delete_partitioned_topic(self, name: TopicName, *, force: bool = False) -> None:
-        """Delete all partitions, then the record. Raises TopicNotFoundError, TopicBusyError."""
-        await self.directory.delete_partitioned(name, force=force)

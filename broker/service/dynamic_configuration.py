@@ -10,23 +10,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import orjson
 
-from magnetar.broker.config import ConfigError, key_of
+from magnetar.broker.config import BrokerConfig, ConfigError, key_of
 from magnetar.broker.errors import BrokerMetadataError, PreconditionFailedError
 from magnetar.broker.pulsar_settings import lacking_error
 from magnetar.loadbalance.config import BalancerConfig
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.recipes import update
-from magnetar.metadata.store import EventType, SessionEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from magnetar.broker.config import BrokerConfig
-    from magnetar.metadata.store import MetadataEvent, MetadataStore
+from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 
 logger = logging.getLogger(__name__)
 

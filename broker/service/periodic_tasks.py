@@ -11,7 +11,6 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.service.background_tasks import BackgroundTasks
 from magnetar.broker.service.memory import TrimPlan, trim
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ class PeriodicTasks:
         )
         self._sample_ms = config.stats_update_frequency_in_secs * 1000
         self._trims = TrimPlan()
-        self.background_tasks = BackgroundTasks(service)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -64,7 +62,7 @@ class PeriodicTasks:
                 if now_ms >= sample_at:
                     sample_at = now_ms + self._sample_ms
                     await self._sample(now_ms)
-                self.background_tasks.on_sweep(now_ms)
+                service.background_tasks.on_sweep(now_ms)
             except Exception:  # the sweep outlives whatever one round met
                 logger.exception("sweep failed")
 

@@ -10,24 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import BrokerMetadataError, NamespaceNotFoundError
 from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.service.resources import POLICIES, TOPIC_POLICIES, topic_of_policies
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.resources.resources import (
+    POLICIES,
+    TOPIC_POLICIES,
+    Resources,
+    topic_of_policies,
+)
+from magnetar.broker.topic.loaded_topics import LoadedTopics
+from magnetar.broker.topic.topic import Topic
 from magnetar.bundles.hash_ranges import namespace_of
 from magnetar.bundles.local_policies import is_heartbeat
 from magnetar.metadata.errors import MetadataError
-from magnetar.metadata.store import EventType, SessionEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.broker.config import BrokerConfig
-    from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.broker.topic.topic import Topic
-    from magnetar.metadata.store import MetadataEvent
+from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +41,17 @@ _EVERYTHING: Final = ""
 class PolicyWatcher:
     """Keeps the policies of every loaded topic current."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-        self.defaults = EffectivePolicies({}, service.config)
+    def __init__(
+        self,
+        store: MetadataStore,
+        resources: Resources,
+        topics: LoadedTopics,
+        config: BrokerConfig,
+    ) -> None:
+        """``topics``: those that are loaded."""
+        self._resources, self._topics, self._config = resources, topics, config
+        self._loop = asyncio.get_running_loop()
+        self.defaults = EffectivePolicies({}, config)
         """The broker's settings alone."""
         self.changes = 0
         """Grows with every change of a document: what was read before it may be old."""
@@ -51,7 +60,6 @@ class PolicyWatcher:
         self._task: asyncio.Task[None] | None = None
         self._unread: set[str] = set()  # topics whose documents can't be read, until _retry
         self._retry: asyncio.TimerHandle | None = None
-        store = service.store
         self._watches = (
             store.watch(POLICIES, self._on_event),
             store.watch(TOPIC_POLICIES, self._on_event),
@@ -72,8 +80,8 @@ class PolicyWatcher:
 
     async def config_changed(self, config: BrokerConfig) -> None:
         """The broker's settings have changed: return when the loaded topics have them."""
-        self.defaults = EffectivePolicies({}, config)
-        self._service.resources.config_changed(config)
+        self._config, self.defaults = config, EffectivePolicies({}, config)
+        self._resources.config_changed(config)
         await asyncio.shield(self._invalidate(_EVERYTHING))
 
     async def of(self, name: TopicName) -> EffectivePolicies:
@@ -82,7 +90,7 @@ class PolicyWatcher:
         Raises:
             NamespaceNotFoundError, BrokerMetadataError, MetadataError.
         """
-        resources = self._service.resources
+        resources = self._resources
         if (policies := await resources.policies(name.namespace)) is None:
             if is_heartbeat(name.namespace):
                 return self.defaults
@@ -90,22 +98,22 @@ class PolicyWatcher:
         return policies.with_topic(await self._own(name))
 
     async def _own(self, name: TopicName) -> dict[str, Any] | None:
-        if not self._service.config.topic_level_policies_enabled:
+        if not self._config.topic_level_policies_enabled:
             return None
-        return await self._service.resources.topic_policies(name)
+        return await self._resources.topic_policies(name)
 
     async def update_namespace(
         self, namespace: str, change: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> None:
         """Change a namespace's document; see ``Resources.update_policies``."""
-        await self._service.resources.update_policies(namespace, change)
+        await self._resources.update_policies(namespace, change)
         await asyncio.shield(self._invalidate(namespace))
 
     async def update_topic(
         self, name: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> None:
         """Change a topic's own document; see ``Resources.update_topic_policies``."""
-        await self._service.resources.update_topic_policies(name, change)
+        await self._resources.update_topic_policies(name, change)
         await asyncio.shield(self._invalidate(name.base.full))
 
     def registered(self, topic: Topic, changes: int) -> None:
@@ -135,9 +143,9 @@ class PolicyWatcher:
         self.changes += 1
         self._dirty.add(key)
         if self._applied is None:
-            self._applied = self._service.loop.create_future()
+            self._applied = self._loop.create_future()
         if self._task is None:
-            self._task = self._service.loop.create_task(self._run())
+            self._task = self._loop.create_task(self._run())
         return self._applied
 
     async def _run(self) -> None:
@@ -155,7 +163,7 @@ class PolicyWatcher:
         finally:
             self._task = None
             if self._unread and self._retry is None:
-                self._retry = self._service.loop.call_later(_RETRY_S, self._read_again)
+                self._retry = self._loop.call_later(_RETRY_S, self._read_again)
 
     def _read_again(self) -> None:
         self._retry = None
@@ -166,7 +174,7 @@ class PolicyWatcher:
     # --- renewing
 
     async def _renew(self, dirty: set[str]) -> None:
-        everything, topics = _EVERYTHING in dirty, self._service.topics
+        everything, topics = _EVERYTHING in dirty, self._topics
         names = list(topics) if everything else self._loaded_of(dirty)
         for number, full in enumerate(names, 1):
             if number % _SLICE == 0:
@@ -186,10 +194,10 @@ class PolicyWatcher:
     def _loaded_of(self, dirty: set[str]) -> list[str]:
         """Full names of the loaded topics in the namespaces that are, or have a topic, in it."""
         namespaces = {namespace_of(key) if "://" in key else key for key in dirty}
-        return [full for each in namespaces for full in self._service.loader.loaded_of(each)]
+        return [full for each in namespaces for full in self._topics.of_namespace(each)]
 
     async def _renew_topic(self, topic: Topic, *, read_own: bool) -> None:
-        resources = self._service.resources
+        resources = self._resources
         if (namespace := await resources.policies(topic.name.namespace)) is None:
             return  # it was deleted, and its topics are about to be
         before = topic.policies

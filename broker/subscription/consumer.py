@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.interfaces import ConsumerState, Deliver
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.rate_limits.rates import RateSampler, iso_time
+from magnetar.broker.schema.definition import SchemaDefinition
+from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from magnetar.broker.subscription.subscription import Subscription
 
-    from magnetar.broker.protocol import pulsar_api_pb2 as pb
-    from magnetar.broker.schema.definition import SchemaDefinition
-    from magnetar.broker.subscription.subscription_base import Subscription
-    from magnetar.managed_ledger.entry_batch import EntryBatch
+logger = logging.getLogger(__name__)
 
 # PulsarApi.proto CommandSubscribe.SubType
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
@@ -118,7 +120,6 @@ class Consumer(ConsumerState):
         "messages_out",
         "metadata",
         "rates",
-        "reconnect_url",
         "redelivered",
         "request",
         "sink",
@@ -138,7 +139,6 @@ class Consumer(ConsumerState):
         self.metadata = dict(request.metadata)
         self.connected_ms = now_ms
         self.closed = False
-        self.reconnect_url = ""  # where the client should go when the broker ends the consumer
         self.rates = RateSampler()
         self.chunk_rates: RateSampler | None = None  # most clients never see a chunk
         self.entries_out = self.messages_out = self.bytes_out = self.chunks_out = 0
@@ -153,6 +153,33 @@ class Consumer(ConsumerState):
     def on_writable(self) -> None:
         """The sink takes messages again."""
         self.subscription.on_writable(self)
+
+    def deliver(self, effect: Deliver) -> int:
+        if self.closed:
+            return 0  # it left in this very turn: its entries are in the replay queue again
+        bodies, picks = effect.batch.bodies, effect.picks
+        if picks is None:
+            sent, count = sum(map(len, bodies)), len(bodies)
+        else:
+            sent, count = sum([len(bodies[index]) for index in picks]), len(picks)
+        self.entries_out += count
+        self.messages_out += effect.messages
+        self.bytes_out += sent
+        self.chunks_out += effect.chunks
+        subscription = self.subscription
+        self.last_consumed_ms = subscription.last_consumed_ms = subscription.now_ms()
+        self.first_sent_ms = self.first_sent_ms or self.last_consumed_ms
+        try:
+            self.sink.deliver(self, effect.batch, picks, effect.redelivery_counts, effect.ack_sets)
+        except Exception:
+            # The entries are booked as sent: without this they would wait for the client to leave.
+            logger.exception("%s: sink of %r failed", subscription, self.name)
+            subscription.dismiss_consumer(self)
+        return sent
+
+    def notify_active(self, is_active: bool) -> None:
+        if not self.closed:
+            self.sink.notify_active(self, is_active)
 
     def sample(self, now_ms: int) -> None:
         """Take a point for the rates."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from magnetar.broker.dispatch.key_selector import HashRing, KeySelector, SplitRanges, StickyRanges
 from magnetar.broker.errors import ConsumerAssignError, SubscriptionBusyError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import sticky_hash
 from magnetar.broker.protocol.framing import MalformedFrameError, parse_entry_body
-
-if TYPE_CHECKING:
-    from magnetar.broker.subscription.consumer import SubscribeRequest
-    from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.broker.subscription.consumer import SubscribeRequest
+from magnetar.managed_ledger.entry_batch import Buffer
 
 
 @dataclass(frozen=True, slots=True)

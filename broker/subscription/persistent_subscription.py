@@ -6,55 +6,44 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
-from magnetar.broker.dispatch.interfaces import (
-    Deliver,
-    DispatchLimits,
-    DispatchReadRequest,
-    NotifyActive,
-)
+from magnetar.broker.dispatch.interfaces import Dispatcher, DispatchLimits, DispatchReadRequest
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
-from magnetar.broker.errors import PersistenceError, SubscriptionFencedError, TopicBusyError
+from magnetar.broker.errors import PersistenceError, SubscriptionFencedError
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.broker.rate_limits.rates import RateSampler
 from magnetar.broker.rate_limits.topic_rates import SubscriptionRate
-from magnetar.broker.subscription.consumer import EXCLUSIVE, FAILOVER, Consumer, SubscribeRequest
+from magnetar.broker.subscription.consumer import FAILOVER, Consumer, SubscribeRequest
 from magnetar.broker.subscription.key_shared_policy import hash_of_body
-from magnetar.broker.subscription.subscription_base import SINGLE_ACTIVE, AckDone, Subscription
+from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone, Subscription
+from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
-from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.errors import (
     CursorClosedError,
     InvalidPositionError,
     ManagedLedgerError,
 )
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from magnetar.broker.config import BrokerConfig
-    from magnetar.broker.policies.effective import EffectivePolicies
     from magnetar.broker.topic.topic import Topic
-    from magnetar.managed_ledger.cursor.cursor import Cursor
-    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 logger = logging.getLogger(__name__)
 
 _READ_ENTRIES_MIN = 1_000
 """Pulsar's read batch of 100 sizes storage reads; here a read is mostly a slice of the cache, and
 what one turn sends is bounded by permits and bytes."""
-_PEEK_BYTES_MAX = 1 << 20
 _REPLICATED: Final = "pulsar.replicated.subscription"
 """Property of the cursor's position, as Pulsar stores it; 1: it is a replicated subscription."""
-_HASHES_MAX = 1000
-"""Draining hashes of a consumer that statistics list."""
-
-
 _NOBODY: Final[frozenset[Consumer]] = frozenset()
 
 
@@ -79,7 +68,11 @@ def dispatch_limits(config: BrokerConfig, policies: EffectivePolicies) -> Dispat
 
 
 class PersistentSubscription(Subscription):
-    """Feeds consumers from a managed ledger; the cursor knows what is acknowledged."""
+    """Feeds consumers from a managed ledger; the cursor knows what is acknowledged.
+
+    One object, since an acknowledgment, a reset and an expiry each change the cursor and then the
+    dispatcher, in this order.
+    """
 
     # As in PersistentTopic: beyond 30 attributes a dictionary costs 1.5 kB each idle subscription.
     __slots__ = (
@@ -111,7 +104,7 @@ class PersistentSubscription(Subscription):
         self._batch_acks = config.acknowledgment_at_batch_index_level_enabled
         self.properties = dict(cursor.cursor_properties)
         self.marked_replicated = _REPLICATED in cursor.state.properties
-        self._core: SingleActiveDispatcher | SharedDispatcher | None = None
+        self._core: Dispatcher | None = None
         self._dispatcher: AsyncDispatcher | None = None
         self._terminated = topic.terminated
         self._told_end: frozenset[Consumer] = _NOBODY  # who knows of the end of the topic
@@ -163,7 +156,7 @@ class PersistentSubscription(Subscription):
 
     def _start(self, sub_type: int, request: SubscribeRequest) -> None:
         self._stop()
-        core: SingleActiveDispatcher | SharedDispatcher
+        core: Dispatcher
         if sub_type in SINGLE_ACTIVE:
             name = self.topic.name
             core = SingleActiveDispatcher(
@@ -188,17 +181,13 @@ class PersistentSubscription(Subscription):
             core,
             self.ledger,
             self.cursor,
-            self._limits,
             now_ms=self.topic.service.clock,
-            deliver=self._deliver,
-            notify_active=self._notify_active,
-            label=f"{self.topic.name} {self.name}",
+            label=str(self),
             ack_sets=self._batch_acks,
             limiter=self._rate.limiter(self._entries_from),
         )
-        budget = self.topic.service.unacked_budget
-        if budget is not None and isinstance(core, SharedDispatcher):
-            budget.join(core, self._dispatcher.wake)
+        if (budget := self.topic.service.unacked_budget) is not None:
+            core.join_budget(budget, self._dispatcher.wake)
 
     def _entries_from(self, position: Position) -> int:
         ledger = self.ledger
@@ -219,29 +208,20 @@ class PersistentSubscription(Subscription):
     def _stop(self) -> None:
         if self._dispatcher is not None:
             self._dispatcher.close()
-        core = self._core
-        if isinstance(core, SharedDispatcher) and core.budget is not None:
-            core.budget.leave(core)
+            self._dispatcher.core.leave_budget()
         self._dispatcher = self._core = None
 
     def _join(self, consumer: Consumer) -> None:
-        core = self._core
-        if isinstance(core, SingleActiveDispatcher):
-            core.add_consumer(consumer, self.now_ms())
-        else:
-            assert core is not None
-            core.add_consumer(consumer)
+        assert self._core is not None
+        self._core.add_consumer(consumer, self.now_ms())
         self._wake()
         if self._terminated:
             self._tell_end()
 
     def _leave(self, consumer: Consumer) -> None:
         self._told_end = (self._told_end - {consumer}) or _NOBODY
-        core = self._core
-        if isinstance(core, SingleActiveDispatcher):
-            core.remove_consumer(consumer, self.now_ms())
-        elif core is not None:
-            core.remove_consumer(consumer)
+        if self._core is not None:
+            self._core.remove_consumer(consumer, self.now_ms())
         if self.consumers:
             self._wake()
         else:
@@ -257,50 +237,9 @@ class PersistentSubscription(Subscription):
         ) as error:  # perhaps closed meanwhile, and its cursors with it
             logger.debug("%s %s: cursor not deleted: %s", self.topic.name, self.name, error)
 
-    @property
-    def active_consumer(self) -> Consumer | None:
-        """Who gets the messages of an Exclusive or Failover subscription."""
-        core = self._core
-        active = core.active if isinstance(core, SingleActiveDispatcher) else None
-        return cast("Consumer | None", active)
-
     def _wake(self) -> None:
         if self._dispatcher is not None:
             self._dispatcher.wake()
-
-    # --- the dispatcher's side
-
-    def _deliver(self, effect: Deliver) -> int:
-        consumer = cast("Consumer", effect.consumer)
-        if consumer.closed:
-            return 0  # it left in this very turn: its entries are in the replay queue again
-        bodies, picks = effect.batch.bodies, effect.picks
-        if picks is None:
-            sent, count = sum(map(len, bodies)), len(bodies)
-        else:
-            sent, count = sum([len(bodies[index]) for index in picks]), len(picks)
-        consumer.entries_out += count
-        consumer.messages_out += effect.messages
-        consumer.bytes_out += sent
-        consumer.chunks_out += effect.chunks
-        now_ms = consumer.last_consumed_ms = self.last_consumed_ms = self.now_ms()
-        if not consumer.first_sent_ms:
-            consumer.first_sent_ms = now_ms
-        try:
-            consumer.sink.deliver(
-                consumer, effect.batch, picks, effect.redelivery_counts, effect.ack_sets
-            )
-        except Exception:
-            # The entries are booked as sent: without this they would wait for the client to leave.
-            logger.exception("%s %s: sink of %r failed", self.topic.name, self.name, consumer.name)
-            self.remove_consumer(consumer)
-            consumer.sink.close_consumer(consumer)
-        return sent
-
-    def _notify_active(self, effect: NotifyActive) -> None:
-        consumer = cast("Consumer", effect.consumer)
-        if not consumer.closed:
-            consumer.sink.notify_active(consumer, effect.is_active)
 
     # --- what clients send
 
@@ -320,7 +259,7 @@ class PersistentSubscription(Subscription):
     ) -> None:
         self._note_ack(consumer, len(positions))
         self.cursor.ack(positions, on_durable)
-        if isinstance(self._core, SharedDispatcher):
+        if self._core is not None:
             self._core.on_acked(consumer, positions)
         self._after_ack()
 
@@ -352,7 +291,7 @@ class PersistentSubscription(Subscription):
             if on_durable is not None:
                 on_durable(error)
             return
-        if isinstance(self._core, SharedDispatcher):
+        if self._core is not None:
             self._core.on_mark_delete(position)
         self._after_ack()
 
@@ -377,7 +316,7 @@ class PersistentSubscription(Subscription):
                 on_durable(error)
             return
         self._note_ack(consumer, 1 if whole else 0)
-        if isinstance(self._core, SharedDispatcher):
+        if self._core is not None:
             if whole:
                 self._core.on_acked(consumer, (position,))
             elif left := self.cursor.state.batch_messages_left(position):
@@ -394,7 +333,7 @@ class PersistentSubscription(Subscription):
         core = self._core
         if self.cursor.mark_delete != self._marked:
             self._marked, self._moved_ms = self.cursor.mark_delete, self.now_ms()
-        if isinstance(core, SharedDispatcher) and core.unblocked:
+        if core is not None and core.unblocked:
             core.unblocked = False
             self._wake()
         if self._terminated:
@@ -403,15 +342,9 @@ class PersistentSubscription(Subscription):
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
     ) -> None:
-        core = self._core
-        if core is None or consumer.closed:
-            return
-        if isinstance(core, SharedDispatcher):
-            messages = core.redeliver(consumer, positions)
-            consumer.redelivered += messages
-        else:
-            core.redeliver(consumer, epoch)
-        self._wake()
+        if self._core is not None and not consumer.closed:
+            consumer.redelivered += self._core.redeliver(consumer, positions, epoch)
+            self._wake()
 
     # --- the topic's side
 
@@ -430,33 +363,19 @@ class PersistentSubscription(Subscription):
                 self._told_end |= {consumer}
                 consumer.sink.notify_end_of_topic(consumer)
 
-    def dispatch(self, heads: list[bytes], bodies: list[bytes]) -> None:
-        raise AssertionError("a persistent subscription reads its ledger")
-
-    async def close(self, reason: str, reconnect_url: str = "") -> None:
-        self.fenced = True
-        logger.debug("%s %s: closing: %s", self.topic.name, self.name, reason)
-        self.disconnect_all(reconnect_url)
+    async def close(self) -> None:
+        await super().close()
         self._stop()
         self._rate.close()
         await self.cursor.close()
 
-    async def delete(self, *, force: bool = False) -> None:
-        if self.consumers and not force:
-            raise TopicBusyError(f"Subscription {self.name} has connected consumers")
-        self.fenced = True
+    async def _delete_cursor(self) -> None:
         try:
-            self.disconnect_all()
             await self.ledger.delete_cursor(self.cursor.name)
         except (LedgerError, ManagedLedgerError, MetadataError) as error:
-            self.fenced = False
             raise PersistenceError(f"Can't delete the cursor of {self.name}: {error}") from error
-        except BaseException:
-            self.fenced = False
-            raise
         self._stop()
         self._rate.close()
-        self.topic.forget_subscription(self.name)
 
     # --- moving the cursor
 
@@ -538,65 +457,24 @@ class PersistentSubscription(Subscription):
         self.last_acked_ms = acked_ms  # nobody used it
         return before - self.cursor.state.backlog
 
-    def skip_messages(self, count: int) -> int:
-        """Acknowledge the ``count`` oldest unacknowledged entries; answers how many there were."""
-        before = self.cursor.state.backlog
-        if count > 0 and (target := self._nth_unacked(count)) is not None:
-            self.acknowledge_cumulative(None, target)
-        return before - self.cursor.state.backlog
-
     def clear_backlog(self) -> None:
         """Acknowledge everything that is there now."""
         if self.ledger.last_confirmed > self.cursor.mark_delete:
             self.acknowledge_cumulative(None, self.ledger.last_confirmed)
 
-    async def peek(self, number: int) -> EntryBatch | None:
-        """The ``number``-th unacknowledged entry (from 1) as a batch of one; None: not so many."""
-        if number < 1 or number > self.cursor.state.backlog:
-            return None
-        target = self._nth_unacked(number)
-        return await self.ledger.read(target, 1, _PEEK_BYTES_MAX) if target is not None else None
-
-    def _nth_unacked(self, number: int) -> Position | None:
-        """Position of the ``number``-th unacknowledged entry, or of the last if there are fewer."""
-        ledger, cursor = self.ledger, self.cursor
-        position, left = cursor.mark_delete, number
-        last, found = ledger.last_confirmed, None
-        while left > 0 and position < last:
-            ledger_id, first = ledger.offsets.next_position(position)
-            end = min(ledger.offsets.position_after(position, left), last)
-            if end[0] != ledger_id:  # stay in one ledger: its last entry
-                end = ledger.offsets.previous_position((ledger_id + 1, -1))
-            if end < (ledger_id, first):
-                break
-            acked = cursor.state.acked_in(ledger_id, first, end[1] - first + 1)
-            left -= end[1] - first + 1 - len(acked or ())
-            position = found = (ledger_id, end[1])
-        return found
-
     # --- statistics
 
     def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
         stats = self.common_stats(with_consumers=with_consumers)
-        cursor, core = self.cursor, self._core
+        cursor = self.cursor
         backlog = cursor.state.backlog
-        delayed = 0
-        if isinstance(core, SharedDispatcher):
-            delayed = core.delayed.count
-            stats["blockedSubscriptionOnUnackedMsgs"] = core.blocked or core.waits_for_broker
-            stats["unackedMessages"] = core.unacked
-            stats["msgInReplay"] = core.replay_size
-            stats["delayedMessageIndexSizeInBytes"] = core.delayed.memory_bytes
-            if with_consumers and isinstance(core, KeySharedDispatcher):
-                self._add_hashes(core, stats)
-        elif isinstance(core, SingleActiveDispatcher) and core.active is not None:
-            stats["activeConsumerName"] = core.active.name
+        if self._core is not None:
+            self._core.add_stats(stats, with_consumers=with_consumers)
         stats["msgBacklog"] = backlog
         # From the mark-delete on, by the mean entry of its ledger: counting exactly would read the
         # index of the log.
         stats["backlogSize"] = self.ledger.bytes_after(cursor.mark_delete) if backlog else 0
-        stats["msgDelayed"] = delayed
-        stats["msgBacklogNoDelayed"] = max(backlog - delayed, 0)
+        stats["msgBacklogNoDelayed"] = max(backlog - stats["msgDelayed"], 0)
         stats["msgExpired"] = stats["totalMsgExpired"] = self.expired_entries
         stats["msgRateExpired"] = self._expiry_rate.rates[0]
         stats["lastExpireTimestamp"] = self.last_expire_ms
@@ -605,25 +483,6 @@ class PersistentSubscription(Subscription):
         stats["nonContiguousDeletedMessagesRangesSerializedSize"] = cursor.state.bitmap_bytes
         stats.update(self._rate.events)
         return stats
-
-    def _add_hashes(self, core: KeySharedDispatcher, stats: dict[str, Any]) -> None:
-        """Which key hashes each consumer owns, and which wait for their former owner."""
-        assert self.selector is not None
-        ranges, draining = self.selector.ranges(), core.draining()
-        stats["drainingHashesCount"] = core.draining_slots
-        for consumer, metrics in zip(self.consumers, stats["consumers"], strict=True):
-            held = draining.get(consumer, [])
-            unacked = sum(entries for _, entries, _ in held)
-            stats["drainingHashesUnackedMessages"] += unacked
-            stats["drainingHashesClearedTotal"] += consumer.drained
-            metrics["drainingHashesClearedTotal"] = consumer.drained
-            metrics["drainingHashesCount"] = len(held)
-            metrics["drainingHashesUnackedMessages"] = unacked
-            metrics["drainingHashes"] = [
-                {"hash": slot, "unackMsgs": entries, "blockedAttempts": attempts}
-                for slot, entries, attempts in held[:_HASHES_MAX]
-            ]
-            metrics["keyHashRangeArrays"] = [list(each) for each in ranges.get(consumer, ())]
 
     @property
     def read_position(self) -> Position:
@@ -642,7 +501,20 @@ class PersistentSubscription(Subscription):
         """Whether its consumers could take more than there is."""
         return self._dispatcher is not None and self._dispatcher.is_waiting
 
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether its consumers are (or were last) of type Exclusive."""
-        return self.sub_type == EXCLUSIVE
+
+async def start_position(ledger: ManagedLedger, request: SubscribeRequest, now_ms: int) -> Position:
+    """The first position a NEW cursor of this request delivers: rollback, start id or initial.
+
+    EARLIEST and LATEST are possible answers; a durable request ignores its start id. A start id
+    beyond the end falls back to the initial position.
+    """
+    if request.rollback_seconds > 0:
+        since_ms = now_ms - request.rollback_seconds * 1000
+        before = await ledger.find_newest(
+            lambda head, _: parse_header(head).publish_time_ms < since_ms
+        )
+        return ledger.offsets.next_position(before or EARLIEST)
+    start = request.start_position
+    if request.durable or start is None or start > ledger.last_confirmed:
+        return request.initial_position
+    return start

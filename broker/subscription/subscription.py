@@ -1,51 +1,447 @@
-"""Subscriptions as the rest of the broker sees them: the type, how to make one, where it starts."""
+"""What every subscription is: consumers of one type, admission rules, counters."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from magnetar.broker.protocol.entry_header import parse_header
-from magnetar.broker.subscription.non_persistent_subscription import NonPersistentSubscription
-from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-from magnetar.broker.subscription.subscription_base import Subscription
-from magnetar.managed_ledger.position import EARLIEST
+from magnetar.broker.auth.authorization import Resource
+from magnetar.broker.dispatch.key_selector import KeySelector, StickyRanges
+from magnetar.broker.errors import (
+    BrokerMetadataError,
+    ConsumerBusyError,
+    ConsumerNotFoundError,
+    NotAllowedError,
+    SubscriptionBusyError,
+    SubscriptionFencedError,
+    TopicBusyError,
+)
+from magnetar.broker.rate_limits.rates import RateSampler
+from magnetar.broker.subscription.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    SUB_TYPE_NAMES,
+    Consumer,
+    ConsumerSink,
+    SubscribeRequest,
+)
+from magnetar.broker.subscription.key_shared_policy import KeySharedPolicy, ranges_of
+from magnetar.managed_ledger.cursor.cursor import Cursor
+from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from magnetar.broker.subscription.consumer import SubscribeRequest
     from magnetar.broker.topic.topic import Topic
-    from magnetar.managed_ledger.cursor.cursor import Cursor
-    from magnetar.managed_ledger.managed_ledger import ManagedLedger
-    from magnetar.managed_ledger.position import Position
+
+SINGLE_ACTIVE = frozenset((EXCLUSIVE, FAILOVER))
+AckDone = Callable[[BaseException | None], None]
+"""Called once: None when the acknowledgment is durable, else why it isn't."""
 
 
-def open_subscription(
-    topic: Topic,
-    name: str,
-    cursor: Cursor | None,
-    *,
-    ledger: ManagedLedger | None = None,
-    durable: bool = True,
-) -> Subscription:
-    """Make the subscription of a loaded topic; cursor and ledger None: non-persistent topic."""
-    if cursor is None or ledger is None:
-        assert cursor is None, "a cursor needs its ledger"
-        return NonPersistentSubscription(topic, name)
-    return PersistentSubscription(topic, name, cursor, ledger, durable=durable)
+Counts: TypeAlias = tuple[int, int, int, int, int]
+"""Messages out, bytes out, redelivered messages, acknowledged entries, entries out."""
+_NO_COUNTS: Final[Counts] = (0, 0, 0, 0, 0)
+_NO_TASKS: Final[frozenset[Any]] = frozenset()
 
 
-async def start_position(ledger: ManagedLedger, request: SubscribeRequest, now_ms: int) -> Position:
-    """The first position a NEW cursor of this request delivers: rollback, start id or initial.
+class Subscription(ABC):
+    """Common face of persistent and non-persistent subscriptions. One loop owns it.
 
-    EARLIEST and LATEST are possible answers; a durable request ignores its start id. A start id
-    beyond the end falls back to the initial position.
+    Invariant: all connected consumers have the same type; with none connected the type is free.
+
+    One object, since what clients send, a reset and the end of a consumer change the same lists.
+    Who gets which entry is decided in ``broker/dispatch``; what administrators do besides is in
+    ``subscription_admin.py``.
     """
-    if request.rollback_seconds > 0:
-        since_ms = now_ms - request.rollback_seconds * 1000
-        before = await ledger.find_newest(
-            lambda head, _: parse_header(head).publish_time_ms < since_ms
-        )
-        return ledger.offsets.next_position(before or EARLIEST)
-    start = request.start_position
-    if request.durable or start is None or start > ledger.last_confirmed:
-        return request.initial_position
-    return start
+
+    def __init__(self, topic: Topic, name: str, *, durable: bool) -> None:
+        self.topic = topic
+        self.name = name
+        self.durable = durable
+        self.consumers: list[Consumer] = []
+        self.sub_type: int | None = None  # of the consumers connected now or last
+        self.key_policy: KeySharedPolicy | None = None  # Key_Shared: what its consumers agree on
+        self.selector: KeySelector | None = None
+        self.properties: dict[str, str] = {}
+        self.marked_replicated = False  # stored; whether that counts is ``replicated``
+        self.rates = RateSampler()
+        self.fenced = False  # being closed or deleted, for good
+        self._opened: asyncio.Future[None] | None = None  # set while a reset is under way
+        self._tasks: frozenset[asyncio.Task[None]] = _NO_TASKS
+        # counters of consumers that left; the connected ones' come on top
+        self._gone = _NO_COUNTS
+        self.last_flow_ms = self.last_consumed_ms = self.last_acked_ms = 0
+        self.active_ms = topic.service.clock()  # loaded, or a consumer came or left
+
+    def __str__(self) -> str:
+        return f"{self.topic.name} {self.name}"
+
+    def now_ms(self) -> int:
+        return self.topic.service.clock()
+
+    @property
+    def resource(self) -> Resource:
+        """What a right to consume it is given on."""
+        return Resource.of_topic(self.topic.name, self.name)
+
+    @property
+    def replicated(self) -> bool:
+        """Whether other clusters shall have the subscription, too."""
+        enabled = self.topic.service.config.enable_replicated_subscriptions
+        return self.marked_replicated and enabled
+
+    async def set_replicated(self, replicated: bool) -> None:  # noqa: B027
+        """Whether other clusters shall have the subscription, too. Only a durable subscription
+        keeps that, and only while ``enableReplicatedSubscriptions`` is true.
+
+        Raises:
+            PersistenceError: perhaps not stored. SubscriptionFencedError: being deleted or reset.
+        """
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """What is acknowledged; None on a non-persistent topic."""
+        return None
+
+    # --- consumers
+
+    async def add_consumer(self, request: SubscribeRequest, sink: ConsumerSink) -> Consumer:
+        """Check a request against the connected consumers and register it.
+
+        Waits while the subscription is being reset, and for the probe of an exclusive rival.
+
+        Raises:
+            SubscriptionFencedError: closing or being deleted.
+            ConsumerBusyError, NotAllowedError, ConsumerAssignError: as listed there.
+            ConsumerNotFoundError: the client gave up meanwhile.
+        """
+        while True:
+            while self._opened is not None:
+                await asyncio.shield(self._opened)
+            self._check(request)
+            rival = self.consumers[0] if self.consumers else None
+            if rival is None or request.sub_type != EXCLUSIVE:
+                break
+            if await rival.sink.check_liveness():
+                raise ConsumerBusyError("Exclusive consumer is already connected")
+            self.remove_consumer(rival)  # its connection is dead; usually it removed it itself
+        if request.cancelled:
+            raise ConsumerNotFoundError("the client closed the consumer before it was created")
+        consumer = Consumer(self, request, sink, self.now_ms())
+        if not self.consumers:
+            self.sub_type = request.sub_type
+            self.key_policy = self.selector = None
+            if request.sub_type == KEY_SHARED:
+                self.key_policy = KeySharedPolicy.of(request)
+                self.selector = self.key_policy.make_selector(
+                    consistent_hashing=self.topic.service.config.subscription_key_shared_use_consistent_hashing
+                )
+            self._start(request.sub_type, request)
+        self.consumers.append(consumer)
+        self.active_ms = self.now_ms()
+        if isinstance(self.selector, StickyRanges):
+            self.selector.offer(ranges_of(request))
+        self._join(consumer)
+        return consumer
+
+    def _check(self, request: SubscribeRequest) -> None:
+        if self.fenced:
+            raise SubscriptionFencedError("Subscription is fenced")
+        if request.durable != self.durable and self.topic.persistent:
+            kind = "durable" if self.durable else "non-durable"
+            raise NotAllowedError(f"Subscription {self.name} exists and is {kind}")
+        config = self.topic.service.config
+        if request.sub_type == KEY_SHARED and not config.subscription_key_shared_enable:
+            raise NotAllowedError("Key_Shared subscriptions are switched off")
+        connected = len(self.consumers)
+        self.topic.check_consumer_count()  # again: others came while we waited
+        if 0 < self.topic.policies.max_consumers_per_subscription <= connected:
+            raise ConsumerBusyError("Subscription reached max consumers limit")
+        if connected and request.sub_type != self.sub_type:
+            raise SubscriptionBusyError("Subscription is of different type")
+        if request.sub_type == KEY_SHARED:
+            policy = KeySharedPolicy.of(request)
+            if connected:
+                assert self.selector is not None
+                policy.check(request, self.key_policy, self.selector)
+            else:
+                policy.check(request, None, policy.make_selector())
+
+    @abstractmethod
+    def _start(self, sub_type: int, request: SubscribeRequest) -> None:
+        """The first consumer comes: make the dispatcher of its type."""
+
+    @abstractmethod
+    def _join(self, consumer: Consumer) -> None:
+        """A consumer was admitted."""
+
+    @abstractmethod
+    def _leave(self, consumer: Consumer) -> None:
+        """A consumer was taken out of ``consumers``."""
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Its client closed it or is gone: pending entries go to the others. Unknown: ignored."""
+        if consumer.closed or consumer not in self.consumers:
+            return
+        consumer.closed = True
+        self.consumers.remove(consumer)
+        self.active_ms = self.now_ms()
+        self._gone = _added(self._gone, (consumer,))
+        self._leave(consumer)
+        self.end_if_orphaned()
+
+    def unused_ms(self, now_ms: int) -> int:
+        """For how long nobody has been connected and nothing was acknowledged.
+
+        It counts from the load of the topic at the earliest: when a subscription was used last is
+        not stored.
+        """
+        if self.consumers:
+            return 0
+        return now_ms - max(self.active_ms, self.last_acked_ms)
+
+    def end_if_orphaned(self) -> None:
+        """A non-durable subscription lives no longer than its consumers."""
+        if not self.consumers and not self.durable and not self.fenced and self._opened is None:
+            self.fenced = True
+            self.topic.forget_subscription(self.name)
+            self._run(self._ended())
+
+    async def _ended(self) -> None:  # noqa: B027
+        """The last consumer of a non-durable subscription left: drop what it used."""
+
+    def disconnect_all(self) -> None:
+        """Tell every client to subscribe again, perhaps at another broker."""
+        for consumer in list(self.consumers):
+            self.dismiss_consumer(consumer)
+
+    def dismiss_consumer(self, consumer: Consumer) -> None:
+        """End one consumer; its client is told. One that is gone already is ignored."""
+        if not consumer.closed:
+            self.remove_consumer(consumer)
+            consumer.sink.close_consumer(consumer)
+
+    async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
+        """End the subscription on behalf of a consumer.
+
+        Raises:
+            BrokerMetadataError: other consumers are connected and ``force`` is false.
+            SubscriptionFencedError: it is being reset, closed or deleted already.
+        """
+        if len(self.consumers) > 1 and not force:
+            raise BrokerMetadataError("Unsubscribe refused: other consumers are connected")
+        if self.fenced or self._opened is not None:
+            raise SubscriptionFencedError("Subscription is fenced")
+        self.fenced = True  # before the consumer leaves: nothing ends by itself now
+        self.remove_consumer(consumer)
+        try:
+            await self.delete(force=True)
+        except BaseException:
+            # Its client goes on with it when it has heard of the failure: then it has to come back.
+            asyncio.get_running_loop().call_soon(consumer.sink.close_consumer, consumer)
+            raise
+
+    # --- what clients send
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The consumer can take ``permits`` more messages."""
+        now_ms = consumer.last_flow_ms = self.last_flow_ms = self.now_ms()
+        if not consumer.first_flow_ms:
+            consumer.first_flow_ms = now_ms
+        self._on_flow(consumer, permits)
+
+    @abstractmethod
+    def _on_flow(self, consumer: Consumer, permits: int) -> None: ...
+
+    def on_writable(self, consumer: Consumer) -> None:  # noqa: B027
+        """The consumer's sink takes messages again."""
+
+    # What only a cursor can do: without one, everything is done at once.
+
+    def acknowledge(
+        self,
+        consumer: Consumer | None,
+        positions: Sequence[Position],
+        on_durable: AckDone | None = None,
+    ) -> None:
+        """Whole entries are done. Unknown and already acknowledged ones are ignored."""
+        if on_durable is not None:
+            on_durable(None)
+
+    def acknowledge_cumulative(
+        self,
+        consumer: Consumer | None,
+        position: Position,
+        properties: Mapping[str, int] | None = None,
+        on_durable: AckDone | None = None,
+        *,
+        ack_set: Sequence[int] = (),
+    ) -> None:
+        """Everything up to ``position`` is done; with an ack set, of that entry only a part.
+
+        On Shared and Key_Shared it is ignored and reported as done.
+        """
+        if on_durable is not None:
+            on_durable(None)
+
+    def acknowledge_batch(
+        self,
+        consumer: Consumer | None,
+        position: Position,
+        ack_set: Sequence[int],
+        on_durable: AckDone | None = None,
+    ) -> None:
+        """A part of a batch is done; set bits of the words are what isn't."""
+        if on_durable is not None:
+            on_durable(None)
+
+    def redeliver(  # noqa: B027
+        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None = None
+    ) -> None:
+        """Send again what this consumer has not acknowledged; None: everything."""
+
+    async def reset(self, position: Position, ack_set: Sequence[int] = ()) -> None:  # noqa: B027
+        """Disconnect the consumers and continue at ``position``."""
+
+    async def reset_to_time(self, publish_time_ms: int) -> None:  # noqa: B027
+        """`reset` to the first entry published at that time or later."""
+
+    # --- what the topic says
+
+    def policies_changed(self) -> None:  # noqa: B027 - not every type has anything to apply
+        """The topic's policies are new: apply what isn't read at each use."""
+
+    def on_appended(self) -> None:  # noqa: B027
+        """The topic's last confirmed position moved: once per tick."""
+
+    def on_terminated(self) -> None:  # noqa: B027
+        """The topic was terminated: consumers are told once everything is acknowledged."""
+
+    async def close(self) -> None:
+        """Fence, tell the consumers to reconnect, close the cursor."""
+        self.fenced = True
+        self.disconnect_all()
+
+    async def delete(self, *, force: bool = False) -> None:
+        """Fence and delete.
+
+        Raises:
+            TopicBusyError: consumers are connected and ``force`` is false.
+        """
+        if self.consumers and not force:
+            raise TopicBusyError(f"Subscription {self.name} has connected consumers")
+        self.fenced = True
+        try:
+            self.disconnect_all()
+            await self._delete_cursor()
+        except BaseException:
+            self.fenced = False
+            raise
+        self.topic.forget_subscription(self.name)
+
+    async def _delete_cursor(self) -> None:  # noqa: B027
+        """Raises PersistenceError."""
+
+    # --- statistics
+
+    @abstractmethod
+    def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
+        """SubscriptionStats in Pulsar's shape.
+
+        Args:
+            with_consumers: false leaves the list of consumers empty, and with it out what takes
+                time by their number.
+        """
+
+    def counters(self) -> Counts:
+        """What was done for all consumers that there ever were."""
+        return _added(self._gone, self.consumers)
+
+    def sample(self, now_ms: int) -> None:
+        """Take a point of the rates, every ``statsUpdateFrequencyInSecs``."""
+        self.rates.sample(now_ms, self.counters()[:4])
+        for consumer in self.consumers:
+            consumer.sample(now_ms)
+
+    def common_stats(self, *, with_consumers: bool) -> dict[str, Any]:
+        """The part of the statistics that every subscription has; the rest is 0."""
+        rate_out, throughput, rate_redeliver, rate_ack = self.rates.rates
+        messages, sent_bytes, *_ = self.counters()
+        stats: dict[str, Any] = {
+            "msgRateOut": rate_out,
+            "msgThroughputOut": throughput,
+            "bytesOutCounter": sent_bytes,
+            "msgOutCounter": messages,
+            "msgRateRedeliver": rate_redeliver,
+            "messageAckRate": rate_ack,
+            "chunkedMessageRate": sum((each.chunk_rate for each in self.consumers), 0.0),
+            "msgBacklog": 0,
+            "backlogSize": 0,
+            "earliestMsgPublishTimeInBacklog": 0,
+            "msgBacklogNoDelayed": 0,
+            "blockedSubscriptionOnUnackedMsgs": False,
+            "msgDelayed": 0,
+            "msgInReplay": 0,
+            "unackedMessages": 0,
+            "msgRateExpired": 0.0,
+            "msgExpired": 0,
+            "totalMsgExpired": 0,
+            "lastExpireTimestamp": 0,
+            "lastConsumedFlowTimestamp": self.last_flow_ms,
+            "lastConsumedTimestamp": self.last_consumed_ms,
+            "lastAckedTimestamp": self.last_acked_ms,
+            "lastMarkDeleteAdvancedTimestamp": 0,
+            "consumers": [each.stats() for each in self.consumers] if with_consumers else [],
+            "isDurable": self.durable,
+            "isReplicated": self.replicated,
+            "allowOutOfOrderDelivery": False,
+            "consumersAfterMarkDeletePosition": {},
+            "drainingHashesCount": 0,
+            "drainingHashesClearedTotal": 0,
+            "drainingHashesUnackedMessages": 0,
+            "nonContiguousDeletedMessagesRanges": 0,
+            "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+            "delayedMessageIndexSizeInBytes": 0,
+            "subscriptionProperties": dict(self.properties),
+            "filterProcessedMsgCount": 0,
+            "filterAcceptedMsgCount": 0,
+            "filterRejectedMsgCount": 0,
+            "filterRescheduledMsgCount": 0,
+            "durable": self.durable,
+            "replicated": self.replicated,
+        }
+        for unit in ("Msg", "Bytes"):
+            for scope in ("Subscription", "Topic", "Broker"):
+                stats[f"dispatchThrottled{unit}EventsBy{scope}Limit"] = 0
+        if self.sub_type is not None:
+            stats["type"] = SUB_TYPE_NAMES[self.sub_type]
+        if self.key_policy is not None:
+            stats["keySharedMode"] = self.key_policy.mode
+            stats["allowOutOfOrderDelivery"] = self.key_policy.out_of_order
+        return stats
+
+    def run_reset(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a reset that must go to its end even when the client leaves."""
+        self._run(work)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task of the subscription's own; a failure is reported by asyncio."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks |= {task}
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks = (self._tasks - {task}) or _NO_TASKS
+
+
+def _added(counts: Counts, consumers: Iterable[Consumer]) -> Counts:
+    messages, sent_bytes, redelivered, acks, entries = counts
+    for each in consumers:
+        messages += each.messages_out
+        sent_bytes += each.bytes_out
+        redelivered += each.redelivered
+        acks += each.acks
+        entries += each.entries_out
+    return messages, sent_bytes, redelivered, acks, entries

@@ -8,22 +8,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from magnetar.bookkeeper.errors import LedgerError
-from magnetar.broker.dispatch.single_active import remaining_messages
+from magnetar.broker.dispatch.interfaces import remaining_messages
 from magnetar.broker.errors import PersistenceError, SubscriptionFencedError
 from magnetar.broker.protocol.entry_header import FLAG_MARKER, parse_header
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
+from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.errors import CursorClosedError, ManagedLedgerError
-from magnetar.managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.metadata.errors import MetadataError
-
-if TYPE_CHECKING:
-    from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-    from magnetar.managed_ledger.cursor.cursor import Cursor
-    from magnetar.managed_ledger.entry_batch import EntryBatch
-    from magnetar.managed_ledger.position import Position
 
 T = TypeVar("T")
 
@@ -47,8 +44,27 @@ async def _done(subscription: PersistentSubscription, work: Awaitable[T]) -> T:
 
 async def skip_messages(subscription: PersistentSubscription, count: int) -> None:
     """Acknowledge the ``count`` oldest unacknowledged entries."""
-    subscription.skip_messages(count)
+    if count > 0 and (target := _nth_unacked(subscription, count)) is not None:
+        subscription.acknowledge_cumulative(None, target)
     await _done(subscription, subscription.cursor.flush())
+
+
+def _nth_unacked(subscription: PersistentSubscription, number: int) -> Position | None:
+    """Position of the ``number``-th unacknowledged entry, or of the last if there are fewer."""
+    ledger, cursor = subscription.ledger, subscription.cursor
+    position, left = cursor.mark_delete, number
+    last, found = ledger.last_confirmed, None
+    while left > 0 and position < last:
+        ledger_id, first = ledger.offsets.next_position(position)
+        end = min(ledger.offsets.position_after(position, left), last)
+        if end[0] != ledger_id:  # stay in one ledger: its last entry
+            end = ledger.offsets.previous_position((ledger_id + 1, -1))
+        if end < (ledger_id, first):
+            break
+        acked = cursor.state.acked_in(ledger_id, first, end[1] - first + 1)
+        left -= end[1] - first + 1 - len(acked or ())
+        position = found = (ledger_id, end[1])
+    return found
 
 
 async def clear_backlog(subscription: PersistentSubscription) -> None:

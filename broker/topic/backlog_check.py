@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ from magnetar.broker.errors import (
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededExceptionError,
 )
+from magnetar.broker.policies.effective import BacklogQuota
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.backlog_quota import (
@@ -27,14 +29,11 @@ from magnetar.broker.topic.backlog_quota import (
     limits_size,
 )
 from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.position import Position
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from magnetar.broker.policies.effective import BacklogQuota
     from magnetar.broker.topic.persistent_topic import PersistentTopic
-    from magnetar.managed_ledger.position import Position
 
 logger = logging.getLogger(__name__)
 
@@ -49,18 +48,14 @@ class BacklogCheck:
     position, and mostly found in the cache.
     """
 
-    __slots__ = ("_evictions", "_oldest", "_oldest_at", "_topic")
+    __slots__ = ("_oldest", "_oldest_at", "_topic", "evictions")
 
     def __init__(self, topic: PersistentTopic) -> None:
         self._topic = topic
         self._oldest: OldestMessage | None = None
         self._oldest_at: Position | None = None  # where it is
-        self._evictions: Mapping[str, int] = _NO_EVICTIONS
-
-    @property
-    def evictions(self) -> Mapping[str, int]:
+        self.evictions: Mapping[str, int] = _NO_EVICTIONS
         """Checks that moved subscriptions, by the type of the quota."""
-        return self._evictions
 
     def _durable(self) -> list[PersistentSubscription]:
         return [
@@ -207,7 +202,7 @@ class BacklogCheck:
     def _report(self, kind: str, evicted: dict[str, int]) -> None:
         moved = {name: entries for name, entries in evicted.items() if entries}
         if moved:
-            self._evictions = {**self._evictions, kind: self._evictions[kind] + 1}
+            self.evictions = {**self.evictions, kind: self.evictions[kind] + 1}
             logger.info("%s: backlog quota %s exceeded, evicted %s", self._topic.name, kind, moved)
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from magnetar.broker.policies.effective import BacklogQuota
+from magnetar.broker.policies.effective import BacklogQuota
 
 SIZE: Final = "destination_storage"
 AGE: Final = "message_age"

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from magnetar.broker.errors import NotAllowedError, TopicFencedError
+from magnetar.broker.producer.producer import Producer, PublishBatch
+from magnetar.broker.subscription.consumer import SubscribeRequest
 from magnetar.broker.subscription.non_persistent_subscription import NonPersistentSubscription
-from magnetar.broker.subscription.subscription import open_subscription
+from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.topic import Topic
 from magnetar.managed_ledger.position import LATEST, Position
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from magnetar.broker.producer.producer import Producer, PublishBatch
-    from magnetar.broker.subscription.consumer import SubscribeRequest
-    from magnetar.broker.subscription.subscription_base import Subscription
 
 
 class NonPersistentTopic(Topic):
@@ -27,6 +23,7 @@ class NonPersistentTopic(Topic):
             return
         self._count(batch)
         for subscription in list(self.subscriptions.values()):
+            assert isinstance(subscription, NonPersistentSubscription)
             subscription.dispatch(batch.heads, batch.bodies)
         count = len(batch.sequence_ids)
         batch.answered = count
@@ -47,21 +44,9 @@ class NonPersistentTopic(Topic):
         return self.subscriptions.get(name) or self._register(name)
 
     def _register(self, name: str) -> Subscription:
-        subscription = open_subscription(self, name, None, durable=False)
+        subscription = NonPersistentSubscription(self, name)
         self.subscriptions[name] = subscription
         return subscription
-
-    async def _store_epoch(self, epoch: int) -> None:
-        """The epoch of a topic without storage lives as long as the topic is loaded."""
-
-    async def _settle(self) -> None:
-        """Every entry is answered at once."""
-
-    async def _close_storage(self) -> None:
-        """There is none."""
-
-    async def _delete_storage(self) -> None:
-        """There is none."""
 
     def storage_stats(self) -> dict[str, Any]:
         rates = (

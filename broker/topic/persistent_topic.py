@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -19,12 +20,20 @@ from magnetar.broker.errors import (
     TopicFencedError,
     TopicTerminatedError,
 )
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
-from magnetar.broker.service.metrics import PublishMetrics
-from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-from magnetar.broker.subscription.subscription import open_subscription, start_position
+from magnetar.broker.producer.producer import Producer, PublishBatch
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.subscription.consumer import SubscribeRequest
+from magnetar.broker.subscription.persistent_subscription import (
+    PersistentSubscription,
+    start_position,
+)
+from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.backlog_check import BacklogCheck
+from magnetar.broker.topic.publish_metrics import PublishMetrics
 from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
+from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
 from magnetar.managed_ledger.errors import (
     AppendFailedError,
@@ -32,19 +41,12 @@ from magnetar.managed_ledger.errors import (
     ManagedLedgerFencedError,
     ManagedLedgerTerminatedError,
 )
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import LATEST, Position
 from magnetar.metadata.errors import MetadataError, ValueTooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from magnetar.broker.policies.effective import EffectivePolicies
-    from magnetar.broker.producer.producer import Producer, PublishBatch
-    from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.broker.subscription.consumer import SubscribeRequest
-    from magnetar.broker.subscription.subscription_base import Subscription
-    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,11 @@ _OWN_PROPERTIES: Final = frozenset({EPOCH_PROPERTY})
 
 
 class PersistentTopic(Topic):
-    """Publishes into a managed ledger; a receipt means that an ack quorum has synced the entry."""
+    """Publishes into a managed ledger; a receipt means that an ack quorum has synced the entry.
+
+    One object, since a failed append fences the topic and ends its producers; backlog quotas,
+    de-duplication and figures are objects of their own.
+    """
 
     persistent = True
 
@@ -101,9 +107,7 @@ class PersistentTopic(Topic):
         self.terminated = ledger.terminated is not None
         for cursor_name, cursor in ledger.cursors.items():
             if cursor_name not in RESERVED_SUBSCRIPTIONS:
-                self.subscriptions[cursor_name] = open_subscription(
-                    self, cursor_name, cursor, ledger=ledger
-                )
+                self._register(cursor_name, cursor, durable=True)
         ledger.on_appended = self._on_appended
         ledger.on_fenced = self._on_fenced
 
@@ -303,7 +307,7 @@ class PersistentTopic(Topic):
         if not self.fenced:
             self.fenced = True
             self._evict(TopicFencedError(f"Topic {self.full_name} lost its storage"))
-        self.service.run(self.service.unload_topic(self.name))
+        self.service.run(self.service.loader.unload(str(self.name)))
 
     # --- subscriptions
 
@@ -316,9 +320,7 @@ class PersistentTopic(Topic):
             cursor = self.ledger.new_non_durable_cursor(start, name)
         except STORAGE_ERRORS as error:
             raise PersistenceError(f"Can't open the cursor of {name}: {error}") from error
-        subscription = open_subscription(self, name, cursor, ledger=self.ledger, durable=False)
-        self.subscriptions[name] = subscription
-        return subscription
+        return self._register(name, cursor, durable=False)
 
     async def _open_durable(self, request: SubscribeRequest) -> Subscription:
         if not self.policies.auto_subscription_creation:
@@ -333,7 +335,10 @@ class PersistentTopic(Topic):
     ) -> Subscription:
         cursor = await self.ledger.open_cursor(name, start, properties or {})
         self._check_open()
-        subscription = open_subscription(self, name, cursor, ledger=self.ledger)
+        return self._register(name, cursor, durable=True)
+
+    def _register(self, name: str, cursor: Cursor, *, durable: bool) -> PersistentSubscription:
+        subscription = PersistentSubscription(self, name, cursor, self.ledger, durable=durable)
         self.subscriptions[name] = subscription
         return subscription
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,27 +26,28 @@ from magnetar.broker.errors import (
     TopicFencedError,
     TopicTerminatedError,
 )
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.producer import producer_registry as producer_registry
-from magnetar.broker.producer.producer import Producer
+from magnetar.broker.producer.producer import Producer, ProducerRequest, PublishBatch
 from magnetar.broker.producer.producer_registry import ProducerRegistry
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.rate_limits.rates import RateSampler
 from magnetar.broker.rate_limits.topic_rates import TopicRates
 from magnetar.broker.schema.definition import SchemaDefinition
 from magnetar.broker.schema.schema_checks import admit_consumer, admit_producer
-from magnetar.broker.subscription.consumer import SUB_TYPE_NAMES
+from magnetar.broker.subscription.consumer import (
+    SUB_TYPE_NAMES,
+    Consumer,
+    ConsumerSink,
+    SubscribeRequest,
+)
+from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.topic_stats import topic_stats
+from magnetar.bundles.lookup import BrokerLookup
 from magnetar.managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from magnetar.broker.policies.effective import EffectivePolicies
-    from magnetar.broker.producer.producer import ProducerRequest, PublishBatch
-    from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.broker.subscription.consumer import Consumer, ConsumerSink, SubscribeRequest
-    from magnetar.broker.subscription.subscription_base import Subscription
-    from magnetar.bundles.lookup import BrokerLookup
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,11 @@ _ENCRYPTION = "Encryption is required in this namespace"
 
 
 class Topic(ABC):
-    """A loaded topic. One loop owns it; only its own methods change it."""
+    """A loaded topic. One loop owns it; only its own methods change it.
+
+    One object, since closing, fencing and new policies concern producers and subscriptions at once.
+    Who may produce is decided in ``ProducerRegistry``, what limits traffic in ``TopicRates``.
+    """
 
     persistent: bool = False
     new_owner: BrokerLookup | None = None
@@ -418,10 +424,6 @@ class Topic(ABC):
             else:
                 producer.sink.close_producer(producer)
 
-    def in_use(self) -> bool:
-        """Whether clients or durable subscriptions hold it."""
-        return bool(self.subscriptions) or any(True for _ in self.registry)
-
     async def close(self, new_owner: BrokerLookup | None = None, *, lost: bool = False) -> None:
         """Unload: fence, disconnect all clients, flush cursors, close storage.
 
@@ -438,20 +440,20 @@ class Topic(ABC):
         self._evict(TopicFencedError(f"Topic {self.full_name} is being unloaded"))
         self.rate_limits.close()
         # All at once: until the last one is stored nobody serves the topic.
-        closing = self._close_subscriptions("topic is unloaded")
+        closing = self._close_subscriptions()
         results = await asyncio.gather(closing, self._close_storage(), return_exceptions=True)
         self.subscriptions.clear()
         if isinstance(results[-1], BaseException):
             raise results[-1]
 
-    async def _close_subscriptions(self, reason: str) -> None:
+    async def _close_subscriptions(self) -> None:
         await asyncio.gather(
-            *(self._close_subscription(each, reason) for each in self.subscriptions.values())
+            *(self._close_subscription(each) for each in self.subscriptions.values())
         )
 
-    async def _close_subscription(self, subscription: Subscription, reason: str) -> None:
+    async def _close_subscription(self, subscription: Subscription) -> None:
         try:
-            await subscription.close(reason)
+            await subscription.close()
         except Exception:
             # One cursor that can't be flushed must not keep the others from closing.
             logger.exception("%s: subscription %s not closed cleanly", self.name, subscription.name)
@@ -465,26 +467,24 @@ class Topic(ABC):
         self.fenced = self.closing = True
         self._evict(TopicFencedError(f"Topic {self.full_name} is being deleted"))
         self.rate_limits.close()
-        await self._close_subscriptions("topic is deleted")
+        await self._close_subscriptions()
         self.subscriptions.clear()
         await self._delete_storage()
 
-    @abstractmethod
-    async def _store_epoch(self, epoch: int) -> None:
-        """Make the producers' epoch durable."""
+    # What only a topic with storage has to do.
 
-    @abstractmethod
-    async def _settle(self) -> None:
+    async def _store_epoch(self, epoch: int) -> None:  # noqa: B027
+        """Make the producers' epoch durable; else it lives as long as the topic is loaded."""
+
+    async def _settle(self) -> None:  # noqa: B027
         """Wait, not for ever, until the entries under way are answered."""
 
-    def _give_up_storage(self) -> None:  # noqa: B027 - only stored topics have any
+    def _give_up_storage(self) -> None:  # noqa: B027
         """Another broker owns it: write no more."""
 
-    @abstractmethod
-    async def _close_storage(self) -> None: ...
+    async def _close_storage(self) -> None: ...  # noqa: B027
 
-    @abstractmethod
-    async def _delete_storage(self) -> None: ...
+    async def _delete_storage(self) -> None: ...  # noqa: B027
 
     @property
     def holds_entries(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
@@ -13,6 +14,7 @@ from magnetar.broker.cluster.broker_client import (
     BrokerRefusedError,
     topic_path,
 )
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import (
     AlreadyExistsError,
     BrokerMetadataError,
@@ -26,16 +28,13 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.topic import topic_permissions as topic_permissions
+from magnetar.broker.topic.topic import Topic
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from magnetar.broker.config import BrokerConfig
     from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.broker.topic.topic import Topic
 
 PARTITIONS_MAX: Final = 10_000
 """Of one topic, when the configuration sets no limit: one mistyped request must not fill the
@@ -75,6 +74,7 @@ class TopicDirectory:
         self._service = service
 
     async def exists(self, name: TopicName) -> bool:
+        """Whether there is a plain topic, or a partition, of that name."""
         if str(name) in self._service.topics:
             return True
         try:
@@ -83,7 +83,11 @@ class TopicDirectory:
             raise InvalidTopicError(f"Invalid topic name {name}: {error}") from error
 
     async def names(self, namespace: str, mode: str = "persistent") -> list[str]:
-        """Full names, sorted; of non-persistent topics those loaded here."""
+        """Full names, sorted, also of system topics; of non-persistent topics those loaded here.
+
+        Args:
+            mode: persistent, non-persistent or all.
+        """
         found: list[str] = []
         for domain in _DOMAINS[mode]:
             if domain == "persistent":
@@ -96,16 +100,22 @@ class TopicDirectory:
                 ]
         return sorted(found)
 
-    async def create(self, name: TopicName, properties: Mapping[str, str] | None) -> None:
+    async def create(self, name: TopicName, properties: Mapping[str, str] | None = None) -> None:
+        """Create a plain topic, whatever the policies say.
+
+        Raises:
+            AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError.
+        """
         await self._check_namespace(name)
         if await self.exists(name) or await self._service.resources.partitioned(name) is not None:
             raise AlreadyExistsError("This topic already exists")
         await self._service.loader.load(name, create=True, forced=True, properties=properties)
 
-    async def delete(self, name: TopicName, *, force: bool) -> None:
+    async def delete(self, name: TopicName, *, force: bool = False) -> None:
+        """Raises TopicNotFoundError; without ``force`` TopicBusyError if clients are connected."""
         if not await self.exists(name):
             raise TopicNotFoundError(f"Topic {name} not found")
-        topic = await self._service.get_topic(name, create=False)
+        topic = await self._service.loader.load(name, create=False)
         if not force:
             _check_unused(topic)
         await self._service.loader.delete(str(name))
@@ -113,11 +123,18 @@ class TopicDirectory:
     # --- partitioned topics
 
     async def partitions(self, name: TopicName) -> int | None:
+        """Partition count, None when there is no partitioned topic of that name."""
         record = await self._service.resources.partitioned(name)
         return None if record is None else int(record.get("partitions", 0))
 
     async def partitions_for_client(self, name: TopicName, *, create: bool) -> int:
-        """Source: docs/spec/wire-protocol.md, "PARTITIONED_METADATA"."""
+        """What PARTITIONED_METADATA answers, creating what it may.
+
+        Source: docs/spec/wire-protocol.md, "PARTITIONED_METADATA".
+
+        Raises:
+            TopicNotFoundError: absent, and not to be created.
+        """
         if (count := await self.partitions(name)) is not None:
             return count
         if await self.exists(name) or name.is_partition:
@@ -135,17 +152,14 @@ class TopicDirectory:
         return count
 
     async def create_partitioned(
-        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None
+        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
     ) -> None:
-        limit = partitions_max(self._service.config)
+        """Raises AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError."""
         if partitions <= 0 or name.is_partition:
             raise PreconditionFailedError(
                 "Number of partitions should be more than 0 and the name no partition's"
             )
-        if partitions > limit:
-            raise PreconditionFailedError(
-                f"Number of partitions should be less than or equal to {limit}"
-            )
+        self._check_partition_count(partitions)
         await self._check_namespace(name)
         if await self.exists(name):
             raise AlreadyExistsError("This topic already exists")
@@ -161,18 +175,21 @@ class TopicDirectory:
             raise BrokerMetadataError(str(error)) from error
         await self._create_partitions(name, 0, partitions)
 
+    def _check_partition_count(self, partitions: int) -> None:
+        if partitions > (limit := partitions_max(self._service.config)):
+            raise PreconditionFailedError(
+                f"Number of partitions should be less than or equal to {limit}"
+            )
+
     async def update_partitions(self, name: TopicName, partitions: int) -> None:
-        limit = partitions_max(self._service.config)
+        """Grow. Raises TopicNotFoundError, PreconditionFailedError."""
         if (current := await self.partitions(name)) is None:
             raise TopicNotFoundError(f"Topic {name} is not partitioned topic")
         if partitions < current or partitions <= 0:
             raise PreconditionFailedError(
                 f"Number of partitions should be more than or equal to the current {current}"
             )
-        if partitions > limit:
-            raise PreconditionFailedError(
-                f"Number of partitions should be less than or equal to {limit}"
-            )
+        self._check_partition_count(partitions)
         if name.is_persistent and partitions > current:
             policies = await self._service.policies.of(name)
             await self._service.loader.check_room(name, policies, partitions - current)
@@ -203,12 +220,16 @@ class TopicDirectory:
         async def here() -> None:
             await self._service.loader.load(name, create=True, forced=True)
 
+        await self._create_at_owner(name, here, BrokerCall("PUT", topic_path(name)))
+
+    async def _create_at_owner(
+        self, name: TopicName, here: Callable[[], Awaitable[None]], call: BrokerCall
+    ) -> None:
+        """What is there already is fine."""
         try:
-            await self._service.broker_client.on_owner(
-                name, here, BrokerCall("PUT", topic_path(name))
-            )
+            await self._service.broker_client.on_owner(name, here, call)
         except BrokerRefusedError as error:
-            if error.http_status != _CONFLICT:  # it is there
+            if error.http_status != _CONFLICT:
                 raise
 
     async def _each(
@@ -245,7 +266,7 @@ class TopicDirectory:
 
     async def _durable_subscriptions(self, name: TopicName) -> dict[str, _Copied]:
         async def here() -> dict[str, _Copied]:
-            topic = await self._service.get_topic(name, create=False)
+            topic = await self._service.loader.load(name, create=False)
             return {
                 each.name: (dict(each.properties), each.replicated)
                 for each in topic.subscriptions.values()
@@ -269,7 +290,7 @@ class TopicDirectory:
         self, name: TopicName, subscription: str, properties: Mapping[str, str], replicated: bool
     ) -> None:
         async def here() -> None:
-            topic = await self._service.get_topic(name, create=True)
+            topic = await self._service.loader.load(name, create=True)
             with suppress(AlreadyExistsError):  # its client was faster
                 made = await topic.create_subscription(subscription, EARLIEST, properties)
                 if replicated:
@@ -279,13 +300,10 @@ class TopicDirectory:
         body = {"ledgerId": ledger_id, "entryId": entry_id, "properties": dict(properties)}
         path = topic_path(name, "/subscription/" + quote(quote(subscription, safe=""), safe=""))
         call = BrokerCall("PUT", path, "replicated=true" if replicated else "", body)
-        try:
-            await self._service.broker_client.on_owner(name, here, call)
-        except BrokerRefusedError as error:
-            if error.http_status != _CONFLICT:
-                raise
+        await self._create_at_owner(name, here, call)
 
-    async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
+    async def delete_partitioned(self, name: TopicName, *, force: bool = False) -> None:
+        """Delete all partitions, then the record. Raises TopicNotFoundError, TopicBusyError."""
         if (count := await self.partitions(name)) is None:
             raise TopicNotFoundError(f"Partitioned Topic {name} not found")
         if not force:  # all or nothing, as far as can be seen beforehand

@@ -14,13 +14,12 @@ from crc32c import crc32c
 from magnetar.broker.errors import InvalidTopicError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.service.resources import stored_topic_of
-from magnetar.metadata.store import EventType
+from magnetar.broker.resources.resources import Resources, stored_topic_of
+from magnetar.broker.topic.topic_directory import TopicDirectory
+from magnetar.metadata.store import EventType, MetadataEvent, Watch
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
-    from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.metadata.store import MetadataEvent, Watch
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +111,8 @@ class _Watcher:
 class TopicListWatchers:
     """All WATCH_TOPIC_LIST watchers of this broker, by namespace."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
+    def __init__(self, resources: Resources, directory: TopicDirectory) -> None:
+        self._resources, self._directory = resources, directory
         self._by_namespace: dict[str, set[_Watcher]] = {}
         self._watch: Watch | None = None
         self._turns: dict[Connection, tuple[asyncio.Lock, int]] = {}  # lock, users
@@ -134,13 +133,13 @@ class TopicListWatchers:
         A client may ask for thousands of lists of thousands of topics at once: others come first.
 
         Args:
-            mode: as of ``BrokerService.list_topics``, whose errors are raised.
+            mode: as of ``TopicDirectory.names``, whose errors are raised.
         """
         lock, users = self._turns.get(connection) or (asyncio.Lock(), 0)
         self._turns[connection] = lock, users + 1
         try:
             async with lock:
-                names = await self._service.list_topics(namespace, mode)
+                names = await self._directory.names(namespace, mode)
                 found = visible_topics(names[:_SLICE], pattern)
                 for start in range(_SLICE, len(names), _SLICE):
                     await asyncio.sleep(0)
@@ -162,7 +161,7 @@ class TopicListWatchers:
         """
         pattern = TopicPattern(command.topics_pattern)
         if self._watch is None:
-            self._watch = self._service.resources.watch_topics(self._on_event)
+            self._watch = self._resources.watch_topics(self._on_event)
         self.remove(connection, command.watcher_id)
         others: Iterable[_Watcher] = connection.watchers.values()
         known = sum(len(other.topics) for other in others if other.topics is not None)
@@ -208,7 +207,7 @@ class TopicListWatchers:
         changes.pop(str(name), None)  # its last change comes last
         changes[str(name)] = event.type is EventType.CREATED
         if self._task is None:
-            self._task = self._service.loop.create_task(self._tell())
+            self._task = asyncio.get_running_loop().create_task(self._tell())
 
     async def _tell(self) -> None:
         """Tell all watchers what has changed; what changes meanwhile goes with the next round."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -18,24 +20,34 @@ from magnetar.broker.errors import (
     TopicFencedError,
     TopicNotFoundError,
 )
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.topic.non_persistent_topic import NonPersistentTopic
 from magnetar.broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
-from magnetar.broker.topic.topic_index import TopicIndex
+from magnetar.broker.topic.topic import Topic
 from magnetar.bundles.errors import BundleError
+from magnetar.bundles.lookup import BrokerLookup
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFoundError
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from magnetar.broker.policies.effective import EffectivePolicies
     from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.broker.topic.topic import Topic
-    from magnetar.bundles.lookup import BrokerLookup
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _LoadOptions:
+    """As the arguments of ``load``."""
+
+    create: bool
+    forced: bool
+    acquire: bool
+    properties: Mapping[str, str] | None
+
+    def may_create(self, policies: EffectivePolicies) -> bool:
+        return self.forced or (self.create and policies.auto_topic_creation.allowed)
 
 
 class TopicLoader:
@@ -43,7 +55,7 @@ class TopicLoader:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._topics, self._index = service.topics, TopicIndex()
+        self._topics = service.topics
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         self._unloading: dict[str, asyncio.Task[None]] = {}
         self._creating: dict[str, set[str]] = {}  # full names, by namespace
@@ -54,14 +66,6 @@ class TopicLoader:
     def loading(self) -> int:
         """Loads under way, and waiting for their turn."""
         return len(self._loading)
-
-    def loaded_in(self, bundle: str) -> list[str]:
-        """Full names of the loaded topics of ``tenant/ns/0x..._0x...``."""
-        return self._index.within(bundle)
-
-    def loaded_of(self, namespace: str) -> list[str]:
-        """Full names of the loaded topics of ``tenant/ns``."""
-        return self._index.of_namespace(namespace)
 
     async def load(
         self,
@@ -77,19 +81,22 @@ class TopicLoader:
         Args:
             create: create an absent topic, if the policies allow it.
             forced: create it whatever they say (an admin asked).
-            acquire: own its bundle if nobody does and this broker is chosen to.
+            acquire: own its bundle if nobody does and this broker is chosen to; False for clients,
+                who were told by a lookup where it is and else look it up again.
             properties: of a topic that is created.
         Raises:
-            BrokerError: see ``BrokerService.get_topic``.
+            TopicNotFoundError: absent, and not to be created.
+            NotAllowedError: no such partition, or the name of a partitioned topic itself.
+            ServiceNotReadyError: another broker owns it, or it could not be loaded in time.
         """
-        full = str(name)
+        full, options = str(name), _LoadOptions(create, forced, acquire, properties)
         while True:
             if (topic := self._topics.get(full)) is not None:
                 return topic
             if self._closed or not self._service.ready:
                 raise ServiceNotReadyError("The broker is starting or stopping")
             joined = self._loading.get(full)
-            task = joined or self._start(name, create, forced, acquire, properties)
+            task = joined or self._start(name, options)
             timeout_s = self._service.config.topic_load_timeout_seconds
             try:
                 return await asyncio.wait_for(asyncio.shield(task), timeout_s)
@@ -100,16 +107,9 @@ class TopicLoader:
                 if joined is None or not (create or forced):
                     raise
 
-    def _start(
-        self,
-        name: TopicName,
-        create: bool,
-        forced: bool,
-        acquire: bool,
-        properties: Mapping[str, str] | None,
-    ) -> asyncio.Task[Topic]:
+    def _start(self, name: TopicName, options: _LoadOptions) -> asyncio.Task[Topic]:
         full = str(name)
-        task = self._service.loop.create_task(self._load(name, create, forced, acquire, properties))
+        task = self._service.loop.create_task(self._load(name, options))
         self._loading[full] = task
 
         def done(task: asyncio.Task[Topic]) -> None:
@@ -121,29 +121,23 @@ class TopicLoader:
         task.add_done_callback(done)
         return task
 
-    async def _load(
-        self,
-        name: TopicName,
-        create: bool,
-        forced: bool,
-        acquire: bool,
-        properties: Mapping[str, str] | None,
-    ) -> Topic:
-        full = str(name)
-        bundles = self._service.bundles
-        began_s = perf_counter()
+    async def _load(self, name: TopicName, options: _LoadOptions) -> Topic:
+        full, bundles, began_s = str(name), self._service.bundles, perf_counter()
         changes = self._service.policies.changes
         async with self._permits:
             if (leaving := self._unloading.get(full)) is not None:
                 await asyncio.wait((leaving,))
             try:
-                await (bundles.acquire_if_assigned(full) if acquire else bundles.ensure_owned(full))
+                if options.acquire:
+                    await bundles.acquire_if_assigned(full)
+                else:
+                    await bundles.ensure_owned(full)
                 try:
-                    topic = await self._open(name, create, forced, properties)
+                    topic = await self._open(name, options)
                 except ManagedLedgerNotFoundError:  # a deletion that had failed is finished by now
-                    if not create:
+                    if not options.create:
                         raise
-                    topic = await self._open(name, create, forced, properties)
+                    topic = await self._open(name, options)
                 try:
                     if not await self._still_owned(full) or self._closed:
                         raise ServiceNotReadyError(f"The bundle of {full} is being unloaded")
@@ -162,7 +156,6 @@ class TopicLoader:
                 logger.warning("loading %s failed: %s", full, error)
                 raise PersistenceError(f"Loading {full}: {error}") from error
         self._topics[full] = topic
-        self._index.add(full)
         self._service.metrics.topic_load.record((perf_counter() - began_s) * 1000)
         self._service.policies.registered(topic, changes)
         return topic
@@ -180,23 +173,21 @@ class TopicLoader:
             return False
         return True
 
-    async def _open(
-        self, name: TopicName, create: bool, forced: bool, properties: Mapping[str, str] | None
-    ) -> Topic:
+    async def _open(self, name: TopicName, options: _LoadOptions) -> Topic:
         service = self._service
         policies = await service.policies.of(name)
-        declared = await self._check_partition(name)
+        may_create = await self._check_partition(name) or options.may_create(policies)
         if not name.is_persistent:
             if not service.config.enable_non_persistent_topics:
                 raise NotAllowedError("Non-persistent topics are disabled on this broker")
-            if not (forced or declared or (create and policies.auto_topic_creation.allowed)):
+            if not may_create:
                 raise TopicNotFoundError(f"Topic {name} does not exist")
             return NonPersistentTopic(service, name, policies)
         if not service.config.enable_persistent_topics:
             raise NotAllowedError("Persistent topics are disabled on this broker")
         exists = await service.resources.is_stored(name)
         if not exists:
-            if not (forced or declared or (create and policies.auto_topic_creation.allowed)):
+            if not may_create:
                 raise TopicNotFoundError(f"Topic {name} does not exist")
             await self.check_room(name, policies)
         # Until it is stored, it counts for those that ask for room meanwhile.
@@ -212,8 +203,8 @@ class TopicLoader:
             if not exists and await self._was_partitioned(name):
                 await ledger.delete()
                 raise NotAllowedError(f"{name} is a partitioned topic; use its partitions")
-            if not exists and properties:
-                await ledger.set_properties(dict(properties))
+            if not exists and options.properties:
+                await ledger.set_properties(dict(options.properties))
             topic = PersistentTopic(service, name, ledger, policies)
             await topic.prepare()
         except BaseException:
@@ -292,36 +283,20 @@ class TopicLoader:
     # --- leaving
 
     async def unload(
-        self, full: str, new_owner: BrokerLookup | None = None, *, lost: bool = False
+        self,
+        full: str,
+        new_owner: BrokerLookup | None = None,
+        *,
+        lost: bool = False,
+        delete: bool = False,
     ) -> None:
         """Close a loaded topic and forget it; joins an unload under way.
 
         Args:
             new_owner: the broker that gets it; clients are sent there.
             lost: that broker owns it already: nothing is written any more.
+            delete: what is stored goes, too; see ``delete``.
         """
-        await self._leave(full, new_owner=new_owner, lost=lost)
-
-    async def delete(self, full: str) -> None:
-        """Delete a loaded topic and forget it.
-
-        Raises:
-            TopicFencedError: it is just being closed.
-            PersistenceError: storage refused. The topic is closed and forgotten all the same; the
-                next load finds it as it was, or finishes the deletion.
-        """
-        if full in self._unloading:
-            raise TopicFencedError(f"Topic {full} is being closed")
-        await self._leave(full, delete=True)
-
-    async def _leave(
-        self,
-        full: str,
-        *,
-        delete: bool = False,
-        new_owner: BrokerLookup | None = None,
-        lost: bool = False,
-    ) -> None:
         if (task := self._unloading.get(full)) is None:
             if (topic := self._topics.get(full)) is None:
                 return
@@ -335,6 +310,29 @@ class TopicLoader:
 
             task.add_done_callback(done)
         await asyncio.shield(task)
+
+    async def unload_bundle(self, bundle: str) -> None:
+        """Close the loaded topics of a bundle (``tenant/ns/0x..._0x...``)."""
+        names, bundles = self._topics.within(bundle), self._service.bundles
+        new_owner, lost = bundles.new_owner(bundle), bundles.is_lost(bundle)
+        results = await asyncio.gather(
+            *(self.unload(name, new_owner, lost=lost) for name in names), return_exceptions=True
+        )
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, Exception):
+                logger.error("unloading %s failed", name, exc_info=result)
+
+    async def delete(self, full: str) -> None:
+        """Delete a loaded topic and forget it.
+
+        Raises:
+            TopicFencedError: it is just being closed.
+            PersistenceError: storage refused. The topic is closed and forgotten all the same; the
+                next load finds it as it was, or finishes the deletion.
+        """
+        if full in self._unloading:
+            raise TopicFencedError(f"Topic {full} is being closed")
+        await self.unload(full, delete=True)
 
     async def _close(
         self, full: str, topic: Topic, delete: bool, new_owner: BrokerLookup | None, lost: bool
@@ -353,7 +351,6 @@ class TopicLoader:
             # Also when closing failed: a new load recovers what is stored.
             if self._topics.get(full) is topic:
                 del self._topics[full]
-                self._index.remove(full)
 
     async def close(self) -> None:
         """Unload everything; afterwards nothing is loaded."""

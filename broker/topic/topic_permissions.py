@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magnetar.broker.errors import PreconditionFailedError
-
-if TYPE_CHECKING:
-    from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.protocol.topic_name import TopicName
 
 Document = dict[str, Any]
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import magnetar
-from magnetar.broker.cli.client_auth import ClientAuth
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
 from magnetar.embedding import EmbeddedBroker
 from tests.open_id_issuer import Issuer
 
@@ -104,7 +103,7 @@ def test_a_token_is_kept_while_it_is_good(issuer: Issuer, tmp_path: Path) -> Non
     ids=str,
 )
 def test_bad_parameters(issuer: Issuer, tmp_path: Path, changes: dict[str, str]) -> None:
-    with pytest.raises(CliError):
+    with pytest.raises(ClientAuthError):
         ClientAuth("oauth2", _params(issuer, tmp_path, **changes)).data()
 
 

@@ -16,8 +16,8 @@ from typing import Any, Self
 import jwt
 import pytest
 
+from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
 from magnetar.broker.cli.admin_client import AdminClient
-from magnetar.broker.cli.client_auth import ClientAuth
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.main import main
 from magnetar.pipeline.admin import Admin, parse_access
@@ -233,9 +233,9 @@ def test_the_secret_of_an_issuer_stays_on_tls(serve: Callable[..., Server], tmp_
     }
     plain.answer = {"token_endpoint": f"{plain.url}/token", "access_token": "t"}
     issuer.location, issuer.status = f"{plain.url}/.well-known/openid-configuration", 302
-    with pytest.raises(CliError, match=f"leads to {plain.url}.*: not an https URL"):
+    with pytest.raises(ClientAuthError, match=f"leads to {plain.url}.*: not an https URL"):
         ClientAuth("oauth2", json.dumps(params)).headers()
     issuer.location, issuer.answer = "", plain.answer
-    with pytest.raises(CliError, match=f"leads to {plain.url}/token: not an https URL"):
+    with pytest.raises(ClientAuthError, match=f"leads to {plain.url}/token: not an https URL"):
         ClientAuth("oauth2", json.dumps(params)).headers()
     assert plain.seen == []

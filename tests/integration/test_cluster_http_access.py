@@ -9,7 +9,7 @@ import httpx
 import jwt
 import pytest
 
-from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.pipeline.admin import Admin, ClusterAccess
 from magnetar.pipeline.errors import PipelineError
 from tests.cluster_process import ClusterProcess

@@ -22,7 +22,7 @@ import pytest
 
 import magnetar
 from magnetar.broker.config import BrokerConfig, ConfigError
-from magnetar.broker.standalone import Standalone
+from magnetar.broker.server.standalone import Standalone
 from magnetar.embedding import EmbeddedBroker
 from magnetar.errors import EmbeddedError
 

@@ -9,7 +9,7 @@ import jwt
 import pulsar
 import pytest
 
-from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.pipeline.admin import Admin, ClusterAccess
 from magnetar.pipeline.batch_quota import BatchQuota, EntryIterator
 from magnetar.pipeline.message_counter import MessageCounter

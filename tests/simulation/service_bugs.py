@@ -200,7 +200,7 @@ def a_read_of_before_is_taken(plant: Plant) -> None:
         old(self)
         self.generation = generation
 
-    old = plant.set(SingleActiveDispatcher, "_rewind", rewind)
+    old = plant.set(SingleActiveDispatcher, "rewind", rewind)
 
 
 @bug("single active")

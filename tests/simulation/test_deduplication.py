@@ -177,7 +177,7 @@ async def scenario(simulator: Simulator) -> Counter[str]:
     )
     commit_inline(broker.cluster.store, simulator.seed)
     await broker.start()
-    topic = await broker.service.get_topic(NAME, create=True)
+    topic = await broker.service.loader.load(NAME, create=True)
     await topic.create_subscription("keeper", EARLIEST)
     faults = Faults(broker, simulator)
     producers = [Producing(broker, simulator, n) for n in range(3)]
@@ -194,13 +194,13 @@ async def scenario(simulator: Simulator) -> Counter[str]:
         works.append(simulator.start(faults.run()))
         if rng.random() < 0.3:
             await asyncio.sleep(rng.uniform(0, 60))
-            await broker.service.unload_topic(NAME)
+            await broker.service.loader.unload(str(NAME))
         await asyncio.wait(works, timeout=3600)
     for work in works:
         simulator.check(work.done(), "a producer isn't done though storage is well again")
         if work.done():
             work.result()
-    topic = await broker.service.get_topic(NAME, create=False)
+    topic = await broker.service.loader.load(NAME, create=False)
     assert isinstance(topic, PersistentTopic)
     found = await stored(topic)
     for producer in producers:

@@ -14,9 +14,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from magnetar.broker.dispatch.active_consumer import choose_active
-from magnetar.broker.dispatch.consumer_state import ConsumerState
 from magnetar.broker.dispatch.interfaces import (
+    ConsumerState,
     Deliver,
     DispatchLimits,
     DispatchReadRequest,
@@ -37,7 +36,7 @@ from magnetar.broker.protocol.entry_header import (
 )
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.position import Position
-from tests.unit.broker_dispatch.doubles import MemoryCursor, MemoryLedger, head
+from tests.unit.broker_dispatch.doubles import MemoryCursor, MemoryLedger, choose_active, head
 
 SEEDS = range(int(os.environ.get("MAGNETAR_SEEDS", "100")))
 STEPS = 400
@@ -559,7 +558,7 @@ class SingleActiveWorld(World):
                 self.cursor.ack([rng.choice(self.received)])
         elif kind < 0.9:
             consumer = rng.choice(consumers)
-            self.core.redeliver(consumer, rng.choice([None, 7]))
+            self.core.redeliver(consumer, None, rng.choice([None, 7]))
             if consumer is active:
                 self.received.clear()
         elif kind < 0.95:

@@ -18,12 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("broker", "managed_ledger", "bookkeeper", "metadata", "bundles", "loadbalance")
 
 ALLOWED = {
-    "broker/http/app.py:_WEBSOCKETS": "routes of Starlette, which keep nothing of a request",
+    "broker/http/server/app.py:_WEBSOCKETS": "routes of Starlette, which keep nothing of a request",
     "bookkeeper/auth/tokens.py:_JWS": "of PyJWT; its algorithms are registered when it is made",
     "broker/local_cluster/probes.py:_OPENER": "of the supervisor; requests leave nothing in it",
     "broker/cpu_scheduling.py:_C": "the C library",
     "broker/policies/offload.py:OFFLOAD_EXAMPLE": "of the documentation",
-    "broker/cli/oauth2.py:_tokens": "of the CLI and of Spark's driver; no broker uses it",
+    "broker/auth/client_oauth2.py:_tokens": "of the CLI and of Spark's driver; no broker uses it",
     "broker/http/server/route_warmup.py:_ANALYSIS": "a lock: warning filters are the process's",
     "broker/http/messaging/internal_consumer.py:_NOTHING": "a deque(maxlen=0): always empty",
     "bookkeeper/storage/os_file_system.py:_reclaimer": "of a disk's free space; has its own lock",

@@ -274,7 +274,7 @@ class InternalConsumer:
             self._by_ledger = {}
         try:
             for name in names:
-                count = await self._service.partitions_for_client(name, create=True)
+                count = await self._service.directory.partitions_for_client(name, create=True)
                 parts = [name.partition(index) for index in range(count)] if count else [name]
                 for index, one in enumerate(parts):
                     source = _Source(self, index if count else -1, remote, client_version)
@@ -291,7 +291,7 @@ class InternalConsumer:
     ) -> Any:
         """The consumer, where the topic is served."""
         if (owner := await self._service.broker_client.serving(name)) is None:
-            topic = await self._service.get_topic(name, create=create)
+            topic = await self._service.loader.load(name, create=create)
             return await topic.subscribe(replace(request), source)
         consumer = ClientConsumer(await self._connections.to(owner), name, source)
         await consumer.subscribe(_subscribe_command(request))

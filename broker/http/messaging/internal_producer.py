@@ -63,7 +63,7 @@ class InternalProducer:
             BrokerError: see ``LocalProducer.open``.
         """
         name = self._name
-        count = await self._service.partitions_for_client(name, create=True)
+        count = await self._service.directory.partitions_for_client(name, create=True)
         self.partitioned = bool(count)
         try:
             for one in [name.partition(index) for index in range(count)] if count else [name]:

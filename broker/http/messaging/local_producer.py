@@ -96,7 +96,7 @@ class LocalProducer:
             BrokerError: no such topic, name taken, topic terminated or fenced, limits, schema.
         """
         self = cls(remote, client_version)
-        topic = await service.get_topic(name, create=True)
+        topic = await service.loader.load(name, create=True)
         self._producer = await topic.add_producer(
             ProducerRequest(
                 sink=self,

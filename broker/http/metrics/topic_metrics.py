@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.http.health import is_health_topic
 from magnetar.broker.http.metrics.ledger_metrics import (
     NO_LEDGER,
     LedgerPeriod,
@@ -21,12 +20,13 @@ from magnetar.broker.http.metrics.ledger_metrics import (
     ledger_period,
 )
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
+from magnetar.broker.http.topics.health import is_health_topic
 from magnetar.broker.topic.backlog_quota import AGE, SIZE
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.broker.subscription.subscription_base import Subscription
+    from magnetar.broker.subscription.subscription import Subscription
     from magnetar.broker.topic.topic import Topic
 
 # A row of the table of topics; the last ones don't add up, and namespaces are without them.

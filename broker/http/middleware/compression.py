@@ -13,6 +13,8 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.http.long_answers import IN_PIECES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -26,14 +28,6 @@ _GZIP_BITS: Final = 31  # the largest window, in gzip's format
 _TEXT: Final = re.compile(rb"application/(json|javascript)\b|text/(?!event-stream)|image/svg")
 _ALWAYS_EXCLUDED: Final = b"/topics/"
 """Produce and consume: their callers wait for latency, and answers are read once."""
-
-
-_PIECES: Final = "gzip_pieces"
-
-
-def allow_compression(scope: Scope) -> None:
-    """This request's answer may be held back and compressed although it is sent in pieces."""
-    scope["state"][_PIECES] = True
 
 
 class GzipMiddleware:
@@ -105,7 +99,7 @@ class _Gzip:
         if not _compressible(head):
             pass
         elif message.get("more_body"):
-            if _PIECES in self._scope.get("state", ()):
+            if IN_PIECES in self._scope.get("state", ()):
                 self._compressor = zlib.compressobj(_PIECES_LEVEL, zlib.DEFLATED, _GZIP_BITS)
                 _tell(head)
                 message = await self._piece(self._compressor, message)

@@ -8,7 +8,6 @@ segment once, by form rules (``+`` is a space).
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_plus
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -18,8 +17,3 @@ def route_path(scope: Scope) -> str:
     """Of a request. Without a trailing slash: Pulsar accepts both and redirects neither."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.split(b"?", 1)[0].decode("latin-1").rstrip("/") or "/"
-
-
-def form_decode(segment: str) -> str:
-    """One path segment's text. Bytes that aren't UTF-8 become U+FFFD, as in Java."""
-    return unquote_plus(segment, errors="replace")

@@ -189,7 +189,9 @@ class TopicPolicyScope(PolicyScope):
             raise ApiError(412, "Not allowed to set/get topic policy for a partition")
         if await service.resources.policies(name.namespace) is None:
             raise ApiError(404, "Namespace not found")
-        if await service.partitions(name) is None and not await service.topic_exists(name):
+        if await service.directory.partitions(name) is None and not await service.directory.exists(
+            name
+        ):
             raise not_found(name)
         return await service.policies.of(name)
 

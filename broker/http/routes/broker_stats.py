@@ -66,7 +66,7 @@ async def topics(service: Service) -> Response:
     },
 )
 async def report(service: Service) -> Response:
-    from magnetar.broker.http.app import product_version
+    from magnetar.broker.http.server.app import product_version
 
     return JsonResponse(await load_report(service, service.host_usage, product_version()))
 

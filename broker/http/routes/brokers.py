@@ -10,9 +10,9 @@ from starlette.background import BackgroundTask
 
 from magnetar.broker.http.dependencies import DECODED, Flag, Service, flag
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.health import HealthCheckError, check_round_trip
 from magnetar.broker.http.responses import JsonResponse, TextResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
+from magnetar.broker.http.topics.health import HealthCheckError, check_round_trip
 from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes("/admin/v2", tag="brokers", access=Access.SUPERUSER, mode=RoutingMode.LOCAL)
@@ -55,7 +55,7 @@ async def ready(service: Service) -> Response:
 
 @routes.get("/brokers/version", "Version of this broker", access=Access.FREE, text="0.1.0")
 async def version(service: Service) -> Response:
-    from magnetar.broker.http.app import product_version
+    from magnetar.broker.http.server.app import product_version
 
     return TextResponse(product_version())
 
@@ -143,7 +143,7 @@ async def internal_configuration(service: Service) -> Response:
     "/brokers/backlog-quota-check", "Check all backlog quotas now and act on them", status=204
 )
 async def backlog_quota_check(service: Service) -> None:
-    await service.check_backlog_quotas()
+    await service.background_tasks.check_backlogs()
 
 
 @routes.get("/brokers/{cluster}", "Active brokers of a cluster", example=["127.0.0.1:8080"])

@@ -20,9 +20,16 @@ from magnetar.broker.cluster.bundle_load import (
     split_points,
     topics_of_bundle,
 )
-from magnetar.broker.http.dependencies import Authoritative, Body, Bundle, Namespace, Service, flag
+from magnetar.broker.http.dependencies import (
+    Authoritative,
+    Body,
+    Bundle,
+    Namespace,
+    Service,
+    flag,
+    form_decode,
+)
 from magnetar.broker.http.errors import ApiError, RedirectError
-from magnetar.broker.http.middleware.raw_path import form_decode
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.redirects import location_at, require_owner, whom_to_ask
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
@@ -246,6 +253,6 @@ async def delete_bundle(
         if names and not flag(force):
             raise ApiError(409, "Cannot delete non empty bundle")
         for name in names:
-            await service.delete_topic(TopicName.parse(name), force=True)
+            await service.directory.delete(TopicName.parse(name), force=True)
         # Ranges always cover all hashes: only the ownership goes, and the next lookup takes it.
         await service.bundles.release(f"{namespace}/{found}")

@@ -167,11 +167,11 @@ class _SessionRequest:
         topic, subscription, consumer, *_ = self._arguments
         if (session := self._sessions.find(topic, subscription, consumer)) is not None:
             return self._used(session)
-        count = await self._service.partitions(topic)
+        count = await self._service.directory.partitions(topic)
         if count and (unknown := [key[0] for key in keys if not 0 <= key[0] < count]):
             raise ApiError(400, f"The topic has no partition {unknown[0]}")
         name = topic.partition(keys[0][0]) if count else topic
-        known = await self._service.get_topic(name, create=False)
+        known = await self._service.loader.load(name, create=False)
         if subscription not in known.subscriptions:
             raise SubscriptionNotFoundError(f"Subscription {subscription} not found")
         return await self.open()

@@ -117,11 +117,12 @@ async def _require(service: BrokerService, topic: TopicName, *, existing: bool) 
         raise ApiError(404, "Namespace not found")
     if not existing:
         return
-    if topic.is_partition and topic.is_persistent and not await service.topic_exists(topic):
-        count = await service.partitions(topic.base)
+    if topic.is_partition and topic.is_persistent and not await service.directory.exists(topic):
+        count = await service.directory.partitions(topic.base)
         if count is not None and topic.partition_index >= count:
             raise ApiError(404, f"Topic not found {topic}")
     if not service.config.allow_auto_topic_creation and not (
-        await service.partitions(topic) is not None or await service.topic_exists(topic)
+        await service.directory.partitions(topic) is not None
+        or await service.directory.exists(topic)
     ):
         raise ApiError(404, f"Topic {topic} not found")

@@ -8,8 +8,8 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from magnetar.broker.http.dependencies import Service
+from magnetar.broker.http.long_answers import allow_compression
 from magnetar.broker.http.metrics.metrics import metrics_pieces
-from magnetar.broker.http.middleware.compression import allow_compression
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 
 routes = Routes(tag="metrics", access=Access.FREE, mode=RoutingMode.LOCAL)

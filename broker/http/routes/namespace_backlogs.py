@@ -10,13 +10,12 @@ from fastapi import Depends, Request
 
 from magnetar.broker.cluster.broker_client import BrokerCall, BrokerRefusedError, topic_path
 from magnetar.broker.errors import BrokerError, SubscriptionNotFoundError, TopicNotFoundError
-from magnetar.broker.http.dependencies import Namespace, Service, SubscriptionName
+from magnetar.broker.http.dependencies import Namespace, Service, SubscriptionName, form_decode
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.middleware.raw_path import form_decode
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
-from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
+from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread, each
 from magnetar.broker.http.topics.namespace_topics import topics_everywhere
-from magnetar.broker.http.topics.topic_access import each, loaded, require_bundle, require_namespace
+from magnetar.broker.http.topics.topic_access import loaded, require_bundle, require_namespace
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription import subscription_admin as subscription_admin
@@ -66,7 +65,7 @@ async def _topics(
         ]
     await require_bundle(service, namespace, bundle)
     bundle_of = (await service.bundles.bundles(namespace)).bundle_of
-    names = await service.list_topics(namespace, "all")
+    names = await service.directory.names(namespace, "all")
     return [TopicName.parse(name) for name in names if bundle_of(name).endswith("/" + bundle)]
 
 
@@ -169,7 +168,7 @@ async def _delete(
     service: BrokerService, spread: ScatterGather, name: TopicName, subscription: str
 ) -> None:
     async def here() -> None:
-        topic = await service.get_topic(name, create=False)
+        topic = await service.loader.load(name, create=False)
         await topic.delete_subscription(subscription)
 
     tail = "/subscription/" + quote(quote(subscription, safe=""), safe="")

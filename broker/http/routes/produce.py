@@ -122,7 +122,7 @@ async def produce_to_partition(
 ) -> Response:
     if topic.is_partition:
         raise ApiError(400, "The topic name must be without a partition here")
-    count = await request.app.state.service.partitions(topic)
+    count = await request.app.state.service.directory.partitions(topic)
     if count is None or not 0 <= partition < count:
         raise ApiError(404, f"Topic {topic} has no partition {partition}")
     return await _produce(request, topic.partition(partition))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from magnetar.broker.cluster.cluster_documents import DEFAULT_QUOTA
 from magnetar.broker.http.dependencies import Body, Bundle, Namespace, Service
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routes.bundles import bundle_errors
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
+from magnetar.broker.resources.cluster_documents import DEFAULT_QUOTA
 
 if TYPE_CHECKING:
     pass

@@ -10,7 +10,7 @@ from magnetar.broker.http.dependencies import Body, Service, Topic
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
-from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.routing.scatter_gather import Spread, each
 from magnetar.broker.http.topics.named_subscription import OneSubscription
 from magnetar.broker.http.topics.topic_access import (
     NOT_FOUND,
@@ -20,13 +20,12 @@ from magnetar.broker.http.topics.topic_access import (
     IdBody,
     PropertiesBody,
     check_properties,
-    each,
     loaded,
 )
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription import subscription_admin as subscription_admin
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-from magnetar.broker.subscription.subscription_base import Subscription
+from magnetar.broker.subscription.subscription import Subscription
 from magnetar.managed_ledger.position import format_position
 
 routes = Routes(

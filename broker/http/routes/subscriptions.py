@@ -28,7 +28,7 @@ from magnetar.broker.http.topics.topic_access import (
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription import subscription_admin as subscription_admin
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-from magnetar.broker.subscription.subscription_base import Subscription
+from magnetar.broker.subscription.subscription import Subscription
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 routes = Routes(
@@ -77,10 +77,10 @@ async def create(
     start = _start_position(body)
     properties = check_properties(body.properties if body is not None else None)
     # Creates a partitioned topic where that is what automatic creation makes.
-    count = await service.partitions_for_client(topic, create=True)
+    count = await service.directory.partitions_for_client(topic, create=True)
 
     async def one(name: TopicName) -> None:
-        found = await service.get_topic(name, create=True)
+        found = await service.loader.load(name, create=True)
         try:
             made = await found.create_subscription(subscription, start, properties)
             if flag(replicated):

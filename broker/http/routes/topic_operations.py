@@ -71,7 +71,7 @@ async def terminate(service: Service, topic: Topic) -> Response:
 )
 async def terminate_partitions(service: Service, topic: Topic, spread: Spread) -> Response:
     await require_namespace(service, topic.namespace, "Namespace not found")
-    count = await service.partitions(topic)
+    count = await service.directory.partitions(topic)
     if count is None:
         raise ApiError(
             405,

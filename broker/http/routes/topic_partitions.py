@@ -13,11 +13,11 @@ from magnetar.broker.http.dependencies import Service, Topic, flag, read_json
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
+from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.http.topics.topic_access import (
     NOT_FOUND,
     TOPIC,
     check_properties,
-    each,
     not_found,
     partitioned_metadata,
     require_namespace,
@@ -110,10 +110,12 @@ async def create_partitioned(
     _check_limit(service, count, 406)
     if topic.is_partition:
         raise _partition_name()
-    if await service.partitions(topic) is not None or await service.topic_exists(topic):
+    if await service.directory.partitions(topic) is not None or await service.directory.exists(
+        topic
+    ):
         raise ApiError(409, "This topic already exists")
     try:
-        await service.create_partitioned_topic(topic, count, check_properties(properties))
+        await service.directory.create_partitioned(topic, count, check_properties(properties))
     except AlreadyExistsError as error:
         raise ApiError(409, "This topic already exists") from error
 
@@ -131,7 +133,7 @@ async def get_partitions(
     record = await service.resources.partitioned(topic)
     if record is not None:
         return JsonResponse(partitioned_metadata(record))
-    if not await service.topic_exists(topic) and not (
+    if not await service.directory.exists(topic) and not (
         flag(checkAllowAutoCreation) and await _may_be_created(service, topic)
     ):
         raise not_found(topic)
@@ -164,7 +166,7 @@ async def update_partitions(
     wanted, _ = body
     if topic.is_partition:
         raise _partition_name()
-    count = await service.partitions(topic)
+    count = await service.directory.partitions(topic)
     if count is None:
         raise ApiError(409, f"Topic {topic} is not the partitioned topic.")
     _check_limit(service, wanted, 422)
@@ -175,13 +177,13 @@ async def update_partitions(
         )
     if not flag(force):
         await _check_names_free(service, topic, count)
-    await service.update_partitions(topic, wanted)
+    await service.directory.update_partitions(topic, wanted)
 
 
 async def _check_names_free(service: BrokerService, topic: TopicName, count: int) -> None:
     """Raises ApiError 409: a topic that is no partition yet would become one."""
     prefix = f"{topic}-partition-"
-    for name in await service.list_topics(topic.namespace, topic.domain):
+    for name in await service.directory.names(topic.namespace, topic.domain):
         if name.startswith(prefix) and TopicName.parse(name).partition_index >= count:
             raise ApiError(
                 409,
@@ -199,15 +201,15 @@ async def _check_names_free(service: BrokerService, topic: TopicName, count: int
 async def create_missed(service: Service, topic: Topic) -> None:
     if topic.is_partition:
         raise _partition_name()
-    count = await service.partitions(topic)
+    count = await service.directory.partitions(topic)
     if count is None:
         raise ApiError(404, f"Topic {topic} does not exist")
 
     async def create(index: int) -> None:
         name = topic.partition(index)
-        if not await service.topic_exists(name):
+        if not await service.directory.exists(name):
             with suppress(AlreadyExistsError):  # somebody was faster
-                await service.create_topic(name)
+                await service.directory.create(name)
 
     await each(range(count), create)
 
@@ -225,12 +227,12 @@ async def delete_partitioned(
 ) -> None:
     if topic.is_partition:
         raise _partition_name()
-    if await service.partitions(topic) is None:
-        if await service.topic_exists(topic):
+    if await service.directory.partitions(topic) is None:
+        if await service.directory.exists(topic):
             raise ApiError(
                 409,
                 f"{topic} is a non-partitioned topic. Instead of calling "
                 "delete-partitioned-topic please call delete.",
             )
         raise ApiError(404, f"Topic {topic} not found.")
-    await service.delete_partitioned_topic(topic, force=flag(force))
+    await service.directory.delete_partitioned(topic, force=flag(force))

@@ -34,8 +34,8 @@ Role = Annotated[str, Path(description="Role, percent-encoded once", examples=["
 
 async def _names(service: BrokerService, topic: TopicName) -> list[str]:
     """Of the topic and its partitions. Raises ApiError 404."""
-    count = await service.partitions(topic)
-    if count is None and not await service.topic_exists(topic):
+    count = await service.directory.partitions(topic)
+    if count is None and not await service.directory.exists(topic):
         raise not_found(topic)
     return topic_permissions.names_of(topic, count)
 

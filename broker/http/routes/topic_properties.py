@@ -49,7 +49,7 @@ async def _change(
     def checked(before: _Properties) -> _Properties:
         return check_properties(change(before))
 
-    if await service.partitions(name) is None:
+    if await service.directory.partitions(name) is None:
         await (await _topic(service, name)).update_properties(checked)
         return
     await service.resources.update_partitioned(

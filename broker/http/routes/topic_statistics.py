@@ -15,14 +15,13 @@ from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.long_answers import in_pieces, long_object
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
-from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.routing.scatter_gather import Spread, each
 from magnetar.broker.http.topics.partitioned_stats import sum_topic_stats
 from magnetar.broker.http.topics.topic_access import (
     NOT_FOUND,
     OF_PARTITIONED,
     TOPIC,
     IdBody,
-    each,
     loaded,
     message_id,
     not_found,
@@ -338,7 +337,7 @@ async def backlog_size(service: Service, topic: Topic, body: IdBody) -> Response
     statuses=OF_PARTITIONED,
 )
 async def last_message_id(service: Service, topic: Topic) -> Response:
-    if await service.partitions(topic) is not None:
+    if await service.directory.partitions(topic) is not None:
         raise not_found(topic)
     found = await persistent(service, topic, "GetLastMessageId")
     return JsonResponse(message_id(found.ledger.last_confirmed, topic))

@@ -103,7 +103,7 @@ async def list_partitioned(
 async def list_bundle(service: Service, namespace: Namespace, bundle: str) -> Response:
     await require_namespace(service, namespace, "Namespace not found")
     await require_bundle(service, namespace, bundle)
-    names = await service.list_topics(namespace, "non-persistent")
+    names = await service.directory.names(namespace, "non-persistent")
     return JsonResponse(await _in_bundle(service, namespace, names, bundle))
 
 
@@ -122,18 +122,20 @@ async def list_bundle(service: Service, namespace: Namespace, bundle: str) -> Re
 )
 async def create(service: Service, topic: Topic, properties: PropertiesBody) -> None:
     await require_namespace(service, topic.namespace)
-    if await service.partitions(topic) is not None or await service.topic_exists(topic):
+    if await service.directory.partitions(topic) is not None or await service.directory.exists(
+        topic
+    ):
         raise ApiError(409, "This topic already exists")
     if topic.is_partition:
         await _check_partition_name(service, topic)
     try:
-        await service.create_topic(topic, check_properties(properties))
+        await service.directory.create(topic, check_properties(properties))
     except AlreadyExistsError as error:
         raise ApiError(409, "This topic already exists") from error
 
 
 async def _check_partition_name(service: BrokerService, topic: TopicName) -> None:
-    count = await service.partitions(topic.base)
+    count = await service.directory.partitions(topic.base)
     if count is None:
         raise ApiError(
             412,
@@ -155,14 +157,14 @@ async def delete(
     topic: Topic,
     force: Annotated[_Text, Query(description="Also with producers or consumers")] = None,
 ) -> None:
-    if await service.partitions(topic) is not None:
+    if await service.directory.partitions(topic) is not None:
         raise ApiError(
             409,
             f"{topic} is a partitioned topic, instead of calling delete topic, "
             "please call delete-partitioned-topic.",
         )
     try:
-        await service.delete_topic(topic, force=flag(force))
+        await service.directory.delete(topic, force=flag(force))
     except TopicNotFoundError as error:
         raise not_found(topic) from error
 
@@ -177,6 +179,6 @@ async def unload(service: Service, topic: Topic, spread: Spread) -> None:
 
     async def one(name: TopicName) -> None:
         if str(name) in service.topics:  # what isn't loaded is unloaded already
-            await service.unload_topic(name)
+            await service.loader.unload(str(name))
 
     (await spread.parts(topic, one)).without(404).check()

@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 from starlette.responses import Response
 
 from magnetar.broker.cluster.broker_client import BrokerEndpoint, as_authoritative, busy_bundle
-from magnetar.broker.http.dependencies import flag, make_topic_name
+from magnetar.broker.http.dependencies import flag, form_decode, make_topic_name
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.middleware.raw_path import form_decode
 from magnetar.bundles.errors import BundleBusyError, BundleError
 from magnetar.bundles.ownership import Redirect
 from magnetar.metadata.errors import MetadataError

@@ -14,9 +14,8 @@ from fastapi import Request
 
 from magnetar.broker.cluster.broker_client import BrokerEndpoint
 from magnetar.broker.errors import BrokerError
-from magnetar.broker.http.dependencies import flag, make_namespace
+from magnetar.broker.http.dependencies import flag, form_decode, make_namespace
 from magnetar.broker.http.errors import ApiError, RedirectError
-from magnetar.broker.http.middleware.raw_path import form_decode
 from magnetar.broker.http.routing.redirects import location_at, named_topic, whom_to_ask
 from magnetar.bundles.errors import BundleError
 from magnetar.metadata.errors import MetadataError
@@ -96,7 +95,9 @@ async def send_to_owner(request: Request, mode: RoutingMode) -> None:
 
 async def _is_partitioned(service: BrokerService, topic: TopicName) -> bool:
     # Loaded topics have no partitions, and are what is asked about most.
-    return str(topic) not in service.topics and await service.partitions(topic) is not None
+    return (
+        str(topic) not in service.topics and await service.directory.partitions(topic) is not None
+    )
 
 
 async def _owner_of_topic(

@@ -16,9 +16,8 @@ from fastapi import Request
 
 from magnetar.broker.auth.authorization import EVERY_SUBSCRIPTION, Caller, Permission, Resource
 from magnetar.broker.errors import AuthorizationError, BrokerMetadataError
-from magnetar.broker.http.dependencies import make_namespace, make_topic_name
+from magnetar.broker.http.dependencies import form_decode, make_namespace, make_topic_name
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.middleware.raw_path import form_decode
 from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:

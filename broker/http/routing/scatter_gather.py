@@ -19,7 +19,6 @@ from fastapi import Depends, Request
 from magnetar.broker.cluster.broker_client import ANSWER_S, BrokerCall, BrokerEndpoint, topic_path
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.topics.topic_access import each
 from magnetar.bundles.ownership import OWNERS_ROOT
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ T = TypeVar("T")
 
 _NAMED_MAX: Final = 3
 """Parts that an error names; it counts the others."""
+_AT_ONCE: Final = 64
+"""Partitions asked at the same time: loading ten thousand at once would hold up everybody else."""
 _ABSENT: Final = object()
 _TAIL_AT: Final = 7
 """Segments of ``/admin/v2/persistent/tenant/namespace/topic`` with the empty one in front."""
@@ -141,7 +142,7 @@ class ScatterGather:
         """
         service = self._service
         skips = count is None
-        if count is None and (count := await service.partitions(topic)) is None:
+        if count is None and (count := await service.directory.partitions(topic)) is None:
             return ScatterResults([PartResult(str(topic), await one(topic))], "topics")
         same = self.same_call(body)
         tail = "/" + "/".join(same.path.split("/")[_TAIL_AT:])
@@ -157,7 +158,7 @@ class ScatterGather:
                 return await one(part)
 
             try:
-                if skips and topic.is_persistent and not await service.topic_exists(part):
+                if skips and topic.is_persistent and not await service.directory.exists(part):
                     return None
                 value = await service.broker_client.on_owner(
                     part, here, asked, until_s=self._until_s
@@ -244,3 +245,12 @@ async def _scatter(request: Request) -> ScatterGather:
 
 
 Spread = Annotated[ScatterGather, Depends(_scatter)]
+
+
+async def each(items: range | list[Any], ask: Callable[[Any], Awaitable[T]]) -> list[T]:
+    """Answers in order, a bounded number of questions under way; the first error is raised."""
+    answers: list[T] = []
+    for start in range(0, len(items), _AT_ONCE):
+        some = items[start : start + _AT_ONCE]
+        answers += await asyncio.gather(*(ask(item) for item in some))
+    return answers

@@ -19,7 +19,7 @@ from magnetar.broker.http.topics.topic_access import (
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-from magnetar.broker.subscription.subscription_base import Subscription
+from magnetar.broker.subscription.subscription import Subscription
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class NamedSubscription:
         Raises:
             ApiError: 405 partitioned, 404 missing.
         """
-        if await self.service.partitions(self.topic) is not None:
+        if await self.service.directory.partitions(self.topic) is not None:
             raise ApiError(405, partitioned)
         return find_subscription(await loaded(self.service, self.topic), self.name)
 

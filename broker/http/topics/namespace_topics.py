@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker.cluster.broker_client import BrokerCall, BrokerRefusedError, topic_path
 from magnetar.broker.errors import TopicNotFoundError
-from magnetar.broker.http.topics.topic_access import each
+from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ async def topics_everywhere(
     Raises:
         BrokerError: a broker that owns a bundle can't tell.
     """
-    names = await service.list_topics(namespace, mode)
+    names = await service.directory.names(namespace, mode)
     if mode == "persistent":
         return names
 
@@ -51,7 +51,7 @@ async def delete_topics(
         name = TopicName.parse(full)
         call = BrokerCall("DELETE", topic_path(name), "force=true")
         try:
-            await spread.on_owner(name, lambda: service.delete_topic(name, force=True), call)
+            await spread.on_owner(name, lambda: service.directory.delete(name, force=True), call)
         except TopicNotFoundError:
             pass
         except BrokerRefusedError as error:
@@ -91,6 +91,6 @@ async def delete_namespace_with_topics(
     """Forced deletion: partitioned topics, topics, then the namespace."""
     for domain in ("persistent", "non-persistent"):
         for name in await service.resources.partitioned_topics(namespace, domain):
-            await service.delete_partitioned_topic(TopicName.parse(name), force=True)
+            await service.directory.delete_partitioned(TopicName.parse(name), force=True)
     await delete_topics(service, spread, await topics_everywhere(service, spread, namespace, "all"))
     await forget_namespace(service, spread, namespace)

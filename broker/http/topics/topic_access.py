@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -21,7 +20,7 @@ from magnetar.broker.http.dependencies import Body
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
-from magnetar.broker.subscription.subscription_base import Subscription
+from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
 from magnetar.broker.topic.topic import Topic as LoadedTopic
 from magnetar.bundles.errors import InvalidBundleError
@@ -37,8 +36,6 @@ OF_PARTITIONED = {405: "Not for this kind of topic: partitioned or non-persisten
 _INT64_MAX = 2**63 - 1
 _Int64 = Annotated[int, Field(ge=-(2**63), le=_INT64_MAX)]
 _PROPERTIES_BYTES_MAX = 64 * 1024
-_AT_ONCE = 64
-"""Partitions asked at the same time: loading ten thousand at once would hold up everybody else."""
 
 
 class _DomainConvertor(Convertor[str]):
@@ -86,7 +83,7 @@ async def _why_missing(service: BrokerService, name: TopicName) -> ApiError:
     """The refusal of a topic that can't be loaded, in Pulsar's words."""
     if not name.is_partition:
         return not_found(name)
-    if await service.partitions(name.base) is None:
+    if await service.directory.partitions(name.base) is None:
         return ApiError(404, f"Partitioned Topic not found: {name} has zero partitions")
     return ApiError(404, "Topic partitions were not yet created")
 
@@ -101,9 +98,9 @@ async def loaded(service: BrokerService, name: TopicName) -> LoadedTopic:
         return topic
     try:
         # Loading a partition of an existing topic would make it; a question must not.
-        if name.is_partition and name.is_persistent and not await service.topic_exists(name):
+        if name.is_partition and name.is_persistent and not await service.directory.exists(name):
             raise await _why_missing(service, name)
-        return await service.get_topic(name, create=False)
+        return await service.loader.load(name, create=False)
     except NamespaceNotFoundError as error:
         raise ApiError(404, "Namespace not found") from error
     except (TopicNotFoundError, NotAllowedError) as error:  # NotAllowed: a partitioned base name
@@ -122,7 +119,7 @@ async def persistent(
     Raises:
         ApiError: 405 partitioned or non-persistent, 404 missing.
     """
-    if await service.partitions(name) is not None:
+    if await service.directory.partitions(name) is not None:
         raise ApiError(405, partitioned or f"{what} on a partitioned topic is not allowed")
     if not name.is_persistent:
         raise ApiError(405, f"{what} on a non-persistent topic is not allowed")
@@ -141,15 +138,6 @@ def find_subscription(topic: LoadedTopic, subscription: str) -> Subscription:
     if found is None:
         raise no_subscription(subscription, topic.name)
     return found
-
-
-async def each(items: range | list[Any], ask: Callable[[Any], Awaitable[T]]) -> list[T]:
-    """Answers in order, a bounded number of questions under way; the first error is raised."""
-    answers: list[T] = []
-    for start in range(0, len(items), _AT_ONCE):
-        some = items[start : start + _AT_ONCE]
-        answers += await asyncio.gather(*(ask(item) for item in some))
-    return answers
 
 
 async def require_namespace(
@@ -174,8 +162,8 @@ async def require_existing(service: BrokerService, name: TopicName) -> int | Non
     Raises:
         ApiError: 404 no such topic, partitioned or not.
     """
-    count = await service.partitions(name)
-    if count is None and not await service.topic_exists(name):
+    count = await service.directory.partitions(name)
+    if count is None and not await service.directory.exists(name):
         await require_namespace(service, name.namespace, "Namespace not found")
         raise await _why_missing(service, name)
     return count

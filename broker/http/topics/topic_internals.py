@@ -10,7 +10,8 @@ import orjson
 from magnetar.bookkeeper.ledger_metadata import FORMAT_VERSION, LedgerMetadata, LedgerState
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.broker.http.long_answers import long_array
-from magnetar.broker.http.topics.topic_access import each, stored
+from magnetar.broker.http.routing.scatter_gather import each
+from magnetar.broker.http.topics.topic_access import stored
 from magnetar.broker.rate_limits.rates import iso_time
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.managed_ledger.cursor.ack_state import runs_of
@@ -20,7 +21,7 @@ from magnetar.managed_ledger.position import Position, format_position
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from magnetar.broker.subscription.subscription_base import Subscription
+    from magnetar.broker.subscription.subscription import Subscription
     from magnetar.broker.topic.persistent_topic import PersistentTopic
     from magnetar.broker.topic.topic import Topic
     from magnetar.managed_ledger.cursor.cursor import Cursor

@@ -12,7 +12,8 @@ import orjson
 
 from magnetar.broker.errors import TopicFencedError
 from magnetar.broker.http.long_answers import long_array
-from magnetar.broker.http.topics.topic_access import each, stored
+from magnetar.broker.http.routing.scatter_gather import each
+from magnetar.broker.http.topics.topic_access import stored
 from magnetar.broker.service.bookie_access import BookieAccess
 from magnetar.managed_ledger.readable_range import ReadableLedger, ReadableRange, extent_of, left_of
 

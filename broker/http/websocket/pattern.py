@@ -165,7 +165,7 @@ class PatternSession(ConsumerSession):
         """Raises BrokerMetadataError. A namespace that doesn't exist may do so later."""
         namespace = self._pattern.namespace
         try:
-            found = await self._service.list_topics(namespace, "persistent")
+            found = await self._service.directory.names(namespace, "persistent")
         except MetadataError as error:
             raise BrokerMetadataError(str(error)) from error
         matching: list[TopicName] = []

@@ -17,9 +17,8 @@ from magnetar.broker.errors import (
     ProducerBlockedQuotaExceededExceptionError,
     TopicTerminatedError,
 )
-from magnetar.broker.http.dependencies import make_topic_name
+from magnetar.broker.http.dependencies import form_decode, make_topic_name
 from magnetar.broker.http.errors import ApiError, error_response, response_of
-from magnetar.broker.http.middleware.raw_path import form_decode
 from magnetar.broker.http.routing.route_permissions import (
     Access,
     authorize_websocket,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar.broker.service.resources import stored_topic_of
+from magnetar.broker.resources.resources import stored_topic_of
 from magnetar.metadata.store import EventType
 
 if TYPE_CHECKING:

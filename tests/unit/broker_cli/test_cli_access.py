@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.broker.cli.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.main import build_parser, main
 from magnetar.broker.cli.profiles import DEFAULT, ClusterTarget, Profiles, resolve, target_of
@@ -44,13 +44,13 @@ def test_bad_parameters_are_refused_without_being_repeated() -> None:
         ("basic", ":secret"),
         ("kerberos", "secret"),
     ):
-        with pytest.raises(CliError) as caught:
+        with pytest.raises(ClientAuthError) as caught:
             ClientAuth(plugin, params).headers()
         assert "secret" not in str(caught.value)
     for params in ("", "tlsCertFile:/a", "tlsCertFile:/no/a,tlsKeyFile:/no/b"):
-        with pytest.raises(CliError):
+        with pytest.raises(ClientAuthError):
             ClientAuth("tls", params).tls()
-    with pytest.raises(CliError, match="TLS"):
+    with pytest.raises(ClientAuthError, match="TLS"):
         ClientAuth(trusted="/no/such/file").tls()
     assert "secret" not in repr(ClientAuth("token", "secret"))
 

@@ -14,7 +14,6 @@ from magnetar.broker.rate_limits.topic_rates import TopicRates
 from magnetar.broker.subscription.consumer import Consumer, SubscribeRequest
 from magnetar.broker.subscription.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-from magnetar.broker.subscription.subscription import open_subscription
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
 from tests.unit.broker_dispatch.doubles import MemoryCursor, MemoryLedger
@@ -121,16 +120,11 @@ class Bench:
         self.topic = FakeTopic(self.service, topic)
         self.ledger = MemoryLedger(ledger_sizes)
         self.cursor = MemoryCursor(self.ledger)
-        subscription = open_subscription(
-            cast("Any", self.topic),
-            "s",
-            cast("Any", self.cursor),
-            ledger=cast("Any", self.ledger),
-            durable=durable,
+        cursor, ledger = cast("Any", self.cursor), cast("Any", self.ledger)
+        self.subscription = PersistentSubscription(
+            cast("Any", self.topic), "s", cursor, ledger, durable=durable
         )
-        assert isinstance(subscription, PersistentSubscription)
-        self.subscription = subscription
-        self.topic.subscriptions["s"] = subscription
+        self.topic.subscriptions["s"] = self.subscription
 
     async def consumer(
         self, sub_type: int, name: str = "c", *, permits: int = 0, alive: bool = True, **more: Any
@@ -152,9 +146,7 @@ class Bench:
 
 def non_persistent(**settings: Any) -> tuple[NonPersistentSubscription, FakeTopic]:
     topic = FakeTopic(FakeService(**settings), "non-persistent://public/default/t")
-    subscription = open_subscription(cast("Any", topic), "s", None)
-    assert isinstance(subscription, NonPersistentSubscription)
-    return subscription, topic
+    return NonPersistentSubscription(cast("Any", topic), "s"), topic
 
 
 async def settle(rounds: int = 12) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
 
+from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
+from magnetar.broker.dispatch.interfaces import ConsumerState
 from magnetar.managed_ledger.empty import NO_ITEMS
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.errors import InvalidPositionError
@@ -279,3 +281,13 @@ class MemoryCursor:
 
     async def close(self) -> None:
         self.closed = True
+
+
+def choose_active(
+    consumers: Sequence[ConsumerState] | Iterable[ConsumerState], topic: str, partition_index: int
+) -> ConsumerState:
+    """The choice among consumers in the order of their joining. REQUIRES: there is one."""
+    choice = ActiveConsumerSelector(topic, partition_index)
+    for consumer in consumers:
+        choice.add(consumer)
+    return choice.choose()

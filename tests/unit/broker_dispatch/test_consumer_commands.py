@@ -38,7 +38,7 @@ class BenchTopic:
 class FakeConnection:
     def __init__(self, bench: Bench) -> None:
         self.topic = BenchTopic(bench)
-        self.service = self
+        self.service = self.loader = self
         self.remote, self.client_version, self.protocol_version = "127.0.0.1:9", "Pulsar-CPP", 21
         self.role = self.access = None
         self.closed, self.writable = False, True
@@ -50,7 +50,7 @@ class FakeConnection:
         self.written: list[bytes] = []
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def get_topic(self, name: TopicName, *, create: bool, acquire: bool) -> BenchTopic:
+    async def load(self, name: TopicName, *, create: bool, acquire: bool) -> BenchTopic:
         if not create:
             raise TopicNotFoundError(f"{name} is absent")
         return self.topic

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.dispatch.active_consumer import choose_active
-from magnetar.broker.dispatch.consumer_state import ConsumerState
 from magnetar.broker.dispatch.delayed_index import DelayedIndex
 from magnetar.broker.dispatch.header_scan import scan_headers
 from magnetar.broker.dispatch.interfaces import (
+    ConsumerState,
     Deliver,
     DispatchLimits,
     DispatchReadRequest,
@@ -30,7 +29,7 @@ from magnetar.broker.protocol.entry_header import (
     FLAG_MARKER,
 )
 from magnetar.managed_ledger.entry_batch import EntryBatch
-from tests.unit.broker_dispatch.doubles import head
+from tests.unit.broker_dispatch.doubles import choose_active, head
 
 NOW = 1_800_000_000_000
 
@@ -365,13 +364,13 @@ def test_redelivery_rewinds_for_the_active_consumer_only() -> None:
     assert request is not None
     core.on_entries(request, batch_of([head()] * 3), None, None, NOW)
     assert core.read_position == (7, 3)
-    core.redeliver(idle, 4)
+    core.redeliver(idle, None, 4)
     assert (core.read_position, idle.epoch) == ((7, 3), None)
     late = core.next_read()
     assert late is not None
-    core.redeliver(active, 4)
+    core.redeliver(active, None, 4)
     assert list(map(repr, (core.read_position, active.epoch))) == ["None", "4"]
-    core.redeliver(active, 2)
+    core.redeliver(active, None, 2)
     assert active.epoch == 4, "an epoch never goes back"
     core.take_effects()
     core.on_entries(late, batch_of([head()], 3), None, None, NOW)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from magnetar.broker.dispatch import delayed_index
-from magnetar.broker.dispatch.consumer_state import ConsumerState
 from magnetar.broker.dispatch.delayed_index import DelayedIndex
-from magnetar.broker.dispatch.interfaces import Deliver, DispatchLimits
+from magnetar.broker.dispatch.interfaces import ConsumerState, Deliver, DispatchLimits
 from magnetar.broker.dispatch.key_selector import HashRing
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher

@@ -7,9 +7,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.broker.connection.message_frames import MessageFrames
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import encode_payload_command
-from magnetar.broker.subscription.delivery import MessageFrames
 from magnetar.managed_ledger.entry_batch import EntryBatch
 
 LIMITS = [0, 1, 126, 127, 128, 129, 16_382, 16_383, 16_384, 16_385, 2_097_151, 2_097_152, 10**9]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.interfaces import ConsumerState
 from magnetar.broker.dispatch.key_selector import HashRing, SplitRanges, StickyRanges
 from magnetar.broker.errors import ConsumerAssignError, NotAllowedError, SubscriptionBusyError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb

@@ -10,7 +10,7 @@ import pytest
 
 from magnetar.broker.dispatch import active_consumer
 from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
-from magnetar.broker.dispatch.consumer_state import ConsumerState
+from magnetar.broker.dispatch.interfaces import ConsumerState
 from magnetar.broker.dispatch.key_selector import HashRing
 
 

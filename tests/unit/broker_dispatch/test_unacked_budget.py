@@ -111,7 +111,7 @@ async def test_what_ends_gives_its_part_back(how: str) -> None:
     if how == "leave":
         gone.subscription.remove_consumer(consumer)
     elif how == "close":
-        await gone.subscription.close("the topic moves")
+        await gone.subscription.close()
     elif how == "delete":
         await gone.subscription.delete(force=True)
     elif how == "reset":

@@ -22,11 +22,11 @@ from fastapi import FastAPI
 from magnetar.broker.auth.authorization import Caller, Permission, Resource
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import AuthorizationError
-from magnetar.broker.http.app import create_app
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.openapi import operations
 from magnetar.broker.http.routing import route_permissions as access
 from magnetar.broker.http.routing.route import Access, RoutingMode, declared_routes
+from magnetar.broker.http.server.app import create_app
 from magnetar.broker.http.websocket.routes import websocket_routes
 from tests.unit.broker_service.doubles import Broker
 

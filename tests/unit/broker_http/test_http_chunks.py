@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from magnetar.broker.http.app import create_app
 from magnetar.broker.http.messaging import internal_consumer as feed_module
 from magnetar.broker.http.messaging.local_producer import LocalProducer
+from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.chunks import CHUNKS_MAX, ChunkAssembler, JoinedMessage
 from magnetar.broker.protocol.framing import encode_body

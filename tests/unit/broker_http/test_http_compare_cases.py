@@ -14,11 +14,11 @@ import pytest
 from fastapi import FastAPI, Request
 
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.http.app import create_app
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.openapi import operations
 from magnetar.broker.http.routing import route
 from magnetar.broker.http.routing.route import Access
+from magnetar.broker.http.server.app import create_app
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 NOT_ASKED = re.compile(

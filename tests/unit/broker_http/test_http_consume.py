@@ -13,7 +13,6 @@ import httpx
 import orjson
 import pytest
 
-from magnetar.broker.http.app import create_app
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.internal_consumer import ConsumedMessage
 from magnetar.broker.http.messaging.local_producer import LocalProducer
@@ -34,6 +33,7 @@ from magnetar.broker.http.messaging.value_schemas import (
     DecodedValue,
     ValueSchemas,
 )
+from magnetar.broker.http.server.app import create_app
 from magnetar.broker.policies.effective import Rate
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.messages import (
@@ -239,7 +239,7 @@ async def test_auto_ack(broker: Broker, session: RestSession) -> None:
     await publish(broker, *"12345")
     assert texts(await batch(stream, 5)) == list("12345")
     assert await asyncio.wait_for(anext(stream), 30) == []
-    topic = await broker.service.get_topic(NAME, create=False)
+    topic = await broker.service.loader.load(NAME, create=False)
     assert topic.stats()["subscriptions"]["s"]["msgBacklog"] == 0
     await stream.aclose()
 
@@ -295,7 +295,7 @@ async def test_acknowledgement_by_message_id(broker: Broker, session: RestSessio
     assert settled == AckResults(done=[0, 1, 2], already=[3], unknown=[4, 5])
     assert session.acknowledge(keys[2:], negative=False).already == [0]
     await session.stored()
-    topic = await broker.service.get_topic(name, create=False)
+    topic = await broker.service.loader.load(name, create=False)
     assert isinstance(topic, PersistentTopic)
     for _ in range(3000):
         if topic.stats()["subscriptions"]["s"]["msgBacklog"] == 0:
@@ -446,7 +446,7 @@ async def test_a_call_that_a_rate_holds_back_publishes_before_a_later_one(
 ) -> None:
     """The later one's higher sequence ids would make duplicates of its messages."""
     broker, loop = deduplicating, ManualLoop()
-    topic = await broker.service.get_topic(NAME, create=True)
+    topic = await broker.service.loader.load(NAME, create=True)
     throttle = topic.rate_limits.publish = PublishThrottle(Rate(10, 0), cast("Any", loop))
     publishers = RestPublishers(broker.service)
 
@@ -474,8 +474,8 @@ async def test_a_partition_over_its_rate_holds_back_no_other(
     deduplicating: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, loop = deduplicating.service, ManualLoop()
-    await service.create_partitioned_topic(NAME, 2)
-    over, other = [await service.get_topic(NAME.partition(n), create=True) for n in (0, 1)]
+    await service.directory.create_partitioned(NAME, 2)
+    over, other = [await service.loader.load(NAME.partition(n), create=True) for n in (0, 1)]
     throttle = over.rate_limits.publish = PublishThrottle(Rate(10, 0), cast("Any", loop))
     throttle.take(100, 0)
     messages = [OutgoingMessage(b"x", -1, key=key) for key in ("b", "a")]  # partitions 0 and 1

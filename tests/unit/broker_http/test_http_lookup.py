@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from magnetar.broker.http.app import create_app
+from magnetar.broker.http.server.app import create_app
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import OWNERS_ROOT, Redirect
 from magnetar.metadata.errors import (

@@ -13,13 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magnetar.broker.errors import PersistenceError, TopicNotFoundError
-from magnetar.broker.http.app import create_app
 from magnetar.broker.http.metrics import metrics as metrics
 from magnetar.broker.http.metrics.broker_metrics import CacheRates
 from magnetar.broker.http.metrics.metrics import metrics_pieces
 from magnetar.broker.http.metrics.prometheus_page import BLOCK_ROWS, PrometheusPage, label
 from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
 from magnetar.broker.http.middleware.request_context import HttpMetrics
+from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.managed_ledger.errors import ManagedLedgerError
@@ -102,7 +102,7 @@ def test_labels_are_escaped() -> None:
 async def load(broker: Broker, count: int, subscriptions: int = 0) -> None:
     for number in range(count):
         name = TopicName.parse(f"persistent://public/default/t{number}")
-        topic = await broker.service.get_topic(name, create=True)
+        topic = await broker.service.loader.load(name, create=True)
         for each in range(subscriptions):
             await topic.create_subscription(f"s{each}")
 
@@ -156,7 +156,7 @@ async def test_what_is_unloaded_in_the_middle_is_left_out(broker: Broker) -> Non
     first = broker.service.topics["persistent://public/default/t0"]
     await first.delete_subscription("s35", force=True)
     name = TopicName.parse("persistent://public/default/t2")
-    await broker.service.delete_topic(name, force=True)
+    await broker.service.directory.delete(name, force=True)
     for _ in steps:
         pass
     found = samples(b"".join(page.pieces()))
@@ -248,7 +248,7 @@ async def test_throttled_dispatch_shows_from_its_first_event_on(broker: Broker) 
 async def test_bytes_of_system_topics_stand_apart(broker: Broker) -> None:
     for number, local in enumerate(("plain", "__change_events"), 1):
         name = TopicName.parse(f"persistent://public/default/{local}")
-        topic = await broker.service.get_topic(name, create=True)
+        topic = await broker.service.loader.load(name, create=True)
         topic.bytes_in = 10 * number
     found = await page_of(broker)
     base = f"cluster={broker.service.cluster}"
@@ -259,12 +259,12 @@ async def test_bytes_of_system_topics_stand_apart(broker: Broker) -> None:
 async def test_failed_loads_are_counted(broker: Broker) -> None:
     absent = TopicName.parse("persistent://public/default/absent")
     with pytest.raises(TopicNotFoundError):
-        await broker.service.get_topic(absent, create=False)
+        await broker.service.loader.load(absent, create=False)
     name = f"topic_load_failed_total{{cluster={broker.service.cluster}}}"
     assert (await page_of(broker))[name] == 0, "an answer, no failure"
     broker.service.ledgers.open = failing  # type: ignore[method-assign] # the storage is away
     with pytest.raises(PersistenceError):
-        await broker.service.get_topic(absent, create=True)
+        await broker.service.loader.load(absent, create=True)
     assert (await page_of(broker))[name] == 1
 
 
@@ -273,8 +273,8 @@ async def failing(*_: object, **__: object) -> NoReturn:
 
 
 async def test_looks_at_backlogs_are_timed(broker: Broker) -> None:
-    await broker.service.check_backlog_quotas()
-    await broker.service.check_backlog_quotas()
+    await broker.service.background_tasks.check_backlogs()
+    await broker.service.background_tasks.check_backlogs()
     found = await page_of(broker)
     base = f"cluster={broker.service.cluster}"
     name = "pulsar_storage_backlog_quota_check_duration_seconds"

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.http.app import create_app
 from magnetar.broker.http.openapi import TAGS, operations
+from magnetar.broker.http.server.app import create_app
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from magnetar.broker.http.app import create_app
+from magnetar.broker.http.server.app import create_app
 from tests.unit.broker_service.doubles import Broker
 
 SKIP = "/admin/v2/persistent/public/default/t/subscription/s/skip_all"

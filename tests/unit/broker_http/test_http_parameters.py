@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.http.dependencies import form_decode
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.rest_produce import parse_messages
-from magnetar.broker.http.middleware.raw_path import form_decode
 from magnetar.broker.http.topics.partitioned_stats import sum_topic_stats
 from magnetar.broker.http.websocket.parameters import (
     ConsumerParameters,

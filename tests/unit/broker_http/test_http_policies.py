@@ -9,7 +9,7 @@ import httpx
 import orjson
 import pytest
 
-from magnetar.broker.http.app import create_app
+from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol.topic_name import TopicName
 from tests.unit.broker_service.doubles import Broker
 
@@ -25,14 +25,14 @@ def client_of(broker: Broker) -> httpx.AsyncClient:
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
     broker = await Broker().start()
-    await broker.service.create_topic(TopicName.parse("t"))
+    await broker.service.directory.create(TopicName.parse("t"))
     yield broker
     await broker.close()
 
 
 async def test_topics_have_no_own_policies_where_they_are_switched_off() -> None:
     broker = await Broker(topic_level_policies_enabled=False).start()
-    await broker.service.create_topic(TopicName.parse("t"))
+    await broker.service.directory.create(TopicName.parse("t"))
     async with client_of(broker) as client:
         for method, name in (
             ("GET", "retention"),
@@ -55,7 +55,7 @@ async def test_the_broker_s_settings_hold_in_the_end() -> None:
         schema_compatibility_strategy="BACKWARD",
         backlog_quota_default_limit_bytes=99,
     ).start()
-    await broker.service.create_topic(TopicName.parse("t"))
+    await broker.service.directory.create(TopicName.parse("t"))
     async with client_of(broker) as client:
 
         async def applied(name: str) -> object:
@@ -149,7 +149,7 @@ async def test_nobody_s_change_is_lost(broker: Broker) -> None:
 
 async def test_own_policies_of_a_volatile_topic(broker: Broker) -> None:
     name = TopicName.parse("non-persistent://public/default/v")
-    await broker.service.get_topic(name, create=True)
+    await broker.service.loader.load(name, create=True)
     async with client_of(broker) as client:
         path = "/admin/v2/non-persistent/public/default/v/maxProducers"
         assert (await client.post(path, json=2)).status_code == 204

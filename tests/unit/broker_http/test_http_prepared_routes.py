@@ -12,7 +12,7 @@ import httpx
 import pytest
 from fastapi.dependencies import utils
 
-from magnetar.broker.http.app import create_app
+from magnetar.broker.http.server.app import create_app
 from magnetar.broker.http.server.route_warmup import RouteWarmup
 from tests.unit.broker_service.doubles import Broker
 from tests.unit.managed_ledger.cluster import eventually

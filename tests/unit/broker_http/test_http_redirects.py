@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from magnetar.broker.cluster.broker_client import as_authoritative
-from magnetar.broker.http.app import create_app
 from magnetar.broker.http.routing.redirects import named_topic
+from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import OWNERS_ROOT, Redirect
@@ -69,7 +69,7 @@ async def release(broker: Broker, topic: str) -> str:
 async def test_calls_about_a_topic_go_to_its_owner(
     broker: Broker, ask: Ask, method: str, path: str
 ) -> None:
-    await broker.service.create_topic(TopicName.parse("t"))
+    await broker.service.directory.create(TopicName.parse("t"))
     await give_away(broker, "t")
     await give_away(broker, "new")
     body = {"messages": [{"payload": "x"}]} if path.startswith("/topics") else None
@@ -146,7 +146,7 @@ async def test_what_nobody_owns_is_not_taken_by_who_was_not_chosen(
 ) -> None:
     """Once the asked broker knows who is to own it, and once only who can tell that."""
     service = broker.service
-    await service.create_topic(TopicName.parse("t"))
+    await service.directory.create(TopicName.parse("t"))
     bundle = await release(broker, "new" if "/new" in path else "t")
     path = path.format(bundle=bundle.rpartition("/")[2])
 
@@ -166,7 +166,7 @@ async def test_who_was_chosen_takes_it_and_asks_nobody(
     broker: Broker, ask: Ask, method: str, path: str
 ) -> None:
     service = broker.service
-    await service.create_topic(TopicName.parse("t"))
+    await service.directory.create(TopicName.parse("t"))
     bundle = await release(broker, "new" if "/new" in path else "t")
 
     async def choose(bundle: str) -> Redirect:

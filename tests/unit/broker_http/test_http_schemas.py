@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from magnetar.broker.http.app import create_app
+from magnetar.broker.http.server.app import create_app
 from tests.unit.broker_schema.builders import field, optional, protobuf_native, record
 from tests.unit.broker_service.doubles import Broker
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from magnetar.broker.http.app import create_app
+from magnetar.broker.http.server.app import create_app
 from magnetar.broker.schema.definition import SCHEMA_TYPES
 from tests.unit.broker_schema.builders import avro, key_value, optional, plain, record
 from tests.unit.broker_schema.builders import protobuf_native as native

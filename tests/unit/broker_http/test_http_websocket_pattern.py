@@ -46,10 +46,10 @@ class World:
 
     async def create(self, *names: str) -> None:
         for name in names:
-            await self.service.create_topic(name_of(name))
+            await self.service.directory.create(name_of(name))
 
     async def delete(self, name: str) -> None:
-        await self.service.delete_topic(name_of(name), force=True)
+        await self.service.directory.delete(name_of(name), force=True)
 
     def consumed(self) -> set[str]:
         """Loaded topics with our consumer."""
@@ -138,16 +138,16 @@ async def test_a_topic_that_cannot_be_had_yet(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.session.open("127.0.0.1:1", "test")
-    get_topic, refused = world.service.get_topic, 0
+    get_topic, refused = world.service.loader.load, 0
 
-    async def busy(name: TopicName, *, create: bool) -> Any:
+    async def busy(name: TopicName, **options: Any) -> Any:
         nonlocal refused
-        if refused < 2 and name.local == "a1":
+        if refused < 2 and name.local == "a1" and "forced" not in options:
             refused += 1
             raise ServiceNotReadyError("being moved")
-        return await get_topic(name, create=create)
+        return await get_topic(name, **options)
 
-    monkeypatch.setattr(world.service, "get_topic", busy)
+    monkeypatch.setattr(world.service.loader, "load", busy)
     await world.create("a1", "a2")
     await world.until_consumed("a1", "a2")
     assert "a1 can't be consumed yet: being moved" in caplog.text
@@ -157,7 +157,7 @@ async def test_an_unloaded_topic_is_taken_up_again(world: World) -> None:
     await world.create("a1")
     await world.session.open("127.0.0.1:1", "test")
     before = world.service.topics[str(name_of("a1"))]
-    await world.service.unload_topic(name_of("a1"))
+    await world.service.loader.unload(str(name_of("a1")))
     await world.until_consumed("a1")
     assert world.service.topics[str(name_of("a1"))] is not before
 

@@ -44,7 +44,7 @@ def backlog(topic: PersistentTopic) -> int:
 async def test_messages_expire_by_the_namespace_s_policy(broker: Broker) -> None:
     topic, background_tasks = (
         await backlog_of_three(broker),
-        broker.service._periodic_tasks.background_tasks,
+        broker.service.background_tasks,
     )
     broker.cluster.now_ms = PUBLISHED_MS + 3_600_000
     await background_tasks.expire_messages(broker.service.clock())
@@ -65,7 +65,7 @@ async def test_a_namespace_may_switch_the_broker_s_default_off() -> None:
     broker = await Broker(ttl_duration_default_in_seconds=60).start()
     topic, background_tasks = (
         await backlog_of_three(broker),
-        broker.service._periodic_tasks.background_tasks,
+        broker.service.background_tasks,
     )
     await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "message_ttl_in_seconds": 0}
@@ -103,7 +103,7 @@ async def test_an_expired_message_isn_t_delivered_again(broker: Broker) -> None:
     await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "message_ttl_in_seconds": 60}
     )
-    await broker.service._periodic_tasks.background_tasks.expire_messages(PUBLISHED_MS + 70_001)
+    await broker.service.background_tasks.expire_messages(PUBLISHED_MS + 70_001)
     assert subscription.stats(0)["unackedMessages"] == 1
     client.take()
     redeliver = pb.BaseCommand(type=pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
@@ -123,7 +123,7 @@ async def test_ledgers_of_crashed_owners_are_deleted_a_minute_after_the_start(
     chunk = f"{chunks_path('/managed-ledgers/public/default/persistent/gone')}/0000000000-gone-1"
     await broker.cluster.store.put(chunk, b"x")
     background_tasks, start_ms = (
-        broker.service._periodic_tasks.background_tasks,
+        broker.service.background_tasks,
         broker.service.clock(),
     )
     found: list[int] = []
@@ -177,7 +177,7 @@ async def test_a_topic_that_cannot_be_read_keeps_no_other_from_its_turn(
         return await read(self, ledger_id)
 
     monkeypatch.setattr(ReadPath, "_reader", reader)
-    work = broker.service._periodic_tasks.background_tasks.rounds[name].work
+    work = broker.service.background_tasks.rounds[name].work
     for hour in (1, 2, 3):
         broker.cluster.now_ms = PUBLISHED_MS + 3_600_000 * hour
         await work(broker.cluster.now_ms)

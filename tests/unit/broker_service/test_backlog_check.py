@@ -57,7 +57,7 @@ async def test_producers_end_and_new_ones_are_refused_until_the_backlog_is_small
     await set_quota(broker, action, size=10_000)
     client.feed(message(20, PAYLOAD))
     receipts(await client.receive(1))  # between two checks nobody is stopped
-    await broker.service.check_backlog_quotas()
+    await broker.service.background_tasks.check_backlogs()
     closed = await client.receive_one()
     assert closed.type == pb.BaseCommand.CLOSE_PRODUCER
     assert not topic.producers
@@ -68,7 +68,7 @@ async def test_producers_end_and_new_ones_are_refused_until_the_backlog_is_small
     cursor(topic).ack_cumulative(topic.ledger.last_confirmed)
     created, _ = await client.produce()
     assert created.type == pb.BaseCommand.PRODUCER_SUCCESS
-    await broker.service.check_backlog_quotas()
+    await broker.service.background_tasks.check_backlogs()
     await client.expect_nothing()
     assert topic.producers
 
@@ -78,9 +78,9 @@ async def test_what_is_under_way_is_answered_before_the_producer_ends(broker: Br
     await set_quota(broker, "producer_request_hold", size=10_000)
     release = broker.hold_storage()
     client.feed(message(20, PAYLOAD) + message(21, PAYLOAD))
-    await broker.service.check_backlog_quotas()
+    await broker.service.background_tasks.check_backlogs()
     client.feed(message(22, PAYLOAD))  # will come again: its producer is about to end
-    await broker.service.check_backlog_quotas()  # a second time changes nothing
+    await broker.service.background_tasks.check_backlogs()  # a second time changes nothing
     await client.expect_nothing()
     release()
     commands = await client.receive(3)
@@ -99,7 +99,7 @@ async def test_a_queued_exclusive_producer_hears_why(broker: Broker) -> None:
     assert queued.producer_success.producer_ready is False
     await topic.create_subscription("s", EARLIEST)
     await set_quota(broker, "producer_exception", size=10_000)
-    await broker.service.check_backlog_quotas()
+    await broker.service.background_tasks.check_backlogs()
     assert (await waiting.receive_one()).error.error == pb.ProducerBlockedQuotaExceededException
     assert (await client.receive_one()).type == pb.BaseCommand.CLOSE_PRODUCER
     assert not list(topic.registry)
@@ -111,14 +111,14 @@ async def test_eviction_moves_the_slow_subscriptions_and_only_them(broker: Broke
     ledger_id = topic.ledger.last_confirmed[0]
     fast.acknowledge_cumulative(None, (ledger_id, 15))
     await set_quota(broker, "consumer_backlog_eviction", size=10_000)
-    await broker.service.check_backlog_quotas()
+    await broker.service.background_tasks.check_backlogs()
     # A kilobyte and its head and metadata: eight fit into nine tenths of the limit.
     assert (cursor(topic).state.backlog, cursor(topic, "fast").state.backlog) == (8, 4)
     assert topic.stats()["backlogSize"] <= 9_000
     assert topic.backlog.evictions == {"destination_storage": 1, "message_age": 0}
     assert topic.subscriptions["s"].stats(0)["msgExpired"] == 0
     await client.expect_nothing()  # producers stay
-    await broker.service.check_backlog_quotas()
+    await broker.service.background_tasks.check_backlogs()
     assert cursor(topic).state.backlog == 8
 
 
@@ -126,10 +126,10 @@ async def test_eviction_by_age_drops_what_is_too_old(broker: Broker) -> None:
     _, topic = await filled(broker)
     await set_quota(broker, "consumer_backlog_eviction", seconds=60)
     broker.cluster.now_ms = PUBLISHED_MS + 60_999
-    await broker.service.check_backlog_quotas()
+    await broker.service.background_tasks.check_backlogs()
     assert cursor(topic).state.backlog == 20
     broker.cluster.now_ms = PUBLISHED_MS + 65_000
-    await broker.service.check_backlog_quotas()
+    await broker.service.background_tasks.check_backlogs()
     assert cursor(topic).state.backlog == 15
     assert topic.backlog.evictions["message_age"] == 1
 
@@ -140,7 +140,7 @@ async def test_age_bars_producers(broker: Broker) -> None:
     broker.cluster.now_ms = PUBLISHED_MS + 61_000
     refused, _ = await client.produce(producer_id=2, producer_name="second")
     assert refused.error.error == pb.ProducerBlockedQuotaExceededException
-    await broker.service.check_backlog_quotas()
+    await broker.service.background_tasks.check_backlogs()
     assert (await client.receive_one()).type == pb.BaseCommand.CLOSE_PRODUCER
     cursor(topic).ack_cumulative((topic.ledger.last_confirmed[0], 0))
     created, _ = await client.produce()
@@ -152,7 +152,7 @@ async def test_without_subscriptions_nothing_is_exceeded(broker: Broker) -> None
     topic.ledger.new_non_durable_cursor(EARLIEST, "reader")
     await topic.delete_subscription("s")
     await set_quota(broker, "producer_request_hold", size=10)
-    await broker.service.check_backlog_quotas()
+    await broker.service.background_tasks.check_backlogs()
     await client.expect_nothing()
     assert topic.stats()["backlogSize"] == 0
 
@@ -186,7 +186,7 @@ async def test_the_broker_s_default_and_the_timer() -> None:
     ).start()
     try:
         _, topic = await filled(broker)
-        background_tasks = broker.service._periodic_tasks.background_tasks
+        background_tasks = broker.service.background_tasks
         background_tasks.on_sweep(PUBLISHED_MS + 29_999)
         await asyncio.sleep(0)
         assert cursor(topic).state.backlog == 20
@@ -198,7 +198,7 @@ async def test_the_broker_s_default_and_the_timer() -> None:
 
 async def test_unused_subscriptions_expire(broker: Broker) -> None:
     client, topic = await filled(broker, 2)
-    background_tasks = broker.service._periodic_tasks.background_tasks
+    background_tasks = broker.service.background_tasks
     await topic.create_subscription("used", EARLIEST)
     command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
     command.subscribe.topic, command.subscribe.subscription = "t", "connected"

@@ -12,7 +12,7 @@ from magnetar.bookkeeper.bookie.cookie import INSTANCE_ID_PATH
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
-from magnetar.broker.embedded_bookie_server import ReaderTokens
+from magnetar.broker.server.embedded_bookie_server import ReaderTokens
 from magnetar.broker.service.bookie_access import BookieAccess, RegisteredBookies
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import StoreUnreachableError
@@ -145,7 +145,7 @@ async def test_a_token_opens_the_ledgers_of_its_topic(
 async def test_only_so_many_ledgers_are_remembered(
     cluster: Cluster, ledgers: LedgerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.broker.embedded_bookie_server._LEDGERS_MAX", 2)
+    monkeypatch.setattr("magnetar.broker.server.embedded_bookie_server._LEDGERS_MAX", 2)
     factory = cluster.factory()
     ledger_ids = []
     for name in ("t/ns/persistent/1", "t/ns/persistent/2", "t/ns/persistent/3"):

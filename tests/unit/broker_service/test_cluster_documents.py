@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from magnetar.broker.cluster.cluster_documents import DEFAULT_QUOTA, ClusterDocuments
+from magnetar.broker.resources.cluster_documents import DEFAULT_QUOTA, ClusterDocuments
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 BUNDLE = "acme/orders/0x00000000_0x40000000"

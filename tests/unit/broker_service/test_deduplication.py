@@ -32,7 +32,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 async def topic_of(broker: Broker) -> PersistentTopic:
-    topic = await broker.service.get_topic(NAME, create=True)
+    topic = await broker.service.loader.load(NAME, create=True)
     assert isinstance(topic, PersistentTopic)
     return topic
 
@@ -50,7 +50,7 @@ async def connected(broker: Broker, name: str = "p", port: int = 5000) -> tuple[
 
 
 async def reload(broker: Broker) -> PersistentTopic:
-    await broker.service.unload_topic(NAME)
+    await broker.service.loader.unload(str(NAME))
     return await topic_of(broker)
 
 
@@ -81,7 +81,7 @@ async def test_what_is_sent_again_is_answered_and_not_stored(broker: Broker) -> 
         [first[0][1], 4],
     ]
     assert await stored(broker) == [b"0", b"1", b"2", b"3", b"4"]
-    assert client.connection.in_flight_bytes == broker.service.publish_in_flight_bytes == 0
+    assert client.connection.in_flight_bytes == broker.service.ledgers.append_budget.in_flight == 0
 
 
 async def test_a_duplicate_s_receipt_waits_for_those_in_front_of_it(broker: Broker) -> None:
@@ -218,7 +218,7 @@ async def test_switched_on_and_off_while_messages_come() -> None:
 
 async def test_switched_off_while_nobody_had_the_topic(broker: Broker) -> None:
     await topic_of(broker)
-    await broker.service.unload_topic(NAME)
+    await broker.service.loader.unload(str(NAME))
     await broker.service.policies.update_namespace(
         "public/default", lambda old: {**old, "deduplicationEnabled": False}
     )
@@ -254,7 +254,7 @@ async def test_a_topic_isn_t_served_before_its_past_is_known(
     client, _ = await connected(broker)
     client.feed(sends(0))
     await client.receive(1)
-    await broker.service.unload_topic(NAME)
+    await broker.service.loader.unload(str(NAME))
 
     async def fail(*_: object) -> None:
         raise ManagedLedgerClosedError("no storage")
@@ -268,7 +268,7 @@ async def test_a_topic_isn_t_served_before_its_past_is_known(
 
 async def test_system_topics_are_left_alone(broker: Broker) -> None:
     name = TopicName.parse("persistent://public/default/__change_events")
-    topic = await broker.service.get_topic(name, create=True)
+    topic = await broker.service.loader.load(name, create=True)
     assert isinstance(topic, PersistentTopic)
     assert topic.deduplication is None
 

@@ -127,7 +127,7 @@ async def test_a_deletion_nobody_knows_the_end_of_closes_the_topic(
         await topic.delete_subscription("s", force=True)
     assert (await client.receive_one()).close_consumer.consumer_id == 1
     await eventually(lambda: NAME.full not in broker.service.topics)
-    again = await broker.service.get_topic(NAME, create=False)
+    again = await broker.service.loader.load(NAME, create=False)
     assert "s" in again.subscriptions
     cursor = again.subscriptions["s"].cursor
     assert cursor is not None
@@ -149,23 +149,23 @@ async def test_a_topic_whose_deletion_failed_is_as_it_was_or_gone(
     ack(client, 1, next(x for x in first if x.message.consumer_id == 1))
     fail(broker, operation, path, MetadataError("connection loss"), times=1 if is_gone else 5)
     with pytest.raises(PersistenceError):
-        await broker.service.delete_topic(NAME, force=True)
+        await broker.service.directory.delete(NAME, force=True)
     told = await client.receive(2)
     assert {x.type for x in told} == {pb.BaseCommand.CLOSE_CONSUMER}, "both have to come back"
     assert not broker.ledgers.open_ledgers
     if is_gone:
         with pytest.raises(TopicNotFoundError):
-            await broker.service.delete_topic(NAME)
-        assert not await broker.service.topic_exists(NAME)
-        await broker.service.create_topic(NAME)
+            await broker.service.directory.delete(NAME)
+        assert not await broker.service.directory.exists(NAME)
+        await broker.service.directory.create(NAME)
         assert await stored(broker) == []
     else:
-        again = await broker.service.get_topic(NAME, create=False)
+        again = await broker.service.loader.load(NAME, create=False)
         backlogs = {
             x.name: x.cursor.state.backlog for x in again.subscriptions.values() if x.cursor
         }
         assert backlogs == {"a": 0, "b": 1}, "nothing of it was touched"
-        await broker.service.delete_topic(NAME)
+        await broker.service.directory.delete(NAME)
 
 
 async def test_a_client_that_comes_back_creates_what_a_failed_deletion_left(
@@ -177,7 +177,7 @@ async def test_a_client_that_comes_back_creates_what_a_failed_deletion_left(
     await client.receive(1)
     fail(broker, "delete", f"{LOG}/a", MetadataError("connection loss"), times=1)
     with pytest.raises(PersistenceError):
-        await broker.service.delete_topic(NAME, force=True)
+        await broker.service.directory.delete(NAME, force=True)
     await client.receive(1)
     await consumer(client, "a", 2)  # succeeds, at once
     assert await stored(broker) == []
@@ -191,7 +191,7 @@ async def test_the_log_of_a_failed_creation_is_closed(
 
     monkeypatch.setattr(ManagedLedger, "set_properties", failing)
     with pytest.raises(Exception, match="connection loss"):
-        await broker.service.create_topic(NAME, {"owner": "me"})
+        await broker.service.directory.create(NAME, {"owner": "me"})
     assert not broker.ledgers.open_ledgers
     monkeypatch.undo()
     await publish(broker, 0)
@@ -214,7 +214,7 @@ async def test_an_open_log_is_handed_out_only_while_it_is_ours(broker: Broker) -
 
 async def test_de_duplication_that_could_not_be_ended_is_ended_later(broker: Broker) -> None:
     await broker.service.apply_config(_with(broker, on=True))
-    topic = await broker.service.get_topic(NAME, create=True)
+    topic = await broker.service.loader.load(NAME, create=True)
     assert isinstance(topic, PersistentTopic)
     await topic.create_subscription("s", EARLIEST)
     fail(broker, "delete", f"{LOG}/{DEDUPLICATION_CURSOR}", MetadataError("connection loss"))

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations
-from magnetar.broker.service.metrics import PublishMetrics
+from magnetar.broker.topic.publish_metrics import PublishMetrics
 
 
 @pytest.mark.parametrize("seed", range(20))

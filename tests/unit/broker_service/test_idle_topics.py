@@ -36,7 +36,7 @@ async def make(broker: Broker, kind: str, count: int) -> None:
 
     async def one(number: int) -> None:
         name = TopicName.parse(f"persistent://public/default/{kind}-{number}")
-        topic = await broker.service.get_topic(name, create=True)
+        topic = await broker.service.loader.load(name, create=True)
         if "sub" not in topic.subscriptions:
             await topic.create_subscription("sub")
 
@@ -61,7 +61,7 @@ async def test_an_idle_topic_is_small(broker: Broker, traced: None) -> None:
 async def test_an_idle_topic_is_small_when_it_was_loaded(broker: Broker, traced: None) -> None:
     await make(broker, "idle", TOPICS)
     for name in list(broker.service.topics):
-        await broker.service.unload_topic(TopicName.parse(name))
+        await broker.service.loader.unload(str(TopicName.parse(name)))
     await make(broker, "warm", 50)
     before = traced_bytes()
     await make(broker, "idle", TOPICS)

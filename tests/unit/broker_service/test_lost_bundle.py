@@ -41,7 +41,7 @@ async def busy_topic(broker: Broker) -> tuple[Client, Callable[[], None]]:
     """Stored messages, a subscription with holes, and a message under way; how to release it."""
     client = broker.client()
     await client.receive_one()
-    topic = await broker.service.get_topic(TopicName.parse(TOPIC), create=True)
+    topic = await broker.service.loader.load(TopicName.parse(TOPIC), create=True)
     subscription: Any = await topic.create_subscription("s", (-1, -1))
     await client.produce()
     client.feed(b"".join(message(number) for number in range(5)))
@@ -101,6 +101,6 @@ async def test_a_bundle_that_goes_while_a_topic_is_opened(broker: Broker) -> Non
 
     service.ledgers.open = open_and_lose  # type: ignore[method-assign,assignment]
     with pytest.raises(ServiceNotReadyError, match="being unloaded"):
-        await service.get_topic(TopicName.parse(TOPIC), create=True)
+        await service.loader.load(TopicName.parse(TOPIC), create=True)
     assert not service.topics
     assert not opened[0].is_open

@@ -12,7 +12,7 @@ import pytest
 from magnetar.broker.errors import NamespaceNotFoundError, NotAllowedError, PreconditionFailedError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.service.resources import topic_policies_path
+from magnetar.broker.resources.resources import topic_policies_path
 from magnetar.broker.topic.topic import Topic
 from magnetar.metadata.errors import MetadataWriteError
 from tests.unit.broker_service.doubles import Broker, Client, message
@@ -27,7 +27,7 @@ def name_of(text: str) -> TopicName:
 
 
 async def loaded(broker: Broker, name: str = TOPIC) -> Topic:
-    return await broker.service.get_topic(name_of(name), create=True)
+    return await broker.service.loader.load(name_of(name), create=True)
 
 
 async def set_namespace(broker: Broker, **fields: object) -> None:
@@ -131,13 +131,13 @@ async def test_topics_of_other_namespaces_are_not_looked_at(
 
 
 async def test_partitions_have_their_partitioned_topic_s_policies(broker: Broker) -> None:
-    await broker.service.create_partitioned_topic(name_of(TOPIC), 2)
+    await broker.service.directory.create_partitioned(name_of(TOPIC), 2)
     parts = [await loaded(broker, f"{TOPIC}-partition-{index}") for index in range(2)]
     other = await loaded(broker, TOPIC + "-other")
     await set_topic(broker, max_producers_per_topic=4)
     assert [part.policies.max_producers for part in parts] == [4, 4]
     assert other.policies.max_producers == 0
-    await broker.service.unload_topic(parts[0].name)
+    await broker.service.loader.unload(str(parts[0].name))
     assert (await loaded(broker, parts[0].full_name)).policies.max_producers == 4
     assert broker.service.policies.defaults.max_producers == 0
 
@@ -145,18 +145,18 @@ async def test_partitions_have_their_partitioned_topic_s_policies(broker: Broker
 async def test_own_policies_go_with_the_topic_and_with_the_namespace(broker: Broker) -> None:
     await loaded(broker)
     await set_topic(broker, max_producers_per_topic=4)
-    await broker.service.delete_topic(name_of(TOPIC))
+    await broker.service.directory.delete(name_of(TOPIC))
     assert await broker.service.resources.topic_policies(name_of(TOPIC)) is None
     assert (await loaded(broker)).policies.max_producers == 0
     await set_topic(broker, max_producers_per_topic=4)
     await set_topic(broker)
     assert await broker.service.resources.topic_policies(name_of(TOPIC)) is None
-    await broker.service.delete_topic(name_of(TOPIC))
-    await broker.service.create_partitioned_topic(name_of(TOPIC), 1)
+    await broker.service.directory.delete(name_of(TOPIC))
+    await broker.service.directory.create_partitioned(name_of(TOPIC), 1)
     await set_topic(broker, max_producers_per_topic=4)
-    await broker.service.delete_topic(name_of(TOPIC).partition(0))
+    await broker.service.directory.delete(name_of(TOPIC).partition(0))
     assert await broker.service.resources.topic_policies(name_of(TOPIC)) is not None
-    await broker.service.delete_partitioned_topic(name_of(TOPIC))
+    await broker.service.directory.delete_partitioned(name_of(TOPIC))
     assert await broker.service.resources.topic_policies(name_of(TOPIC)) is None
 
 
@@ -356,19 +356,20 @@ async def test_a_namespace_has_room_for_so_many_topics(broker: Broker) -> None:
     await set_namespace(broker, max_topics_per_namespace=3)
     for wrong in (4, 5):
         with pytest.raises(PreconditionFailedError, match="maximum number of topics"):
-            await service.create_partitioned_topic(name_of(TOPIC), wrong)
-    assert await service.partitions(name_of(TOPIC)) is None
-    await service.create_partitioned_topic(name_of(TOPIC), 2)
+            await service.directory.create_partitioned(name_of(TOPIC), wrong)
+    assert await service.directory.partitions(name_of(TOPIC)) is None
+    await service.directory.create_partitioned(name_of(TOPIC), 2)
     with pytest.raises(PreconditionFailedError):
-        await service.update_partitions(name_of(TOPIC), 4)
-    assert await service.partitions(name_of(TOPIC)) == 2
+        await service.directory.update_partitions(name_of(TOPIC), 4)
+    assert await service.directory.partitions(name_of(TOPIC)) == 2
     results = await asyncio.gather(
-        *(service.create_topic(name_of(f"{TOPIC}{n}")) for n in range(4)), return_exceptions=True
+        *(service.directory.create(name_of(f"{TOPIC}{n}")) for n in range(4)),
+        return_exceptions=True,
     )
     refused = [result for result in results if result is not None]
     assert len(refused) == 3
     assert all(isinstance(error, PreconditionFailedError) for error in refused)
-    assert len(await service.list_topics(NAMESPACE)) == 3
+    assert len(await service.directory.names(NAMESPACE)) == 3
     await loaded(broker, "persistent://public/default/__change_events")  # a system topic may
 
 
@@ -385,12 +386,12 @@ async def test_an_inactive_topic_goes_when_its_own_policy_says_so(broker: Broker
         broker, kept.full_name, inactive_topic_policies={**own, "deleteWhileInactive": False}
     )
     start = broker.service.clock()
-    periodic_tasks = broker.service._periodic_tasks
-    await periodic_tasks.background_tasks.delete_inactive(start + 29_000)
+    background_tasks = broker.service.background_tasks
+    await background_tasks.delete_inactive(start + 29_000)
     assert TOPIC in broker.service.topics
-    await periodic_tasks.background_tasks.delete_inactive(start + 31_000)
+    await background_tasks.delete_inactive(start + 31_000)
     assert TOPIC not in broker.service.topics
-    await periodic_tasks.background_tasks.delete_inactive(start + 3_600_000)
+    await background_tasks.delete_inactive(start + 3_600_000)
     assert kept.full_name in broker.service.topics
 
 

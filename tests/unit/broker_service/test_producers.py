@@ -93,7 +93,7 @@ async def test_a_client_that_is_gone_gives_its_name_away(broker: Broker) -> None
     await success(one, producer_name="same")
     await success(two, producer_name="same")
     assert one.transport.closed
-    assert broker.service.topics[TOPIC].producers["same"].sink is two.connection
+    assert broker.service.topics[TOPIC].producers["same"].sink is two.connection.sends
 
 
 async def test_a_client_replaces_its_own_producer_with_a_larger_epoch(broker: Broker) -> None:
@@ -130,7 +130,7 @@ async def test_exclusive_needs_an_empty_topic(broker: Broker) -> None:
 async def test_the_epoch_survives_an_unload(broker: Broker) -> None:
     client = await ready(broker)
     await success(client, producer_access_mode=EXCLUSIVE)
-    await broker.service.unload_topic(broker.service.topics[TOPIC].name)
+    await broker.service.loader.unload(str(broker.service.topics[TOPIC].name))
     await client.receive_one()
     assert (await success(client, producer_access_mode=EXCLUSIVE)).topic_epoch == 1
 
@@ -258,6 +258,6 @@ async def test_a_failing_metadata_store_is_an_error_not_a_lost_connection(
 async def test_a_client_too_old_for_close_producer_loses_its_connection(broker: Broker) -> None:
     client = await ready(broker, version=4)
     await success(client)
-    await broker.service.unload_topic(broker.service.topics[TOPIC].name)
+    await broker.service.loader.unload(str(broker.service.topics[TOPIC].name))
     assert client.transport.closed
     assert client.take() == []

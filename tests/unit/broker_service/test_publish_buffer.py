@@ -47,7 +47,7 @@ async def test_sockets_and_local_producers_wait_for_each_other(broker: Broker) -
     await client.receive_one()
     await client.produce("t")
     local, context = await opened(broker, "local"), RecordingContext()
-    broker.service.publish_buffer_max = 20_000
+    broker.service.ledgers.append_budget.bytes_max = 20_000
     release = broker.hold_storage()
     client.feed(message(0, b"x" * 15_000))
     assert client.reads()
@@ -65,12 +65,12 @@ async def test_sockets_and_local_producers_wait_for_each_other(broker: Broker) -
     await client.receive(2)
     assert client.reads()
     await eventually(lambda: context.stored == 1)
-    assert broker.service.publish_in_flight_bytes == 0
+    assert broker.service.ledgers.append_budget.in_flight == 0
 
 
 async def test_a_closed_local_producer_waits_for_nothing(broker: Broker) -> None:
     local = await opened(broker, "local")
-    broker.service.publish_buffer_max = 1_000
+    broker.service.ledgers.append_budget.bytes_max = 1_000
     release = broker.hold_storage()
     local.publish([entry(0, 15_000)], RecordingContext())
     call = asyncio.create_task(local.ready())
@@ -79,4 +79,4 @@ async def test_a_closed_local_producer_waits_for_nothing(broker: Broker) -> None
     local.close()
     await asyncio.wait_for(call, 60)
     release()
-    await eventually(lambda: broker.service.publish_in_flight_bytes == 0)
+    await eventually(lambda: broker.service.ledgers.append_budget.in_flight == 0)

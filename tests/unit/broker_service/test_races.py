@@ -69,7 +69,7 @@ async def test_a_reader_s_subscription_ends_though_its_client_left_during_a_seek
     assert "reader" in topic.subscriptions  # it might: a reader subscribes again after a seek
     for _ in range(3):
         broker.cluster.now_ms += 60_000
-        await broker.service._periodic_tasks.background_tasks.end_orphans(broker.service.clock())
+        await broker.service.background_tasks.end_orphans(broker.service.clock())
     await eventually(lambda: "reader" not in topic.subscriptions)
     assert subscription.cursor is not None
     await eventually(lambda: isinstance(topic, PersistentTopic) and not topic.ledger.cursors)
@@ -88,7 +88,7 @@ async def test_a_reader_s_subscription_ends_though_its_client_left_while_it_was_
         await asyncio.sleep(0)
     for _ in range(3):
         broker.cluster.now_ms += 60_000
-        await broker.service._periodic_tasks.background_tasks.end_orphans(broker.service.clock())
+        await broker.service.background_tasks.end_orphans(broker.service.clock())
     await eventually(lambda: not topic.subscriptions)
 
 
@@ -100,7 +100,7 @@ async def test_a_durable_subscription_outlives_its_consumers(broker: Broker) -> 
     client.lose()
     for _ in range(3):
         broker.cluster.now_ms += 60_000
-        await broker.service._periodic_tasks.background_tasks.end_orphans(broker.service.clock())
+        await broker.service.background_tasks.end_orphans(broker.service.clock())
     assert "mine" in broker.service.topics[TOPIC].subscriptions
 
 

@@ -16,7 +16,7 @@ from magnetar.broker.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.service.resources import Resources, stored_topic_of
+from magnetar.broker.resources.resources import Resources, stored_topic_of
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.managed_ledger.cluster import eventually
 

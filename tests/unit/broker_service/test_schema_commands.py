@@ -223,10 +223,10 @@ async def test_a_schema_stays_while_the_other_domain_uses_it(broker: Broker) -> 
     volatile, durable = TopicName.parse("non-persistent://public/default/t"), TopicName.parse("t")
     await produce(client, pb.Schema.String)
     await client.produce(topic=str(volatile), producer_id=2)
-    await service.delete_topic(volatile, force=True)
+    await service.directory.delete(volatile, force=True)
     assert (await client.receive_one()).HasField("close_producer")
     assert (await get_schema(client)).schema.type == pb.Schema.String
-    await service.delete_topic(durable, force=True)
+    await service.directory.delete(durable, force=True)
     assert (await client.receive_one()).HasField("close_producer")
     assert (await get_schema(client)).error_code == pb.TopicNotFound
 
@@ -234,19 +234,19 @@ async def test_a_schema_stays_while_the_other_domain_uses_it(broker: Broker) -> 
 async def test_deleting_topics_deletes_their_schemas(broker: Broker) -> None:
     client, service = await ready(broker), broker.service
     await produce(client, pb.Schema.String)
-    await service.delete_topic(TopicName.parse("t"), force=True)
+    await service.directory.delete(TopicName.parse("t"), force=True)
     assert (await client.receive_one()).HasField("close_producer")
     assert (await get_schema(client)).error_code == pb.TopicNotFound
 
-    await service.create_partitioned_topic(TopicName.parse("p"), 2)
+    await service.directory.create_partitioned(TopicName.parse("p"), 2)
     for index in range(2):
         typed = await produce(
             client, pb.Schema.Int8, topic=f"p-partition-{index}", producer_id=10 + index
         )
         assert typed.producer_success.schema_version == version(0)
-    await service.delete_topic(TopicName.parse("p-partition-0"), force=True)
+    await service.directory.delete(TopicName.parse("p-partition-0"), force=True)
     assert (await client.receive_one()).HasField("close_producer")
     assert (await get_schema(client, topic="p")).schema.type == pb.Schema.Int8
-    await service.delete_partitioned_topic(TopicName.parse("p"), force=True)
+    await service.directory.delete_partitioned(TopicName.parse("p"), force=True)
     assert (await client.receive_one()).HasField("close_producer")
     assert (await get_schema(client, topic="p")).error_code == pb.TopicNotFound

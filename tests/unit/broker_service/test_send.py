@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.broker.producer import send_path as send_path
+from magnetar.broker.connection import send_path as send_path
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.broker.protocol.framing import parse_entry_body
@@ -45,7 +45,7 @@ async def test_sends_of_one_read_are_stored_in_order_and_answered_with_one_write
     assert answers == [(n, ledger_id, n) for n in range(5)]
     assert client.transport.writes == writes + 1
     assert await stored(broker) == [b"0", b"1", b"2", b"3", b"4"]
-    assert client.connection.in_flight_bytes == broker.service.publish_in_flight_bytes == 0
+    assert client.connection.in_flight_bytes == broker.service.ledgers.append_budget.in_flight == 0
 
 
 async def test_who_publishes_and_consumes_gets_receipt_and_message_with_one_write(
@@ -172,7 +172,7 @@ async def test_send_to_an_unknown_producer_closes(broker: Broker) -> None:
 async def test_sends_that_crossed_our_close_are_ignored_for_thirty_seconds(broker: Broker) -> None:
     client = await connected(broker)
     topic = broker.service.topics["persistent://public/default/t"]
-    await broker.service.unload_topic(topic.name)
+    await broker.service.loader.unload(str(topic.name))
     close = (await client.receive_one()).close_producer
     assert (close.producer_id, close.request_id) == (1, 2**64 - 1)
     client.feed(message(0))
@@ -216,7 +216,7 @@ async def test_storage_failure_fences_closes_producers_and_then_accepts_them_aga
     client.feed(message(1, b"again"))
     assert receipts(await client.receive(1))[0][0] == 1
     assert (await stored(broker))[-1] == b"again"
-    assert broker.service.publish_in_flight_bytes == 0
+    assert broker.service.ledgers.append_budget.in_flight == 0
 
 
 async def test_another_owner_of_the_log_ends_the_topic_here(broker: Broker) -> None:
@@ -250,7 +250,7 @@ async def test_an_unload_answers_what_is_under_way_before_it_closes(broker: Brok
     release = broker.hold_storage()
     client.feed(message(0))
     topic = broker.service.topics["persistent://public/default/t"]
-    unload = broker.service.loop.create_task(broker.service.unload_topic(topic.name))
+    unload = broker.service.loop.create_task(broker.service.loader.unload(str(topic.name)))
     await eventually(lambda: topic.fenced)
     client.feed(message(1))  # too late: the client sends it again after it reconnected
     await client.expect_nothing()
@@ -270,7 +270,7 @@ async def test_a_failed_append_doesn_t_bring_a_closing_topic_back(broker: Broker
     release = broker.hold_storage()
     client.feed(message(0))
     topic = broker.service.topics["persistent://public/default/t"]
-    unload = broker.service.loop.create_task(broker.service.unload_topic(topic.name))
+    unload = broker.service.loop.create_task(broker.service.loader.unload(str(topic.name)))
     await eventually(lambda: topic.fenced)
     broker.cluster.bookie.up = False
     release()
@@ -337,7 +337,7 @@ async def test_reading_pauses_for_the_buffer_of_the_process(broker: Broker) -> N
     one, two = await connected(broker), broker.client(port=5001)
     await two.receive(1)
     await two.produce("t", producer_name="two")
-    broker.service.publish_buffer_max = 10_000
+    broker.service.ledgers.append_budget.bytes_max = 10_000
     release = broker.hold_storage()
     one.feed(message(0, b"x" * 20_000))
     assert (one.reads(), two.reads()) == (False, True)
@@ -348,17 +348,17 @@ async def test_reading_pauses_for_the_buffer_of_the_process(broker: Broker) -> N
     await two.receive(1)
     assert one.reads()
     assert two.reads()
-    assert broker.service.publish_in_flight_bytes == 0
+    assert broker.service.ledgers.append_budget.in_flight == 0
 
 
 async def test_a_lost_connection_gives_back_its_share_of_the_buffer(broker: Broker) -> None:
     client = await connected(broker)
     release = broker.hold_storage()
     client.feed(message(0, b"x" * 20_000))
-    assert broker.service.publish_in_flight_bytes > 20_000
+    assert broker.service.ledgers.append_budget.in_flight > 20_000
     client.lose()
     release()
-    await eventually(lambda: broker.service.publish_in_flight_bytes == 0)
+    await eventually(lambda: broker.service.ledgers.append_budget.in_flight == 0)
 
 
 def resident_bytes() -> int:

@@ -233,7 +233,7 @@ async def test_a_topic_that_is_unloaded_lets_its_clients_go(broker: Broker) -> N
     client, _ = await limited(broker, 1)
     client.feed(message(0) + message(1))
     assert not client.reads()
-    await broker.service.unload_topic(broker.service.topics[TOPIC].name)
+    await broker.service.loader.unload(str(broker.service.topics[TOPIC].name))
     assert client.reads()
 
 

@@ -16,7 +16,7 @@ from magnetar.broker.errors import (
     TopicBusyError,
     TopicFencedError,
 )
-from magnetar.broker.http.app import create_app
+from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import EPOCH_PROPERTY, PersistentTopic
@@ -35,7 +35,7 @@ def name(text: str) -> TopicName:
 
 
 async def topic_of(broker: Broker, text: str = "t") -> PersistentTopic:
-    topic = await broker.service.get_topic(name(text), create=True)
+    topic = await broker.service.loader.load(name(text), create=True)
     assert isinstance(topic, PersistentTopic)
     return topic
 
@@ -53,7 +53,7 @@ async def test_users_properties_and_the_epoch_don_t_meet(broker: Broker) -> None
         await topic.update_properties(lambda before: {**before, "x": "y" * PROPERTIES_BYTES_MAX})
     await topic.update_properties(lambda _: {})
     assert topic.ledger.properties == {EPOCH_PROPERTY: "7"}
-    await broker.service.unload_topic(topic.name)
+    await broker.service.loader.unload(str(topic.name))
     assert (await topic_of(broker)).epoch == 7
 
 
@@ -82,7 +82,7 @@ async def test_a_truncation_that_fails_says_why(
 
 async def test_a_topic_that_is_closed_is_neither_truncated_nor_trimmed(broker: Broker) -> None:
     topic = await topic_of(broker)
-    await broker.service.unload_topic(topic.name)
+    await broker.service.loader.unload(str(topic.name))
     with pytest.raises(TopicFencedError):
         await topic.truncate()
     with pytest.raises(TopicFencedError):
@@ -91,22 +91,22 @@ async def test_a_topic_that_is_closed_is_neither_truncated_nor_trimmed(broker: B
 
 async def test_a_partitioned_topic_in_use_stays_whole(broker: Broker) -> None:
     service, base = broker.service, name("p")
-    await service.create_partitioned_topic(base, 5)
-    last = await service.get_topic(base.partition(4), create=False)
+    await service.directory.create_partitioned(base, 5)
+    last = await service.loader.load(base.partition(4), create=False)
     subscription = await last.create_subscription("s")
     subscription.consumers.append(object())  # type: ignore[arg-type] # anybody
     with pytest.raises(TopicBusyError):
-        await service.delete_partitioned_topic(base)
-    assert len(await service.list_topics("public/default")) == 5
+        await service.directory.delete_partitioned(base)
+    assert len(await service.directory.names("public/default")) == 5
     subscription.consumers.clear()
-    await service.delete_partitioned_topic(base)
-    assert await service.list_topics("public/default") == []
-    assert await service.partitions(base) is None
+    await service.directory.delete_partitioned(base)
+    assert await service.directory.names("public/default") == []
+    assert await service.directory.partitions(base) is None
 
 
 async def test_grants_go_with_their_topic(broker: Broker) -> None:
     service, base = broker.service, name("p")
-    await service.create_partitioned_topic(base, 2)
+    await service.directory.create_partitioned(base, 2)
     await topic_of(broker, "q")
     topics = [*names_of(base, 2), *names_of(name("q"), None)]
     await service.policies.update_namespace(
@@ -119,33 +119,33 @@ async def test_grants_go_with_their_topic(broker: Broker) -> None:
         return of_topic(policies.document, PREFIX + topic)
 
     assert await roles("p-partition-1") == await roles("q") == {"joe": ["produce"]}
-    await service.delete_topic(base.partition(0))
+    await service.directory.delete(base.partition(0))
     assert await roles("p-partition-0") == {"joe": ["produce"]}, "the partition may come back"
-    await service.delete_partitioned_topic(base)
+    await service.directory.delete_partitioned(base)
     assert await roles("p") == await roles("p-partition-0") == await roles("p-partition-1") == {}
     assert await roles("q") == {"joe": ["produce"]}
-    await service.delete_topic(name("q"))
+    await service.directory.delete(name("q"))
     assert await roles("q") == {}
 
 
 async def test_new_partitions_get_the_subscriptions_of_any_old_one(broker: Broker) -> None:
     service, base = broker.service, name("p")
-    await service.create_partitioned_topic(base, 2)
-    await service.delete_topic(base.partition(0))
-    second = await service.get_topic(base.partition(1), create=False)
+    await service.directory.create_partitioned(base, 2)
+    await service.directory.delete(base.partition(0))
+    second = await service.loader.load(base.partition(1), create=False)
     await second.create_subscription("s", (-1, -1), {"team": "x"})
-    await service.update_partitions(base, 4)
+    await service.directory.update_partitions(base, 4)
     for index in (2, 3):
-        topic = await service.get_topic(base.partition(index), create=False)
+        topic = await service.loader.load(base.partition(index), create=False)
         assert topic.subscriptions["s"].properties == {"team": "x"}
-    assert not await service.topic_exists(base.partition(0)), "it isn't made by this"
+    assert not await service.directory.exists(base.partition(0)), "it isn't made by this"
 
 
 async def test_lists_show_names_as_they_are(broker: Broker) -> None:
     names = ["a b", "a%2Fb", "a%b", "ü", "a+b", "plain", "z-partition-x"]
     for each in names:
-        await broker.service.create_topic(name(PREFIX + each))
-    assert await broker.service.list_topics("public/default") == sorted(
+        await broker.service.directory.create(name(PREFIX + each))
+    assert await broker.service.directory.names("public/default") == sorted(
         PREFIX + each for each in names
     )
 
@@ -174,12 +174,12 @@ async def test_a_replicated_subscription_stays_one(
     assert found.cursor.state.properties == REPLICATED
     assert [x.replicated for x in (plain, found)] == [False, True]
 
-    await broker.service.unload_topic(topic.name)
+    await broker.service.loader.unload(str(topic.name))
     topic = await topic_of(broker)
     stats = {name: x.stats(0)["isReplicated"] for name, x in topic.subscriptions.items()}
     assert stats == {"plain": False, "s": True, "another": True}
     await topic.subscriptions["s"].set_replicated(False)
-    await broker.service.unload_topic(topic.name)
+    await broker.service.loader.unload(str(topic.name))
     again = (await topic_of(broker)).subscriptions["s"]
     assert isinstance(again, PersistentSubscription)
     assert (again.replicated, again.cursor.state.properties) == (False, {})
@@ -193,7 +193,7 @@ async def test_without_replicated_subscriptions_there_are_none(
     await (await topic.create_subscription("before")).set_replicated(True)
     off = dataclasses.replace(service.config, enable_replicated_subscriptions=False)
     monkeypatch.setattr(service, "config", off)
-    await service.unload_topic(topic.name)
+    await service.loader.unload(str(topic.name))
     topic = await topic_of(broker)
     await (await topic.create_subscription("later")).set_replicated(True)
     await topic.subscriptions["before"].reset(EARLIEST)
@@ -202,7 +202,7 @@ async def test_without_replicated_subscriptions_there_are_none(
 
     on = dataclasses.replace(off, enable_replicated_subscriptions=True)
     monkeypatch.setattr(service, "config", on)
-    await service.unload_topic(topic.name)
+    await service.loader.unload(str(topic.name))
     topic = await topic_of(broker)
     assert topic.subscriptions["before"].replicated, "its mark is kept"
     assert not topic.subscriptions["later"].replicated
@@ -223,7 +223,7 @@ async def test_a_failed_write_of_the_mark_says_so_and_is_stored_by_the_next(
         await found.set_replicated(True)
     monkeypatch.undo()
     await found.cursor.flush()
-    await broker.service.unload_topic(topic.name)
+    await broker.service.loader.unload(str(topic.name))
     assert (await topic_of(broker)).subscriptions["s"].replicated
 
 

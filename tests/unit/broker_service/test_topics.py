@@ -46,36 +46,36 @@ async def ready(broker: Broker) -> Client:
 
 async def test_concurrent_loads_make_one_topic(broker: Broker) -> None:
     topics = await asyncio.gather(
-        *(broker.service.get_topic(name("t"), create=True) for _ in range(10))
+        *(broker.service.loader.load(name("t"), create=True) for _ in range(10))
     )
     assert len(set(map(id, topics))) == 1
     assert list(broker.service.topics) == [PREFIX + "t"]
 
 
 async def test_a_load_that_may_create_is_not_spoilt_by_one_that_may_not(broker: Broker) -> None:
-    first = asyncio.ensure_future(broker.service.get_topic(name("t"), create=False))
-    second = asyncio.ensure_future(broker.service.get_topic(name("t"), create=True))
+    first = asyncio.ensure_future(broker.service.loader.load(name("t"), create=False))
+    second = asyncio.ensure_future(broker.service.loader.load(name("t"), create=True))
     with pytest.raises(TopicNotFoundError):
         await first
     assert (await second).full_name == PREFIX + "t"
 
 
 async def test_a_topic_that_is_unloaded_comes_back_with_its_subscriptions(broker: Broker) -> None:
-    topic = await broker.service.get_topic(name("t"), create=True)
+    topic = await broker.service.loader.load(name("t"), create=True)
     await topic.create_subscription("s", (-1, -1), {"color": "red"})
     with pytest.raises(AlreadyExistsError):
         await topic.create_subscription("s")
-    await broker.service.unload_topic(topic.name)
+    await broker.service.loader.unload(str(topic.name))
     assert topic.fenced
     assert not broker.service.topics
-    again = await broker.service.get_topic(name("t"), create=False)
+    again = await broker.service.loader.load(name("t"), create=False)
     assert again is not topic
     assert list(again.subscriptions) == ["s"]
 
 
 async def test_unloading_a_bundle_closes_exactly_its_topics(broker: Broker) -> None:
     for index in range(20):
-        await broker.service.get_topic(name(f"t{index}"), create=True)
+        await broker.service.loader.load(name(f"t{index}"), create=True)
     victim = await broker.service.bundles.bundle_of(PREFIX + "t0")
     inside = {
         topic
@@ -86,7 +86,7 @@ async def test_unloading_a_bundle_closes_exactly_its_topics(broker: Broker) -> N
     await broker.service.bundles.release(victim)
     assert set(broker.service.topics) == everything - inside
     assert 0 < len(inside) < 20
-    again = await broker.service.get_topic(name("t0"), create=False)
+    again = await broker.service.loader.load(name("t0"), create=False)
     assert not again.fenced
 
 
@@ -95,7 +95,7 @@ async def test_a_topic_is_loaded_while_boundaries_are_read_again_and_again(
 ) -> None:
     """As they are while many bundles of the namespace are acquired at once."""
     monkeypatch.setattr(broker.service.bundles, "bundle_of_nowait", lambda name: None)
-    topic = await broker.service.get_topic(TopicName.parse("t"), create=True)
+    topic = await broker.service.loader.load(TopicName.parse("t"), create=True)
     assert broker.service.topics == {str(topic.name): topic}
 
 
@@ -104,37 +104,37 @@ async def test_automatic_creation_follows_broker_and_namespace() -> None:
     service = broker.service
     try:
         with pytest.raises(TopicNotFoundError):
-            await service.get_topic(name("t"), create=True)
+            await service.loader.load(name("t"), create=True)
         await service.policies.update_namespace(
             "public/default",
             lambda old: {**old, "autoTopicCreationOverride": {"allowAutoTopicCreation": True}},
         )
-        await service.get_topic(name("t"), create=True)
+        await service.loader.load(name("t"), create=True)
         with pytest.raises(TopicNotFoundError):
-            await service.get_topic(name("persistent://no/namespace/t"), create=True)
+            await service.loader.load(name("persistent://no/namespace/t"), create=True)
     finally:
         await broker.close()
 
 
 async def test_partitions_are_only_those_there_are(broker: Broker) -> None:
     service = broker.service
-    await service.create_partitioned_topic(name("p"), 2)
-    assert await service.partitions(name("p")) == 2
+    await service.directory.create_partitioned(name("p"), 2)
+    assert await service.directory.partitions(name("p")) == 2
     partitions = [PREFIX + "p-partition-0", PREFIX + "p-partition-1"]
-    assert await service.list_topics("public/default", "persistent") == partitions
+    assert await service.directory.names("public/default", "persistent") == partitions
     assert not service.topics, "they are loaded when they are used"
     with pytest.raises(NotAllowedError):
-        await service.get_topic(name("p-partition-2"), create=True)
+        await service.loader.load(name("p-partition-2"), create=True)
     with pytest.raises(NotAllowedError):
-        await service.get_topic(name("p"), create=True)
+        await service.loader.load(name("p"), create=True)
     # without metadata it is an ordinary name
-    await service.get_topic(name("other-partition-7"), create=True)
+    await service.loader.load(name("other-partition-7"), create=True)
     with pytest.raises(AlreadyExistsError):
-        await service.create_partitioned_topic(name("p"), 3)
+        await service.directory.create_partitioned(name("p"), 3)
     with pytest.raises(AlreadyExistsError):
-        await service.create_topic(name("p"))
+        await service.directory.create(name("p"))
     with pytest.raises(PreconditionFailedError):
-        await service.update_partitions(name("p"), 1)
+        await service.directory.update_partitions(name("p"), 1)
 
 
 async def test_a_partition_whose_deletion_was_cut_short_is_made_anew(
@@ -152,7 +152,7 @@ async def test_a_partition_whose_deletion_was_cut_short_is_made_anew(
             await log.delete()
     left = await read_stored(broker.cluster.store, log_name)
     assert left is not None
-    await service.create_partitioned_topic(name("p"), 1)
+    await service.directory.create_partitioned(name("p"), 1)
     made = await read_stored(broker.cluster.store, log_name)
     assert made is not None
     assert (left.info.properties, made.info.properties) == ({DELETING: "true"}, {})
@@ -173,23 +173,23 @@ async def test_a_topic_never_is_both_plain_and_partitioned(broker: Broker, head_
         return None
 
     plain, partitioned = await asyncio.gather(
-        after(max(0, head_start), service.get_topic(topic, create=True)),
-        after(max(0, -head_start), service.create_partitioned_topic(topic, 2, None)),
+        after(max(0, head_start), service.loader.load(topic, create=True)),
+        after(max(0, -head_start), service.directory.create_partitioned(topic, 2, None)),
     )
     is_plain = await service.resources.is_stored(topic)
-    is_partitioned = await service.partitions(topic) is not None
+    is_partitioned = await service.directory.partitions(topic) is not None
     assert (is_plain, is_partitioned) == (plain is None, partitioned is None)
     assert not (is_plain and is_partitioned)
 
 
 async def test_new_partitions_get_the_subscriptions_of_the_old_ones(broker: Broker) -> None:
     service = broker.service
-    await service.create_partitioned_topic(name("p"), 1)
-    first = await service.get_topic(name("p-partition-0"), create=False)
+    await service.directory.create_partitioned(name("p"), 1)
+    first = await service.loader.load(name("p-partition-0"), create=False)
     await first.create_subscription("s")
-    await service.update_partitions(name("p"), 3)
-    assert await service.partitions(name("p")) == 3
-    last = await service.get_topic(name("p-partition-2"), create=False)
+    await service.directory.update_partitions(name("p"), 3)
+    assert await service.directory.partitions(name("p")) == 3
+    last = await service.loader.load(name("p-partition-2"), create=False)
     assert list(last.subscriptions) == ["s"]
 
 
@@ -198,33 +198,33 @@ async def test_deleting(broker: Broker) -> None:
     client = await ready(broker)
     await client.produce()
     with pytest.raises(TopicNotFoundError):
-        await service.delete_topic(name("nothing"))
+        await service.directory.delete(name("nothing"))
     with pytest.raises(TopicBusyError):
-        await service.delete_topic(name("t"))
-    await service.delete_topic(name("t"), force=True)
+        await service.directory.delete(name("t"))
+    await service.directory.delete(name("t"), force=True)
     assert (await client.receive_one()).close_producer.producer_id == 1
-    assert not await service.topic_exists(name("t"))
-    await service.create_partitioned_topic(name("p"), 2)
-    await service.delete_partitioned_topic(name("p"))
-    assert await service.partitions(name("p")) is None
-    assert await service.list_topics("public/default") == []
+    assert not await service.directory.exists(name("t"))
+    await service.directory.create_partitioned(name("p"), 2)
+    await service.directory.delete_partitioned(name("p"))
+    assert await service.directory.partitions(name("p")) is None
+    assert await service.directory.names("public/default") == []
 
 
 async def test_topics_nobody_uses_are_deleted_after_a_minute(broker: Broker) -> None:
     service = broker.service
     for topic in ("idle", "used", "subscribed"):
-        await service.get_topic(name(topic), create=True)
+        await service.loader.load(name(topic), create=True)
     client = await ready(broker)
     await client.produce("used")
     await service.topics[PREFIX + "subscribed"].create_subscription("s")
-    sweep = service._periodic_tasks.background_tasks.delete_inactive
+    sweep = service.background_tasks.delete_inactive
     broker.cluster.now_ms += 59_000
     await sweep(broker.cluster.now_ms)
     assert len(service.topics) == 3
     broker.cluster.now_ms += 1_000
     await sweep(broker.cluster.now_ms)
     assert sorted(service.topics) == [PREFIX + "subscribed", PREFIX + "used"]
-    assert not await service.topic_exists(name("idle"))
+    assert not await service.directory.exists(name("idle"))
     client.lose()
     broker.cluster.now_ms += 59_999
     await sweep(broker.cluster.now_ms)
@@ -241,7 +241,7 @@ async def test_an_idle_topic_with_data_stays_until_deletion_is_asked_for(broker:
     client.feed(message(0, b"kept"))
     await client.receive(1)
     client.lose()
-    sweep = service._periodic_tasks.background_tasks.delete_inactive
+    sweep = service.background_tasks.delete_inactive
     for _ in range(3):
         broker.cluster.now_ms += 600_000
         await sweep(broker.cluster.now_ms)
@@ -290,15 +290,15 @@ async def partitions(client: Client, topic: str, **fields: bool) -> tuple[int, i
 async def test_partitioned_metadata(broker: Broker) -> None:
     client = await ready(broker)
     success, failed = 0, 1
-    await broker.service.create_partitioned_topic(name("p"), 3)
+    await broker.service.directory.create_partitioned(name("p"), 3)
     assert await partitions(client, "p") == (success, 3, 0)
     assert await partitions(client, "p-partition-0") == (success, 0, 0)
     assert await partitions(client, "new") == (success, 0, 0)
-    assert not await broker.service.topic_exists(name("new"))
+    assert not await broker.service.directory.exists(name("new"))
     assert await partitions(client, "bad//name") == (failed, 0, pb.InvalidTopicName)
     without = {"metadata_auto_creation_enabled": False}
     assert await partitions(client, "new", **without) == (failed, 0, pb.TopicNotFound)
-    await broker.service.create_topic(name("plain"))
+    await broker.service.directory.create(name("plain"))
     assert await partitions(client, "plain", **without) == (success, 0, 0)
     assert await partitions(client, "no/namespace/x") == (failed, 0, pb.TopicNotFound)
 
@@ -310,7 +310,7 @@ async def test_partitioned_topics_are_created_by_asking_when_that_is_the_default
     try:
         client = await ready(broker)
         assert await partitions(client, "new") == (0, 4, 0)
-        assert await broker.service.partitions(name("new")) == 4
+        assert await broker.service.directory.partitions(name("new")) == 4
         assert await partitions(client, "other-partition-1") == (0, 0, 0)
     finally:
         await broker.close()
@@ -434,8 +434,8 @@ def test_patterns_match_without_domain_and_partition() -> None:
 async def test_topics_of_a_namespace(broker: Broker) -> None:
     client = await ready(broker)
     for topic in ("a1", "a2", "b", "non-persistent://public/default/a3", "__change_events"):
-        await broker.service.get_topic(name(topic), create=True)
-    await broker.service.create_partitioned_topic(name("ap"), 1)
+        await broker.service.loader.load(name(topic), create=True)
+    await broker.service.directory.create_partitioned(name("ap"), 1)
     everything = await topics_of(client)
     persistent = [PREFIX + topic for topic in ("a1", "a2", "ap-partition-0", "b")]
     assert list(everything.topics) == persistent
@@ -470,16 +470,16 @@ async def watch(client: Client, pattern: str, **fields: object) -> pb.BaseComman
 
 async def test_watchers_are_told_what_comes_and_goes(broker: Broker) -> None:
     client = await ready(broker)
-    await broker.service.create_topic(name("a1"))
+    await broker.service.directory.create(name("a1"))
     success = (await watch(client, "public/default/a.*")).watchTopicListSuccess
     assert (success.request_id, success.watcher_id) == (3, 8)
     assert list(success.topic) == [PREFIX + "a1"]
-    await broker.service.create_topic(name("b"))
-    await broker.service.create_topic(name("a2"))
+    await broker.service.directory.create(name("b"))
+    await broker.service.directory.create(name("a2"))
     update = (await client.receive_one()).watchTopicUpdate
     assert (list(update.new_topics), list(update.deleted_topics)) == ([PREFIX + "a2"], [])
     assert update.topics_hash == topics_hash([PREFIX + "a1", PREFIX + "a2"])
-    await broker.service.delete_topic(name("a1"))
+    await broker.service.directory.delete(name("a1"))
     gone = (await client.receive_one()).watchTopicUpdate
     assert (list(gone.new_topics), list(gone.deleted_topics)) == ([], [PREFIX + "a1"])
     # the same watcher again is a refresh, and says nothing new when the hash is known
@@ -489,7 +489,7 @@ async def test_watchers_are_told_what_comes_and_goes(broker: Broker) -> None:
     command.watchTopicListClose.request_id, command.watchTopicListClose.watcher_id = 4, 8
     client.send(command)
     assert (await client.receive_one()).success.request_id == 4
-    await broker.service.create_topic(name("a3"))
+    await broker.service.directory.create(name("a3"))
     await client.expect_nothing()
 
 
@@ -499,7 +499,7 @@ async def test_what_changes_while_a_list_is_made_is_in_it(
     """A list is made in steps, in which others get their turns: nothing of theirs may be lost."""
     client = await ready(broker)
     for number in range(40):
-        await broker.service.create_topic(name(f"a{number:02}"))
+        await broker.service.directory.create(name(f"a{number:02}"))
     monkeypatch.setattr(topic_list, "_SLICE", 1)
     command = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST)
     request = command.watchTopicList
@@ -509,10 +509,10 @@ async def test_what_changes_while_a_list_is_made_is_in_it(
     async with asyncio.timeout(30):
         while not broker.service.watchers._turns:  # noqa: ASYNC110 # nothing tells of that
             await asyncio.sleep(0)
-    await broker.service.delete_topic(name("a07"))
-    await broker.service.create_topic(name("a99"))
-    await broker.service.create_topic(name("a98"))
-    await broker.service.delete_topic(name("a98"))
+    await broker.service.directory.delete(name("a07"))
+    await broker.service.directory.create(name("a99"))
+    await broker.service.directory.create(name("a98"))
+    await broker.service.directory.delete(name("a98"))
     known = {PREFIX + f"a{number:02}" for number in range(40)}
     found: set[str] = set()
 
@@ -568,7 +568,7 @@ async def test_a_connection_remembers_a_bounded_number_of_names(
 ) -> None:
     client = await ready(broker)
     for number in range(5):
-        await broker.service.create_topic(name(f"a{number}"))
+        await broker.service.directory.create(name(f"a{number}"))
     monkeypatch.setattr(topic_list, "_KNOWN_MAX", 7)
     for watcher_id in (1, 2):
         assert (await watch(client, "public/default/a.*", watcher_id=watcher_id)).HasField(

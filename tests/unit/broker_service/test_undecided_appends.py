@@ -164,7 +164,7 @@ async def test_so_it_is_with(broker: Broker, what: bytes, last: int, payloads: i
 
 async def test_the_topic_may_be_unloaded_meanwhile(broker: Broker) -> None:
     _, heal = await undecided(broker, sends(1))
-    await broker.service.unload_topic(NAME)
+    await broker.service.loader.unload(str(NAME))
     assert NAME.full not in broker.service.topics
     heal()
     topic = await reload(broker)

@@ -1,28 +1,34 @@
-"""Loaded topics in the order of their hashes: those of a bundle are neighbours. Pure.
+"""Loaded topics by name, and in the order of their hashes: those of a bundle are neighbours.
 
-A broker that stops, or that hands over what a dead one had, unloads many bundles of many topics;
+A broker that stops, or that hands over what a lost one had, unloads many bundles of many topics;
 with every topic looked at for every bundle that would be their product.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from typing import TYPE_CHECKING
 
 from magnetar.bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
 
+if TYPE_CHECKING:
+    from magnetar.broker.topic.topic import Topic
 
-class TopicIndex:
-    """Eight bytes a topic, beside its name."""
+
+class LoadedTopics(dict[str, "Topic"]):
+    """By full name. The order takes eight bytes a topic, beside its name."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._names: dict[str, list[str]] = {}  # by namespace, ascending by hash
 
-    def add(self, full: str) -> None:
-        """REQUIRES: it isn't in."""
-        insort(self._names.setdefault(namespace_of(full), []), full, key=topic_hash)
+    def __setitem__(self, full: str, topic: Topic) -> None:
+        if full not in self:
+            insort(self._names.setdefault(namespace_of(full), []), full, key=topic_hash)
+        super().__setitem__(full, topic)
 
-    def remove(self, full: str) -> None:
-        """REQUIRES: it is in."""
+    def __delitem__(self, full: str) -> None:
+        super().__delitem__(full)
         namespace = namespace_of(full)
         names = self._names[namespace]
         at = bisect_left(names, topic_hash(full), key=topic_hash)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from magnetar.broker.connection.assigned_broker import assign_broker
+from magnetar.broker.connection.assigned_broker import send_close
 from magnetar.broker.connection.pause_reason import PauseReason
 from magnetar.broker.errors import BrokerError, TopicFencedError
 from magnetar.broker.producer.producer import TOO_LARGE, Producer, PublishBatch
@@ -30,9 +30,9 @@ from magnetar.broker.protocol.entry_header import (
 from magnetar.broker.protocol.framing import (
     METADATA_BYTES_MAX,
     METADATA_TOO_LARGE,
-    NO_ID,
     MalformedFrameError,
 )
+from magnetar.broker.rate_limits.throttle import PublishThrottle
 from magnetar.managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -50,9 +50,16 @@ _SLOW_FLAGS: Final = FLAG_ENCRYPTED | FLAG_TRANSACTION | FLAG_CHUNK
 
 
 class SendPath:
-    """SEND and SEND_RECEIPT of one connection."""
+    """SEND and SEND_RECEIPT of one connection: the sink of all its producers (`ProducerSink`)."""
 
-    __slots__ = ("_batches", "_connection", "_faults", "_messages", "_recently_closed")
+    __slots__ = (
+        "_batches",
+        "_connection",
+        "_faults",
+        "_messages",
+        "_over_rate",
+        "_recently_closed",
+    )
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -61,6 +68,18 @@ class SendPath:
         # by producer id: (SENDs accepted before it, sequence id, code, message), in order
         self._faults: dict[int, deque[tuple[int, int, int, str]]] = {}
         self._recently_closed: dict[int, int] = {}  # producer id -> forget at ms
+        self._over_rate: set[PublishThrottle] = set()  # the publish limits it waits for
+
+    @property
+    def remote(self) -> str:
+        return self._connection.remote
+
+    @property
+    def client_version(self) -> str:
+        return self._connection.client_version
+
+    async def check_liveness(self) -> bool:
+        return await self._connection.check_liveness()
 
     def on_send(
         self, view: memoryview, command_from: int, body_from: int, end: int, raw: bytes = b""
@@ -295,6 +314,35 @@ class SendPath:
         reply.error, reply.message = pb.ServerError.ValueType(fault[2]), fault[3]
         self._connection.send(command)
 
+    # --- publish limits
+
+    def pause_publishing(self, limit: PublishThrottle) -> None:
+        self._over_rate.add(limit)
+        self.read_less(limit)
+        self._connection.pause_reading(PauseReason.RATE)
+
+    def resume_publishing(self, limit: PublishThrottle) -> None:
+        self._over_rate.discard(limit)
+        if not self._over_rate:
+            self._connection.resume_reading(PauseReason.RATE)
+
+    def read_less(self, limit: PublishThrottle) -> None:
+        """Fit the size of reads to a publish limit: what one read brings is accepted whole, and a
+        client that sends far ahead of a low limit would have to wait for all of it afterwards.
+        """
+        connection = self._connection
+        connection.read_max = min(limit.read_bytes, connection.read_max or limit.read_bytes)
+
+    def fit_reads(self) -> None:
+        """Limits may have changed, and producers gone, since reads were made smaller."""
+        connection = self._connection
+        limits = {connection.service.publish_throttle, *self._over_rate}
+        for producer in connection.producers.values():
+            if isinstance(producer, Producer):
+                limits.add(producer.topic.rate_limits.publish)
+        sizes = (limit.read_bytes for limit in limits if limit is not None)
+        connection.read_max = min(sizes, default=0)
+
     # --- producers that end
 
     def close_producer(self, producer: Producer) -> None:
@@ -310,15 +358,9 @@ class SendPath:
             if until > now_ms
         }
         self._recently_closed[producer.producer_id] = now_ms + RECENTLY_CLOSED_MS
-        if connection.protocol_version < 5:
-            connection.close("client too old for CLOSE_PRODUCER")
-            return
         command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
         command.close_producer.producer_id = producer.producer_id
-        command.close_producer.request_id = NO_ID
-        if (new_owner := producer.topic.new_owner) is not None:
-            assign_broker(command.close_producer, new_owner, connection.listener)
-        connection.send(command)
+        send_close(connection, command, command.close_producer, producer.topic.new_owner)
 
     def forget(self, producer: Producer) -> None:
         """The producer is gone: so are its unsent errors."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.auth.client_auth import ClientAuthError
 
 if TYPE_CHECKING:
     import ssl
@@ -37,7 +37,7 @@ def access_token(params: str) -> str:
         params: JSON object; ``privateKey`` is a file (path, ``file:``) or ``data:`` with
             ``client_id`` and ``client_secret``.
     Raises:
-        CliError: the parameters can't be used, or the issuer gives no token.
+        ClientAuthError: the parameters can't be used, or the issuer gives no token.
     """
     token, until_s = _tokens.get(params, ("", 0.0))
     if time.monotonic() >= until_s:
@@ -51,11 +51,11 @@ def _request(params: str) -> tuple[str, float]:
 
     values = _object(params, "--auth-params")
     if (kind := values.get("type", "client_credentials")) != "client_credentials":
-        raise CliError(f"--auth-params: type {kind}: client_credentials is possible")
+        raise ClientAuthError(f"--auth-params: type {kind}: client_credentials is possible")
     issuer = str(values.get("issuerUrl") or values.get("issuer_url") or "")
     source = str(values.get("privateKey") or values.get("private_key") or "")
     if not issuer or not source:
-        raise CliError(f"--auth-params: {_FORMS}")
+        raise ClientAuthError(f"--auth-params: {_FORMS}")
     key = _object(_read(source), "--auth-params: the private key")
     fields = {
         "grant_type": "client_credentials",
@@ -67,19 +67,19 @@ def _request(params: str) -> tuple[str, float]:
     url = issuer.rstrip("/") + "/.well-known/openid-configuration"
     endpoint = _ask(url, None, trusted).get("token_endpoint")
     if not isinstance(endpoint, str):
-        raise CliError(f"{url}: no token_endpoint in it")
+        raise ClientAuthError(f"{url}: no token_endpoint in it")
     _check_safe(url, endpoint)
     answer = _ask(endpoint, urlencode(fields).encode(), trusted)
     token, lifetime_s = answer.get("access_token"), answer.get("expires_in", 0)
     if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-        raise CliError(f"{endpoint}: no access_token in its answer")
+        raise ClientAuthError(f"{endpoint}: no access_token in its answer")
     return token, float(lifetime_s) if isinstance(lifetime_s, int | float) else 0.0
 
 
 def _check_safe(url: str, next_url: str) -> None:
-    """Raises CliError: TLS is left, and anybody could say then where the secret is to go."""
+    """Raises ClientAuthError: TLS is left, and anybody could say then where the secret is to go."""
     if urlsplit(url).scheme == "https" != urlsplit(next_url).scheme:
-        raise CliError(f"{url} leads to {next_url}: not an https URL")
+        raise ClientAuthError(f"{url} leads to {next_url}: not an https URL")
 
 
 def _opener(context: ssl.SSLContext) -> OpenerDirector:
@@ -102,7 +102,7 @@ def _ask(url: str, form: bytes | None, trusted: str) -> Mapping[str, Any]:
     from urllib.request import Request
 
     if urlsplit(url).scheme not in ("https", "http"):
-        raise CliError(f"{url}: not an https URL")
+        raise ClientAuthError(f"{url}: not an https URL")
     try:
         context = ssl.create_default_context(cafile=trusted or None)
         request = Request(url, form, {"Accept": "application/json"})
@@ -115,9 +115,9 @@ def _ask(url: str, form: bytes | None, trusted: str) -> Mapping[str, Any]:
             reason = json.loads(text)["error"]
         except (ValueError, TypeError, KeyError):
             reason = ""
-        raise CliError(f"{url}: HTTP {error.code} {reason}".strip()) from None
+        raise ClientAuthError(f"{url}: HTTP {error.code} {reason}".strip()) from None
     except (OSError, HTTPException, ValueError) as error:
-        raise CliError(f"{url}: {error}") from error
+        raise ClientAuthError(f"{url}: {error}") from error
     return _object(content, url)
 
 
@@ -128,13 +128,13 @@ def _read(source: str) -> str:
         try:
             return base64.b64decode(data).decode() if head.endswith(";base64") else unquote(data)
         except ValueError:
-            raise CliError("--auth-params: privateKey is no base64") from None
+            raise ClientAuthError("--auth-params: privateKey is no base64") from None
     parts = urlsplit(source)
     path = Path(unquote(parts.netloc + parts.path) if parts.scheme == "file" else source)
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"--auth-params: {path}: {error}") from error
+        raise ClientAuthError(f"--auth-params: {path}: {error}") from error
 
 
 def _object(text: str, what: str) -> Mapping[str, Any]:
@@ -143,5 +143,5 @@ def _object(text: str, what: str) -> Mapping[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise CliError(f"{what}: not a JSON object")
+        raise ClientAuthError(f"{what}: not a JSON object")
     return value

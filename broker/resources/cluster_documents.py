@@ -6,21 +6,17 @@ Pulsar's paths, every change a compare-and-set.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import orjson
 
-from magnetar.broker.errors import AlreadyExistsError, BrokerMetadataError
+from magnetar.broker.errors import AlreadyExistsError
+from magnetar.broker.resources.resources import Document, decode_document
 from magnetar.metadata.errors import NotFoundError
 from magnetar.metadata.paths import decode_name, encode_name
 from magnetar.metadata.recipes import update
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.metadata.store import MetadataStore
-
-Document = dict[str, Any]
+from magnetar.metadata.store import MetadataStore
 
 _CLUSTERS: Final = "/admin/clusters"
 _RACKS: Final = "/bookies"
@@ -139,13 +135,13 @@ class ClusterDocuments:
 
     async def _read(self, path: str) -> Document | None:
         found = await self._store.get(path)
-        return None if found is None or not found.value else _decode(path, found.value)
+        return None if found is None or not found.value else decode_document(path, found.value)
 
     async def _change(self, path: str, change: Callable[[Document], Document]) -> None:
         await update(
             self._store,
             path,
-            lambda value: orjson.dumps(change(_decode(path, value) if value else {})),
+            lambda value: orjson.dumps(change(decode_document(path, value) if value else {})),
         )
 
     async def _delete(self, path: str) -> bool:
@@ -174,13 +170,3 @@ def _without(groups: Document, bookie: str) -> Document:
         for group, members in groups.items()
     }
     return {group: members for group, members in left.items() if members}
-
-
-def _decode(path: str, value: bytes) -> Document:
-    try:
-        document = orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        raise BrokerMetadataError(f"{path} is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise BrokerMetadataError(f"{path} is not a JSON object")
-    return document

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from magnetar.broker.cli.errors import CliError
-
 if TYPE_CHECKING:
     import ssl
 
@@ -31,6 +29,10 @@ _PLUGINS: Final = {
 _ON_THE_WIRE: Final = {"oauth2": "token"}
 
 
+class ClientAuthError(Exception):
+    """The credentials or the certificates can't be used, for a reason that a user understands."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientAuth:
     """Credentials and trust of one target. Files are read when they are needed, each time anew."""
@@ -45,7 +47,7 @@ class ClientAuth:
         """Its name on the wire; "" without credentials.
 
         Raises:
-            CliError: not a plugin that we have.
+            ClientAuthError: not a plugin that we have.
         """
         return _ON_THE_WIRE.get(self._kind, self._kind)
 
@@ -55,11 +57,13 @@ class ClientAuth:
             return ""
         kind = _PLUGINS.get(self.plugin.removeprefix(_PREFIX))
         if kind is None:
-            raise CliError(f"--auth-plugin {self.plugin}: token, oauth2, basic or tls is possible")
+            raise ClientAuthError(
+                f"--auth-plugin {self.plugin}: token, oauth2, basic or tls is possible"
+            )
         return kind
 
     def data(self) -> bytes:
-        """What CONNECT carries. Raises CliError."""
+        """What CONNECT carries. Raises ClientAuthError."""
         match self._kind:
             case "token" | "oauth2":
                 return self._bearer().encode()
@@ -68,7 +72,7 @@ class ClientAuth:
         return b""
 
     def headers(self) -> dict[str, str]:
-        """What HTTP requests carry. Raises CliError."""
+        """What HTTP requests carry. Raises ClientAuthError."""
         import base64
 
         match self._kind:
@@ -82,7 +86,7 @@ class ClientAuth:
     def _bearer(self) -> str:
         if self._kind == "token":
             return _token(self.params)
-        from magnetar.broker.cli.oauth2 import access_token
+        from magnetar.broker.auth.client_oauth2 import access_token
 
         return access_token(self.params)
 
@@ -90,7 +94,7 @@ class ClientAuth:
         """For connections over TLS; checks the server's name unless ``insecure``.
 
         Raises:
-            CliError: a file can't be used.
+            ClientAuthError: a file can't be used.
         """
         import ssl
 
@@ -105,22 +109,22 @@ class ClientAuth:
                 context.load_cert_chain(certificate, key, password="")
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-            raise CliError(f"TLS: the certificates can't be used: {reason}") from error
+            raise ClientAuthError(f"TLS: the certificates can't be used: {reason}") from error
         return context
 
     def certificate_files(self) -> tuple[str, str]:
-        """Paths of the certificate that TLS shows, and of its key. Raises CliError."""
+        """Paths of the certificate that TLS shows, and of its key. Raises ClientAuthError."""
         return _certificate_files(self.params)
 
     def certificate(self) -> bytes:
-        """The certificate that TLS shows, DER. Raises CliError."""
+        """The certificate that TLS shows, DER. Raises ClientAuthError."""
         import ssl
 
         path, _ = self.certificate_files()
         try:
             return ssl.PEM_cert_to_DER_cert(_first_certificate(_read(f"file://{path}")))
         except ValueError as error:
-            raise CliError(f"TLS: {path} holds no certificate: {error}") from error
+            raise ClientAuthError(f"TLS: {path} holds no certificate: {error}") from error
 
 
 def _first_certificate(text: str) -> str:
@@ -142,7 +146,7 @@ def _token(params: str) -> str:
     token = token.strip()
     # One bad character and it would end up in an error of the HTTP library
     if not token or not token.isascii() or not token.isprintable():
-        raise CliError("--auth-params: no token in it (token:TEXT or file:///path)")
+        raise ClientAuthError("--auth-params: no token in it (token:TEXT or file:///path)")
     return token
 
 
@@ -154,7 +158,7 @@ def _user_and_password(params: str) -> str:
         text = f"{values.get('userId', '')}:{values.get('password', '')}"
     user, separator, _ = text.partition(":")
     if not user or not separator:
-        raise CliError('--auth-params: {"userId":"...","password":"..."} is expected')
+        raise ClientAuthError('--auth-params: {"userId":"...","password":"..."} is expected')
     return text
 
 
@@ -166,7 +170,7 @@ def _certificate_files(params: str) -> tuple[str, str]:
         values = dict(part.strip().split(":", 1) for part in params.split(",") if ":" in part)
     certificate, key = values.get("tlsCertFile", ""), values.get("tlsKeyFile", "")
     if not certificate or not key:
-        raise CliError("--auth-params: tlsCertFile:/path,tlsKeyFile:/path is expected")
+        raise ClientAuthError("--auth-params: tlsCertFile:/path,tlsKeyFile:/path is expected")
     return certificate, key
 
 
@@ -176,7 +180,7 @@ def _map(text: str) -> dict[str, str]:
     except ValueError:
         values = None
     if not isinstance(values, dict):
-        raise CliError("--auth-params: not a JSON object")
+        raise ClientAuthError("--auth-params: not a JSON object")
     return {str(name): str(value) for name, value in values.items()}
 
 
@@ -186,4 +190,4 @@ def _read(source: str) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"--auth-params: {path}: {error}") from error
+        raise ClientAuthError(f"--auth-params: {path}: {error}") from error

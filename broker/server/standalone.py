@@ -14,9 +14,10 @@ import logging
 import random
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
@@ -30,21 +31,23 @@ from magnetar.bookkeeper.bookie.integrity.integrity_service import (
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
-from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.bookkeeper.loop_stalls import LoopStalls
 from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server
+from magnetar.bookkeeper.storage.file_system import FileSystem
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
-from magnetar.broker.config import ConfigError
-from magnetar.broker.embedded_bookie_server import EmbeddedBookieServer
+from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.http.middleware.origin_settings import site_check
 from magnetar.broker.ledger_client import client_config
 from magnetar.broker.listener.file_limit import raise_file_limit
 from magnetar.broker.logs import set_up_logging
 from magnetar.broker.placement_settings import check_placement
+from magnetar.broker.server.embedded_bookie_server import EmbeddedBookieServer
+from magnetar.broker.server.startup_probe_server import StartupProbeServer
+from magnetar.broker.service.bookie_access import BookieAddressResolver
 from magnetar.broker.service.broker_service import BrokerService, wall_clock_ms
-from magnetar.broker.startup_probe_server import StartupProbeServer
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
@@ -52,16 +55,7 @@ from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import DatabaseError, MetadataError, StoreClosedError
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.log_format import find_segments
-from magnetar.metadata.store import SessionEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy
-    from magnetar.bookkeeper.storage.file_system import FileSystem
-    from magnetar.broker.config import BrokerConfig
-    from magnetar.broker.service.bookie_access import BookieAddressResolver
-    from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore, SessionEvent
 
 logger = logging.getLogger(__name__)
 
@@ -245,7 +239,7 @@ class Standalone:
             embedded.on_session_event(self._on_session_event)
             return embedded
         # Importing FastAPI can hold the loop for longer than a session may be silent.
-        import magnetar.broker.http.app
+        import magnetar.broker.http.server.app
         import magnetar.broker.http.server.server  # noqa: F401
 
         path = config.metadata_store_config_path
@@ -262,7 +256,7 @@ class Standalone:
 
     async def _listen(self, stack: AsyncExitStack, service: BrokerService) -> None:
         # Imported here: FastAPI takes longer to import than all the rest to start.
-        from magnetar.broker.http.app import create_app
+        from magnetar.broker.http.server.app import create_app
         from magnetar.broker.http.server.server import HttpServer
 
         config = self.config

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from magnetar.broker.connection.assigned_broker import assign_broker
+from magnetar.broker.connection.assigned_broker import send_close
+from magnetar.broker.connection.message_frames import MessageFrames
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import NO_ID
-from magnetar.broker.subscription.delivery import MessageFrames
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.managed_ledger.entry_batch import EntryBatch
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection
-    from magnetar.broker.subscription.consumer import Consumer
-    from magnetar.managed_ledger.entry_batch import EntryBatch
 
 _ACTIVE_CHANGE_VERSION = 12
-_CLOSE_VERSION = 5
 _END_OF_TOPIC_VERSION = 9
 
 
@@ -80,17 +78,10 @@ class BinaryConsumerSink:
             del connection.consumers[self.consumer_id]
         if connection.closed:
             return
-        if connection.protocol_version < _CLOSE_VERSION:
-            connection.close("the client is too old to lose a single consumer")
-            return
         command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
         command.close_consumer.consumer_id = self.consumer_id
-        command.close_consumer.request_id = NO_ID
-        if consumer.reconnect_url:
-            command.close_consumer.assignedBrokerServiceUrl = consumer.reconnect_url
-        if (new_owner := consumer.subscription.topic.new_owner) is not None:
-            assign_broker(command.close_consumer, new_owner, connection.listener)
-        connection.send(command)
+        new_owner = consumer.subscription.topic.new_owner
+        send_close(connection, command, command.close_consumer, new_owner)
 
     async def check_liveness(self) -> bool:
         return await self.connection.check_liveness()

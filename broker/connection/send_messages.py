@@ -7,16 +7,13 @@ don't, for the interpreter may switch threads anywhere. So each broker has its o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
+from magnetar.broker.producer.producer import PublishBatch
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import NO_ID
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.broker.producer.producer import PublishBatch
 
 _RENEW_BYTES: Final = 1 << 20
 _SIZES: Final = tuple(Struct(">II").pack(size + 4, size) for size in range(128))

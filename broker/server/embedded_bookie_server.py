@@ -18,24 +18,24 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
+from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.listener.file_limit import file_limit
 from magnetar.broker.service.bookie_access import BookieAccess
 from magnetar.managed_ledger.orphan_ledgers import log_of
 from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
     import grpc
 
-    from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-    from magnetar.bookkeeper.bookie.bookie import Bookie
     from magnetar.bookkeeper.bookie.read_only_client import ReaderCheck
     from magnetar.bookkeeper.transport_grpc.bookie_server import ReadOnlyServer
-    from magnetar.broker.config import BrokerConfig
-    from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 

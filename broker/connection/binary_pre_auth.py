@@ -20,7 +20,7 @@ from magnetar.broker.connection.auth_session import method_of
 from magnetar.broker.connection.connection import UNKNOWN_FRAME_BYTES_MAX, Connection
 from magnetar.broker.connection.session_commands import PONG_FRAME
 from magnetar.broker.errors import AuthenticationError
-from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
+from magnetar.broker.listener.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import NO_ID, MalformedFrameError, encode_command
 from magnetar.broker.protocol.text import has_broken_text
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from magnetar.broker.auth.authenticator import Authenticator
-    from magnetar.broker.listener.pre_auth_acceptor import PendingSocket
     from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger("magnetar.broker.connection.connection")

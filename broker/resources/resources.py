@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import orjson
@@ -36,10 +36,14 @@ from magnetar.metadata.errors import (
 )
 from magnetar.metadata.paths import decode_name, encode_name
 from magnetar.metadata.recipes import CachedValue, CachedValues, update
-from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX
-
-if TYPE_CHECKING:
-    from magnetar.metadata.store import MetadataEvent, MetadataStore, Versioned, Watch
+from magnetar.metadata.store import (
+    CREATE_ONLY,
+    VALUE_BYTES_MAX,
+    MetadataEvent,
+    MetadataStore,
+    Versioned,
+    Watch,
+)
 
 Document = dict[str, Any]
 
@@ -62,7 +66,11 @@ _ACCESS_ENTRIES_MAX: Final = 20_000
 
 
 class Resources:
-    """Configuration documents of the cluster, as seen by this broker."""
+    """Configuration documents of the cluster, as seen by this broker.
+
+    One object, since a change of a tenant's or a namespace's document makes both the cached
+    policies and the cached grants old.
+    """
 
     def __init__(self, store: MetadataStore, config: BrokerConfig | None = None) -> None:
         """
@@ -72,7 +80,7 @@ class Resources:
         self._store = store
         self._config = config or BrokerConfig()
         self._policies = CachedValues(store, POLICIES, self._decode_policies)
-        self._partitioned = CachedValues(store, _PARTITIONED, _decode)
+        self._partitioned = CachedValues(store, _PARTITIONED, decode_document)
         self._access: CachedValues[frozenset[str] | Grants] = CachedValues(
             store, POLICIES, _decode_access, _ACCESS_ENTRIES_MAX
         )
@@ -254,7 +262,7 @@ class Resources:
         path = topic_policies_path(name)
 
         def apply(value: bytes | None) -> bytes | None:
-            document = change({} if value is None else _decode(path, value))
+            document = change({} if value is None else decode_document(path, value))
             return None if value is None and not document else orjson.dumps(document)
 
         written = await self._update(path, apply)
@@ -341,11 +349,11 @@ class Resources:
     # --- documents
 
     def _decode_policies(self, path: str, value: bytes) -> EffectivePolicies:
-        return EffectivePolicies(_decode(path, value), self._config)
+        return EffectivePolicies(decode_document(path, value), self._config)
 
     async def _document(self, path: str) -> Document | None:
         found = await self._store.get(path)
-        return None if found is None else _decode(path, found.value)
+        return None if found is None else decode_document(path, found.value)
 
     async def _update(
         self, path: str, apply: Callable[[bytes | None], bytes | None]
@@ -362,15 +370,15 @@ class Resources:
         def apply(value: bytes | None) -> bytes:
             if value is None:
                 raise missing
-            return orjson.dumps(change(_decode(path, value)))
+            return orjson.dumps(change(decode_document(path, value)))
 
         written = await self._update(path, apply)
         assert written is not None
-        return _decode(path, written.value)
+        return decode_document(path, written.value)
 
 
 def _decode_access(path: str, value: bytes) -> frozenset[str] | Grants:
-    document = _decode(path, value)
+    document = decode_document(path, value)
     if path.count("/") > POLICIES.count("/") + 1:
         return Grants.of_document(document)
     admins = document.get("adminRoles")
@@ -459,7 +467,8 @@ def _new_policies(namespace: str, clusters: list[str], bundle_count: int) -> Doc
     }
 
 
-def _decode(path: str, value: bytes) -> Document:
+def decode_document(path: str, value: bytes) -> Document:
+    """Raises BrokerMetadataError."""
     if not value:  # a parent that was created on the way to its child
         return {}
     try:

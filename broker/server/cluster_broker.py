@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import httpx  # noqa: F401  # for the first call to a broker, whose turn of the loop it would hold
 
 from magnetar.bookkeeper.auth.token_source import TokenSource, token_setting
+from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.pool_placement import placement_for
 from magnetar.bookkeeper.malloc import keep_freed_memory
@@ -16,20 +18,16 @@ from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 from magnetar.broker.cluster.load_sharing import LoadSharing
-from magnetar.broker.config import ConfigError
+from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.placement_settings import bookie_health, placement_config
-from magnetar.broker.service.bookie_access import RegisteredBookies
-from magnetar.broker.standalone import Standalone, run_node
+from magnetar.broker.server.standalone import Standalone, run_node
+from magnetar.broker.service.bookie_access import BookieAddressResolver, RegisteredBookies
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AsyncExitStack
 
-    from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy
-    from magnetar.broker.config import BrokerConfig
-    from magnetar.broker.service.bookie_access import BookieAddressResolver
-    from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.metadata.store import MetadataStore
 
 _MIB = 1024 * 1024
 _BACKLOG_BYTES = 64 * _MIB
@@ -76,7 +74,7 @@ class ClusterBroker(Standalone):
         return config  # brokers must share it: nobody but an operator knows such a place
 
     def _share_load(self, service: BrokerService) -> None:
-        from magnetar.broker.http.app import (
+        from magnetar.broker.http.server.app import (
             product_version,  # loaded already, before the store was opened
         )
 

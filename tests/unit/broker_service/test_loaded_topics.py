@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
 import pytest
 
-from magnetar.broker.topic.topic_index import TopicIndex
+from magnetar.broker.topic.loaded_topics import LoadedTopics
+from magnetar.broker.topic.topic import Topic
 from magnetar.bundles.errors import InvalidBundleError
 from magnetar.bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
 
+TOPIC = cast("Topic", object())
 NAMESPACES = ("t/a", "t/b", "u/a")
 TWINS = ("persistent://t/a/ejejehjodl", "persistent://t/a/kdgihclamc")  # of one CRC-32
 
@@ -31,15 +34,15 @@ def looked_at(names: set[str], bundle: str) -> set[str]:
 @pytest.mark.parametrize("seed", range(50))
 def test_a_bundle_has_its_topics(seed: int) -> None:
     rng = random.Random(seed)
-    index, loaded = TopicIndex(), set[str]()
+    index, loaded = LoadedTopics(), set[str]()
     names = names_of(rng)
     for _ in range(1_000):
         name = rng.choice(names)
         if name in loaded:
-            index.remove(name)
+            del index[name]
             loaded.remove(name)
         else:
-            index.add(name)
+            index[name] = TOPIC
             loaded.add(name)
         at = topic_hash(rng.choice(names))  # the edges of ranges are where topics are
         lower, upper = sorted((min(at, FULL_UPPER - 1), rng.randint(0, FULL_UPPER)))
@@ -50,20 +53,20 @@ def test_a_bundle_has_its_topics(seed: int) -> None:
                 assert set(found) == looked_at(loaded, bundle)
                 assert len(found) == len(set(found))
     for name in loaded:
-        index.remove(name)
+        del index[name]
     assert index.within("t/a/0x00000000_0xffffffff") == []
 
 
 def test_topics_of_one_hash_are_told_apart() -> None:
     assert topic_hash(TWINS[0]) == topic_hash(TWINS[1])
     for leaving, staying in (TWINS, reversed(TWINS)):
-        index = TopicIndex()
+        index = LoadedTopics()
         for name in TWINS:
-            index.add(name)
-        index.remove(leaving)
+            index[name] = TOPIC
+        del index[leaving]
         assert index.within("t/a/0x00000000_0xffffffff") == [staying]
 
 
 def test_what_is_no_range_is_told() -> None:
     with pytest.raises(InvalidBundleError):
-        TopicIndex().within("t/a/LARGEST")
+        LoadedTopics().within("t/a/LARGEST")
