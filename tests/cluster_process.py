@@ -13,6 +13,7 @@ import psutil
 
 from tests.child_process import ChildProcess
 
+MAGNETAR = "magnetar.broker.cli.main"
 _READY = re.compile(r"^magnetar cluster: (\S+) (\S+) ready$", re.MULTILINE)
 _STARTING = re.compile(r"^(\S+) starting, pid (\d+)$", re.MULTILINE)
 
@@ -20,10 +21,11 @@ _STARTING = re.compile(r"^(\S+) starting, pid (\d+)$", re.MULTILINE)
 class ClusterProcess(ChildProcess):
     """Owns the parent; ``service_urls`` and ``web_urls`` are those of each broker."""
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(self, data: Path, *options: str, program: str = "tests.forked_cluster") -> None:
+        """``program``: the module that is run; `MAGNETAR` starts its processes as users' are."""
         super().__init__(data.parent / f"{data.name}.log")
         self.data = data
-        self._options = options
+        self._options, self._program = options, program
         self._offset = 0
         self.service_url = ""
         self.service_urls: list[str] = []
@@ -37,7 +39,7 @@ class ClusterProcess(ChildProcess):
         self._offset = len(self.log)
         self._process = self.popen(
             [
-                *(sys.executable, "-m", "magnetar.broker.cli.main", "cluster"),
+                *(sys.executable, "-m", self._program, "cluster"),
                 *("--data", str(self.data), "--port", "0"),
                 # All brokers are on one machine: its processors say nothing about any of them.
                 *("--broker-set", "loadBalancerCPUResourceWeight=0", *self._options),

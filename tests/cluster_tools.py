@@ -13,7 +13,7 @@ import pulsar
 
 from tests.cluster_process import ClusterProcess
 from tests.cluster_traffic import CheckedTraffic, Traffic
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 SESSION_MS = 4_000
 WAIT_S = 120.0

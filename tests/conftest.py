@@ -67,19 +67,31 @@ def no_long_turns() -> Iterator[None]:
 
 
 # Files that take minutes come first and those of milliseconds last, so that no worker of a run in
-# parallel is alone at its end.
-_FIRST = ("pipeline", "integration", "interop", "charts", "simulation")
+# parallel is alone at its end: these files, longest first, then these folders, then the others.
+_FIRST = (
+    *("pipeline/", "integration/test_cluster_shedding.py", "integration/test_cluster_local.py"),
+    *("integration/test_bookkeeper_autorecovery.py", "integration/test_cluster_probes.py"),
+    *("integration/test_cluster_placement.py", "integration/test_deploy_install.py"),
+    *("simulation/test_managed_ledger_offload.py", "integration/test_cluster_chaos.py"),
+    *("integration/test_http_fuzz.py", "integration/test_cluster_", "simulation/test_naive_"),
+    *("simulation/test_rotation.py", "integration/", "interop/", "charts/", "simulation/", ""),
+)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    ranks = {name: rank for rank, name in enumerate(_FIRST)}
+    """Sort them, and say what stays on one worker: a file, and all files that share Spark."""
     here = Path(__file__).parent
 
-    def rank(item: pytest.Item) -> int:
-        place = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
-        return ranks.get(place, len(ranks))
+    def place(item: pytest.Item) -> str:
+        is_here = item.path.is_relative_to(here)
+        return str(item.path.relative_to(here)) if is_here else item.path.name
 
-    items.sort(key=rank)
+    items.sort(key=lambda item: next(n for n, p in enumerate(_FIRST) if place(item).startswith(p)))
+    with_spark = {place(item) for item in items if "spark" in getattr(item, "fixturenames", ())}
+    for item in items:
+        group = "spark" if place(item) in with_spark else place(item)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,8 +1,9 @@
 """Servers of tests are forks of one process that has imported them: a start costs a tenth so.
 
-Python's own fork server (``multiprocessing``), one of each pytest process. It opens nothing, and
-has no threads. Its children end without ``atexit``; ``magnetar cluster`` and the tests of the
-command line and of installations start real interpreters.
+Python's own fork server (``multiprocessing``), one of each pytest process and of each cluster
+(``forked_cluster.py``). It opens nothing, and has no threads. Its children end with whoever started
+them, and without ``atexit``. The tests of ``magnetar cluster`` itself, of the command line and of
+installations start real interpreters.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -60,6 +62,11 @@ class Fork:
         self.pid: int = self._process.pid
 
     @property
+    def sentinel(self) -> int:
+        """A descriptor that is readable when the process has ended."""
+        return self._process.sentinel
+
+    @property
     def returncode(self) -> int | None:
         return self._process.exitcode
 
@@ -83,6 +90,13 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path) -> None:
     with log.open("ab") as output:
         for descriptor in (1, 2):
@@ -95,5 +109,6 @@ def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, l
     # A fork server says nothing of modules that it doesn't find.
     assert not (unknown := set(_IMPORTED) - set(sys.modules)), unknown
     assert "grpc" not in sys.modules
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.argv[1:] = command[1:]
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from magnetar.bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, server_credentials
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.free_port import free_port
+from tests.waiting import eventually as eventually
 
 SMALL = StorageConfig(journal_segment_bytes=4 << 20, journal_extend_bytes=1 << 18)
 TRANSPORT = TransportConfig(backoff_first_s=0.02, backoff_max_s=0.1)
@@ -125,10 +124,3 @@ async def read_all(client: BookKeeperClient, ledger_id: int, *, recover: bool) -
         run = await reader.read(len(bodies), reader.last_confirmed, 1 << 20, 4)
         bodies += map(bytes, run.bodies)
     return bodies
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "never became true"
-        await asyncio.sleep(0.002)

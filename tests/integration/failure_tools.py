@@ -7,8 +7,7 @@ import errno
 import os
 import secrets
 import subprocess
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,18 +19,6 @@ from tests.raw_client import Position, RawClient
 
 def new_topic() -> str:
     return f"persistent://public/default/failures-{secrets.token_hex(6)}"
-
-
-def wait_until(
-    condition: Callable[[], object], what: str | Callable[[], str], seconds_max: float = 30.0
-) -> None:
-    """Poll until ``condition`` is true; ``what`` it is that didn't come is asked at the end."""
-    deadline = time.monotonic() + seconds_max
-    while not condition():
-        if time.monotonic() >= deadline:
-            told = what if isinstance(what, str) else what()
-            raise AssertionError(f"not in {seconds_max} s: {told}")
-        time.sleep(0.02)
 
 
 def open_producer(url: str, topic: str) -> RawClient:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from magnetar.bookkeeper.replication.replica_reader import ReplicaStatus, read_r
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from tests.autorecovery_process import AutoRecoveryProcess, parse_metrics, read_page, run_command
 from tests.bookie_process import BookieProcess
+from tests.waiting import eventually
 from tests.zookeeper_process import ZooKeeperProcess
 
 SESSION = ("--set", "zkTimeout=4000")
@@ -139,13 +140,6 @@ def _body(ledger_id: int, entry_id: int) -> bytes:
 async def cluster(url: str) -> AsyncIterator[Cluster]:
     async with connect_ledgers(url) as ledgers:
         yield Cluster(ledgers)
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < deadline, "never became true"
-        await asyncio.sleep(0.05)
 
 
 async def registered(cluster: Cluster, count: int) -> None:

@@ -32,6 +32,7 @@ from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, SMALL, Node, Registry, add, request
 from tests.memory_file_system import MemoryFileSystem
 from tests.memory_store import MemoryStore
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -109,15 +110,6 @@ async def test_flush_moves_entries_to_entry_logs_and_frees_the_journal(
 
 def fill(size: int, entry_id: int) -> bytes:
     return b"%d" % (entry_id % 10) * size
-
-
-async def wait_for(condition: object, deadline_s: float = 30.0) -> None:
-    """Poll until ``condition()`` is true."""
-    assert callable(condition)
-    end = asyncio.get_running_loop().time() + deadline_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < end, "it never happened"
-        await asyncio.sleep(0.005)
 
 
 async def test_entries_are_readable_before_they_are_durable(
@@ -265,7 +257,7 @@ async def test_a_hint_frees_a_ledger_at_once(tmp_path: Path, store: MetadataStor
     collector = GarbageCollector(bookie, Registry(2))
     collector.ledger_deleted_hint(1)
     collector.ledger_deleted_hint(2)  # a wrong hint
-    await wait_for(lambda: 1 not in bookie.storage.ledgers)
+    await eventually(lambda: 1 not in bookie.storage.ledgers)
     await collector.collect()
     assert (await bookie.read_entries(ReadRequest(2, 0, 9, 999))).code == codes.OK
     await collector.close()
@@ -307,7 +299,7 @@ async def test_a_full_disk_makes_it_read_only_and_back(
     assert await add(bookie, 1, [10]) == codes.READ_ONLY
     assert await add(bookie, 1, [10], recovery=True) == codes.OK  # while the reserve lasts
     assert len((await bookie.read_entries(ReadRequest(1, 0, 10, 1 << 20))).packets) == 10
-    await wait_for(lambda: bookie._disk_timer is not None)
+    await eventually(lambda: bookie._disk_timer is not None)
     async with asyncio.timeout(30):
         while await store.children(READ_ONLY_PATH) != ["b1"]:  # noqa: ASYNC110 no event for it
             await asyncio.sleep(0.005)
@@ -330,7 +322,7 @@ async def test_a_flush_without_space_is_retried_when_there_is_some(
     fs.faults.fail_at = fs.call_count
     fs.faults.error = errno.ENOSPC
     flushed = asyncio.ensure_future(bookie.flush())
-    await wait_for(lambda: bookie.read_only)
+    await eventually(lambda: bookie.read_only)
     assert len((await bookie.read_entries(ReadRequest(1, 0, 10, 1 << 20))).packets) == 10
     assert not flushed.done()
     bookie._on_disk_timer()
@@ -351,10 +343,10 @@ async def test_a_full_index_on_a_disk_with_space_ends_with_a_restart(
     for ledger_id in ledgers:
         assert await add(bookie, ledger_id, [0], lambda _: bytes(600)) == codes.OK
     flushed = asyncio.ensure_future(bookie.flush())
-    await wait_for(lambda: bookie.read_only)
+    await eventually(lambda: bookie.read_only)
     for _ in range(3):  # tried again, and the disk has space
         bookie._on_disk_timer()
-        await wait_for(lambda: not bookie._job_running)
+        await eventually(lambda: not bookie._job_running)
         assert bookie.read_only
     assert not [each for each in caplog.messages if "takes writes again" in each]
     assert await add(bookie, 1, [1]) == codes.READ_ONLY
@@ -394,7 +386,7 @@ async def test_what_waits_for_a_flush_that_finds_no_space_is_answered(
     assert answers == []
     monkeypatch.setattr(bookie, "_arm_disk_timer", lambda: None)  # the disk stays full
     bookie._on_flushed(OSError(errno.ENOSPC, "no space"))
-    await wait_for(lambda: answers == [codes.OK])
+    await eventually(lambda: answers == [codes.OK])
     await bookie.close()
 
 
@@ -421,7 +413,7 @@ async def test_a_journal_without_space_waits_for_some(tmp_path: Path, store: Met
     fs.faults.fail_at = fs.call_count  # the journal's next blocks
     fs.faults.error = errno.ENOSPC
     first = asyncio.ensure_future(add(bookie, 1, range(10)))
-    await wait_for(lambda: bookie.read_only)
+    await eventually(lambda: bookie.read_only)
     second = asyncio.ensure_future(add(bookie, 1, range(10, 20)))
     assert not first.done()
     assert bookie.error is None
@@ -442,7 +434,7 @@ async def test_closing_while_the_journal_has_no_space_answers_everybody(
     assert await add(bookie, 1, range(10)) == codes.OK
     fs.faults.space_bytes = fs.used_bytes()
     large = asyncio.ensure_future(add(bookie, 1, range(10, 14), lambda i: bytes(1 << 20)))
-    await wait_for(lambda: bookie.read_only)
+    await eventually(lambda: bookie.read_only)
     await asyncio.wait_for(bookie.close(), 30)
     assert await large == codes.IO_ERROR
     fs.faults.space_bytes = 1 << 40
@@ -461,7 +453,7 @@ async def test_a_stalled_journal_pushes_back(tmp_path: Path, store: MetadataStor
 
     for first in range(0, 100, 10):  # all in one tick: nothing can be written meanwhile
         bookie.add_entries(request(1, range(first, first + 10), lambda i: bytes(300), on_done))
-    await wait_for(lambda: len(answers) == 10)
+    await eventually(lambda: len(answers) == 10)
     assert set(answers) == {codes.OK, codes.TOO_MANY_REQUESTS}
     assert await add(bookie, 2, range(1)) == codes.OK
     await bookie.close()

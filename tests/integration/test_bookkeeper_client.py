@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import LedgerError, LedgerFencedError
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
 from magnetar.metadata.embedded import EmbeddedMetadataStore
+from tests.waiting import eventually
 
 SMALL = StorageConfig(journal_segment_bytes=1 << 20, journal_extend_bytes=1 << 18)
 
@@ -64,13 +65,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await cluster.pool.start()
     yield cluster
     await cluster.close()
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "never became true"
-        await asyncio.sleep(0.001)
 
 
 def entries(first: int, count: int) -> tuple[list[bytes], list[bytes]]:

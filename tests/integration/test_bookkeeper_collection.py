@@ -38,6 +38,7 @@ from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, add
 from tests.memory_file_system import MemoryFileSystem
 from tests.memory_store import MemoryStore
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -45,13 +46,6 @@ async def store() -> AsyncIterator[MetadataStore]:
     opened = EmbeddedMetadataStore.open(None)
     yield opened
     await opened.close()
-
-
-async def wait_for(condition: Callable[[], object], deadline_s: float = 30.0) -> None:
-    end = asyncio.get_running_loop().time() + deadline_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < end, "it never happened"
-        await asyncio.sleep(0.005)
 
 
 def fill(size: int, entry_id: int) -> bytes:
@@ -100,7 +94,7 @@ async def test_a_pass_keeps_to_its_rate_and_lets_hints_and_flushes_through(
     collector = GarbageCollector(bookie, registry)
     collector.start(3600.0)
     collecting = asyncio.ensure_future(collector.collect(compaction="major"))
-    await wait_for(lambda: (c := bookie.metrics.last_compaction) and c.bytes_moved > 0)
+    await eventually(lambda: (c := bookie.metrics.last_compaction) and c.bytes_moved > 0)
     compaction = bookie.metrics.last_compaction
     assert compaction is not None
     assert not compaction.done
@@ -116,7 +110,7 @@ async def test_a_pass_keeps_to_its_rate_and_lets_hints_and_flushes_through(
     await bookie.flush()
     registry.ledger_ids.remove(3)
     collector.ledger_deleted_hint(3)
-    await wait_for(lambda: bookie.metrics.deleted_ledgers == 2)
+    await eventually(lambda: bookie.metrics.deleted_ledgers == 2)
     # And when space is short the rest goes at once.
     assert (await pages.by_path()["PUT /api/v1/bookie/gc"]()).status == 200
     assert (await pages.by_path()["PUT /api/v1/bookie/gc"]()).status == 429
@@ -124,7 +118,7 @@ async def test_a_pass_keeps_to_its_rate_and_lets_hints_and_flushes_through(
     report = await collecting
     assert compaction.bytes_moved > moved
     assert report.logs_removed > 0
-    await wait_for(lambda: not collector.is_forced)
+    await eventually(lambda: not collector.is_forced)
     assert bookie.metrics.compactions["forced"] == 1
     assert len((await bookie.read_entries(ReadRequest(2, 290, 10, 1 << 20))).packets) == 10
     await collector.close()
@@ -141,12 +135,12 @@ async def test_a_round_asked_for_during_another_follows_it(
     await write_two(bookie, 30_000, 15_000)
     collector = GarbageCollector(bookie, Registry(2, 3))
     collector.start(0.001)
-    await wait_for(lambda: (c := bookie.metrics.last_compaction) and c.bytes_moved > 0)
+    await eventually(lambda: (c := bookie.metrics.last_compaction) and c.bytes_moved > 0)
     running = bookie.metrics.last_compaction
     assert running is not None
     assert running.kind == "minor"
     assert collector.collect_soon()
-    await wait_for(lambda: bookie.metrics.compactions["forced"] == 1)
+    await eventually(lambda: bookie.metrics.compactions["forced"] == 1)
     assert running.done
     await collector.close()
     await bookie.close()
@@ -192,7 +186,7 @@ async def test_an_idle_bookie_on_a_full_disk_collects_and_takes_writes_again(
     collector = GarbageCollector(bookie, registry)
     collector.start(3600.0)
     fs.faults.space_bytes = int(fs.used_bytes() / 0.75)
-    await wait_for(lambda: bookie.read_only)
+    await eventually(lambda: bookie.read_only)
     assert await add(bookie, 2, [300]) == codes.READ_ONLY
     assert await add(bookie, 2, [300], recovery=True) == codes.OK
     # What compaction needs is not for recoveries.
@@ -202,7 +196,7 @@ async def test_an_idle_bookie_on_a_full_disk_collects_and_takes_writes_again(
     assert await add(bookie, 2, [301], recovery=True) == codes.READ_ONLY
     fs.faults.space_bytes = spare
     registry.ledger_ids.discard(1)
-    await wait_for(lambda: not bookie.read_only)
+    await eventually(lambda: not bookie.read_only)
     assert 1 not in bookie.storage.ledgers
     assert await add(bookie, 2, [302]) == codes.OK
     await collector.close()
@@ -226,7 +220,7 @@ async def test_forced_rounds_that_free_nothing_come_less_often(
             low_space()
             await asyncio.sleep(0.001)
         ends.append(loop.time())
-        await wait_for(lambda: not collector.is_forced)
+        await eventually(lambda: not collector.is_forced)
     assert ends[5] - ends[0] >= 0.04 + 0.08 + 0.16
     await collector.close()
     await bookie.close()

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from tests.bookie_process import BookieProcess
-from tests.integration.failure_tools import wait_until
 from tests.metrics_page import DASHBOARDS, check_dashboard, samples_of
+from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
 
 SETTINGS = (

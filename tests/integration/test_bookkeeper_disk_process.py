@@ -6,8 +6,7 @@ import asyncio
 import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -21,6 +20,7 @@ from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
+from tests.waiting import eventually
 from tests.zookeeper_process import ZooKeeperProcess
 
 KEY = bytes(20)
@@ -67,13 +67,6 @@ async def add(client: BookieClient, entry_id: int, *, recovery: bool = False) ->
     return await answer
 
 
-async def poll(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.02)
-
-
 def check_pages(web: str) -> None:
     answer = httpx.put(f"{web}/gc")
     assert answer.status_code in (200, 429), "429: it has just collected for want of space"
@@ -110,7 +103,7 @@ async def test_an_idle_process_turns_read_only_and_back(
         try:
             assert await add(client, 0) == codes.OK
             with ballast:
-                await poll(lambda: state("readOnly"), "it never looked at its disk")
+                await eventually(lambda: state("readOnly"), "it never looked at its disk")
                 assert await add(client, 1) == codes.READ_ONLY
                 assert state("availableForHighPriorityWrites")
                 assert await add(client, 1, recovery=True) == codes.OK
@@ -119,7 +112,7 @@ async def test_an_idle_process_turns_read_only_and_back(
                     while not await store.children(READ_ONLY_PATH):  # noqa: ASYNC110
                         await asyncio.sleep(0.02)
                 assert await store.children(AVAILABLE_PATH) == ["readonly"]
-            await poll(lambda: not state("readOnly"), "it never came back")
+            await eventually(lambda: not state("readOnly"), "it never came back")
             assert await add(client, 2) == codes.OK
             check_pages(web)
         finally:

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -20,6 +19,7 @@ from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
+from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
 
 SESSION = ("--set", "metadataStoreSessionTimeoutMillis=4000")
@@ -112,16 +112,16 @@ class Cluster:
         sender = threading.Thread(target=send_all, daemon=True)
         sender.start()
         try:
-            poll(lambda: len(results) >= 2 * len(producers), "receipts are missing")
+            wait_until(lambda: len(results) >= 2 * len(producers), "receipts are missing")
             yield
             received = len(results)
-            poll(lambda: len(results) >= received + len(producers), "no receipts any more")
+            wait_until(lambda: len(results) >= received + len(producers), "no receipts any more")
         finally:
             stop.set()
             sender.join(60)
         assert not sender.is_alive(), "the client's library never comes back"
         total = next(sent)
-        poll(lambda: len(results) == total, "receipts are missing")
+        wait_until(lambda: len(results) == total, "receipts are missing")
         assert set(results) == {pulsar.Result.Ok}
 
     def newest_ledger(self) -> int:
@@ -138,7 +138,7 @@ class Cluster:
                 if ledger.ledger_id > known
             )
 
-        poll(is_back, "new ledgers don't use all zones")
+        wait_until(is_back, "new ledgers don't use all zones")
 
     def ledgers(self) -> list[LedgerMetadata]:
         async def read() -> list[LedgerMetadata]:
@@ -168,13 +168,6 @@ def assert_rules_hold(ledgers: Sequence[LedgerMetadata]) -> None:
                 assert len(set(members)) == len(members), segment
 
 
-def poll(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def test_a_lost_zone_stops_no_topic(cluster: Cluster) -> None:
     producers = [cluster.new_producer() for _ in range(6)]
     for producer in producers:
@@ -193,7 +186,7 @@ def test_a_lost_zone_stops_no_topic(cluster: Cluster) -> None:
         zones = [zones_of(each.last_segment.bookies) for each in moved]
         return bool(moved) and zones == [{"z0", "z2"}] * len(moved)
 
-    poll(have_left, "a ledger stays in the lost zone, or none was in it")
+    wait_until(have_left, "a ledger stays in the lost zone, or none was in it")
     assert_rules_hold(cluster.ledgers())
 
     for bookie in cluster.zone("z1"):
@@ -234,7 +227,7 @@ def test_an_operators_racks_count_at_once(cluster: Cluster) -> None:
         assert all("z0" in zones_of(each.segments[0].bookies) for each in newest)
         return any(zones_of(each.segments[0].bookies) != set(ZONES) for each in newest)
 
-    poll(is_followed, "ledgers are placed as if nobody had moved")
+    wait_until(is_followed, "ledgers are placed as if nobody had moved")
     for domain in range(2):
         assert httpx.delete(f"{admin}/z2-u{domain}").status_code == 204
     cluster.wait_for_ledgers_in_all_zones()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -33,6 +32,7 @@ from tests.history import (
 )
 from tests.history_checker import Session, check_sessions, check_stored
 from tests.raw_client import Position
+from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
 
 TOPIC = "persistent://public/default/history"
@@ -73,13 +73,6 @@ def broker(tmp_path: Path, url: str, bookies: list[BookieProcess]) -> Iterator[B
         yield process
 
 
-def poll(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def read_ledgers(url: str) -> list[LedgerMetadata]:
     """Metadata of all ledgers of the cluster."""
 
@@ -115,7 +108,7 @@ def test_the_official_client_over_a_cluster(
                 # Any ensemble of two holds one of these two.
                 bookies[0].kill()
         producer.flush()
-        poll(lambda: len(results) == 3000, "receipts are missing")
+        wait_until(lambda: len(results) == 3000, "receipts are missing")
         assert set(results) == {pulsar.Result.Ok}
         for number in range(3000):
             message = consumer.receive(60_000)
@@ -242,7 +235,7 @@ def _wait_until_served(url: str) -> None:
         with client_of(url) as client:
             return isinstance(client.create_producer(TOPIC), pb.CommandProducerSuccess)
 
-    poll(served, "the topic is not served again")
+    wait_until(served, "the topic is not served again")
 
 
 def _registered(url: str) -> dict[str, ServiceInfo]:
@@ -264,7 +257,7 @@ def _registered(url: str) -> dict[str, ServiceInfo]:
 
 def _wait_until_registered(url: str, bookies: list[BookieProcess]) -> None:
     names = {encode_name(bookie.bookie_id) for bookie in bookies}
-    poll(lambda: set(_registered(url)) == names, "not all bookies are registered")
+    wait_until(lambda: set(_registered(url)) == names, "not all bookies are registered")
 
 
 def test_a_bookie_registers_with_place_and_address(tmp_path: Path, url: str) -> None:

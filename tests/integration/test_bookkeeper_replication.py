@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pulsar
@@ -24,6 +24,7 @@ from magnetar.metadata.paths import encode_name
 from tests.autorecovery_process import AutoRecoveryProcess
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
+from tests.waiting import eventually
 from tests.zookeeper_process import ZooKeeperProcess
 
 SESSION = ("--set", "zkTimeout=4000")
@@ -59,13 +60,6 @@ def recovery(folder: Path, url: str, name: str, *settings: str) -> AutoRecoveryP
     wanted = (grace, pause, "zoneSettleTime=1.0", *settings)
     options = [word for setting in wanted for word in ("--set", setting)]
     return AutoRecoveryProcess(folder, name, url, *SESSION, *options)
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < deadline, "never became true"
-        await asyncio.sleep(0.05)
 
 
 class Cluster:

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from magnetar.bookkeeper.ledgers import Ledgers, connect_ledgers
 from magnetar.broker.cli.main import main
 from tests.bookie_process import BookieProcess
+from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
 
 SESSION = ("--set", "metadataStoreSessionTimeoutMillis=10000")
@@ -81,13 +81,6 @@ def write(url: str, entries: int, quorums: tuple[int, int, int] = (3, 3, 3)) -> 
             return await work(ledgers)
 
     return asyncio.run(run())
-
-
-def poll(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def test_what_there_is(url: str, bookies: list[BookieProcess], shell: Shell) -> None:
@@ -255,7 +248,7 @@ def test_a_decommission_tells_what_it_waits_for(
         [sys.executable, "-m", "magnetar.broker.cli.main", *words], stdout=subprocess.DEVNULL
     ) as decommission:
         try:
-            poll(
+            wait_until(
                 lambda: bool(shell("listunderreplicated", "-b", gone)[1]),
                 "it marked nothing",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import magnetar
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.embedding import EmbeddedBroker
 from tests.raw_client import RawClient
+from tests.waiting import wait_until
 
 OLD, NEW = bytes(range(32)), bytes(range(100, 132))
 LIMIT_S = 30.0
@@ -85,13 +86,6 @@ def _bearer(key: bytes, seconds: float | None = None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token(key, seconds)}"}
 
 
-def _eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "never became true"
-        time.sleep(0.02)
-
-
 def _raw(broker: EmbeddedBroker, value: str, *, refresh: bool = True) -> RawClient:
     client = RawClient(broker.service_url, connect=False)
     command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
@@ -145,7 +139,7 @@ def test_a_client_with_a_callback_works_on(broker: EmbeddedBroker, files: Files)
     producer.send(b"x")
     key[0] = NEW
     files.set_key(NEW)
-    _eventually(lambda: _status(broker, f"Bearer {token(OLD)}") == 401)
+    wait_until(lambda: _status(broker, f"Bearer {token(OLD)}") == 401)
     for _ in range(20):
         producer.send(b"y")
     client.close()
@@ -162,7 +156,7 @@ def test_passwords_are_noticed_and_a_broken_file_changes_nothing(
         assert _status(broker, one) == 200
         assert _status(broker, f"Bearer {token(OLD)}") == 200
         files.set_password("two")
-        _eventually(lambda: _status(broker, two) == 200)
+        wait_until(lambda: _status(broker, two) == 200)
         assert _status(broker, one) == 401
         client.expect(pb.BaseCommand.AUTH_CHALLENGE)  # only now for the key, too
 
@@ -185,7 +179,7 @@ def test_websockets_streams_and_polls_end_with_the_key(
     with connect(url, additional_headers=_bearer(OLD)) as socket:
         for each in threads:
             each.start()
-        _eventually(lambda: "stream began" in ends and _subscriptions(broker) == {"s", "p"})
+        wait_until(lambda: "stream began" in ends and _subscriptions(broker) == {"s", "p"})
         socket.send(json.dumps({"payload": ""}))
         assert json.loads(socket.recv(LIMIT_S))["result"] == "ok"
         files.set_key(NEW)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 import magnetar
 from magnetar.embedding import EmbeddedBroker
 from magnetar.host import Addresses
+from tests.waiting import wait_until
 
 SECRET = bytes(range(60, 92))
 Server = EmbeddedBroker | Addresses
@@ -85,13 +85,6 @@ def client_of(broker: Server, role: str) -> Iterator[pulsar.Client]:
     )
     yield client
     client.close()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "never became true"
-        time.sleep(0.02)
 
 
 # --- the official client
@@ -160,14 +153,14 @@ def test_a_producer_and_a_consumer_end_within_seconds(broker: Server, namespace:
         producer.send(b"first")
         assert consumer.receive(30_000).data() == b"first"
         admin(broker, "DELETE", f"/namespaces/{namespace}/permissions/prod")
-        eventually(lambda: not _sends(producer))
+        wait_until(lambda: not _sends(producer))
         admin(broker, "DELETE", f"/namespaces/{namespace}/permissions/cons")
 
         def consumers() -> int:
             answer = admin(broker, "GET", f"/persistent/{namespace}/t/stats").json()
             return len(answer["subscriptions"]["s"]["consumers"])
 
-        eventually(lambda: consumers() == 0)
+        wait_until(lambda: consumers() == 0)
 
 
 def _sends(producer: Any) -> bool:
@@ -288,7 +281,7 @@ def test_rest_calls_and_open_streams(broker: Server, namespace: str) -> None:
             stats = admin(broker, "GET", f"/persistent/{namespace}/t/stats").json()
             return {name for name, each in stats["subscriptions"].items() if each["consumers"]}
 
-        eventually(lambda: subscriptions() == {"s", "other"})
+        wait_until(lambda: subscriptions() == {"s", "other"})
         admin(broker, "DELETE", f"/namespaces/{namespace}/permissions/cons")
         for thread in threads:
             thread.join(WAIT_S)

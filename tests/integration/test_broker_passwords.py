@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from magnetar.broker.protocol.framing import FrameReader, encode_command
 from tests.raw_client import RawClient
 from tests.standalone_process import StandaloneProcess
 from tests.unit.broker_service.doubles import Broker
+from tests.waiting import eventually
 
 DIGEST = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
 BOOT = password_checks._BOOT
@@ -51,12 +52,6 @@ async def ask(
 ) -> bool:
     async with asyncio.timeout(LIMIT_S):
         return await checks.check(digest, password, address=address, name=name, is_trusted=trusted)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110  # of other processes nobody tells us
-            await asyncio.sleep(0.005)
 
 
 def is_alive(pid: int) -> bool:

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -30,15 +30,11 @@ from tests.certificates import Authority
 from tests.free_port import free_port
 from tests.raw_client import RawClient
 from tests.standalone_process import StandaloneProcess
-from tests.unit.managed_ledger.cluster import eventually
+from tests.waiting import eventually
 
 LIMIT_S = 30.0
 SECRET = bytes(range(32))
 GOOD, WRONG = (jwt.encode({"sub": "joe"}, key, "HS256") for key in (SECRET, bytes(32)))
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    await eventually(condition, LIMIT_S)
 
 
 # --- the acceptor alone
@@ -105,7 +101,7 @@ async def test_words_that_trickle_are_put_together() -> None:
     _, writer = await standing.come()
     for index in range(1, 11):
         writer.write(bytes([index]))
-        await _until(partial(standing.handler.has_looked, index))
+        await eventually(partial(standing.handler.has_looked, index))
     assert [words for words, _ in standing.handler.taken] == [bytes(range(1, 11))]
     assert (len(standing.limiter), len(standing.acceptor), standing.acceptor.held_bytes) == (
         0,
@@ -121,10 +117,10 @@ async def test_who_leaves_is_forgotten() -> None:
     standing = Standing()
     _, silent = await standing.come()
     _, began = await standing.come(b"1234")
-    await _until(lambda: len(standing.acceptor) == 2 and standing.acceptor.held_bytes == 4)
+    await eventually(lambda: len(standing.acceptor) == 2 and standing.acceptor.held_bytes == 4)
     silent.close()
     began.transport.abort()
-    await _until(lambda: len(standing.handler.departed) == 2)
+    await eventually(lambda: len(standing.handler.departed) == 2)
     assert (len(standing.limiter), len(standing.acceptor), standing.acceptor.held_bytes) == (
         0,
         0,
@@ -148,7 +144,7 @@ async def test_all_of_them_together_may_keep_so_much(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(acceptor_module, "_HELD_BYTES_MAX", 20)
     standing = Standing()
     pending_sockets = [await standing.come(bytes(9)) for _ in range(5)]
-    await _until(lambda: len(standing.handler.departed) == 3)
+    await eventually(lambda: len(standing.handler.departed) == 3)
     assert standing.acceptor.held_bytes == 18
     for reader, _ in pending_sockets[:3]:  # the oldest make room
         assert await _ended(reader) == b""
@@ -160,7 +156,7 @@ async def test_all_of_them_together_may_keep_so_much(monkeypatch: pytest.MonkeyP
 async def test_files_that_others_need_are_left_to_them() -> None:
     standing = Standing(admits=lambda pending_sockets: pending_sockets <= 2)
     pending_sockets = [await standing.come(bytes(9)) for _ in range(5)]
-    await _until(lambda: len(standing.handler.departed) == 3)
+    await eventually(lambda: len(standing.handler.departed) == 3)
     assert (len(standing.acceptor), standing.limiter.cut) == (2, 3)
     for _, writer in pending_sockets:
         writer.close()
@@ -175,10 +171,10 @@ async def test_files_that_others_need_are_left_to_them() -> None:
 async def test_who_is_turned_away_at_once_takes_nobodys_place() -> None:
     standing = Standing(limiter=UnauthenticatedLimiter(2))
     waiting = [await standing.come(bytes(9)) for _ in range(2)]
-    await _until(lambda: standing.acceptor.held_bytes == 18)
+    await eventually(lambda: standing.acceptor.held_bytes == 18)
     standing.handler.look = lambda pending: pending.end(b"no")  # type: ignore[method-assign] # of this one
     remotes = [standing.come_and_speak(b"words") for _ in range(5)]
-    await _until(lambda: len(standing.handler.departed) == 5)
+    await eventually(lambda: len(standing.handler.departed) == 5)
     assert (len(standing.acceptor), standing.acceptor.held_bytes, standing.limiter.cut) == (
         2,
         18,
@@ -198,7 +194,7 @@ async def test_who_reads_nothing_keeps_nobody_waiting(how: str) -> None:
     """Sockets of guests are in blocking mode."""
     standing = Standing()
     remote = standing.come_and_speak(b"12345")
-    await _until(lambda: standing.handler.looks == 1)
+    await eventually(lambda: standing.handler.looks == 1)
     (pending,) = standing.acceptor._pending_sockets
     remote.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     rescue = threading.Timer(2 * LIMIT_S, remote.close)  # a reset, which ends any wait
@@ -219,7 +215,7 @@ async def test_a_handler_that_peeks_leaves_the_bytes_in_the_socket() -> None:
     standing = Standing(peek_bytes=4)
     standing.handler.look = lambda it: standing.handler.taken.append((it.received, it.take()))  # type: ignore[method-assign,arg-type,assignment] # of this one
     _, writer = await standing.come(b"hello")
-    await _until(lambda: len(standing.handler.taken) == 1)
+    await eventually(lambda: len(standing.handler.taken) == 1)
     words, taken = standing.handler.taken[0]
     assert words == b"hell"
     assert taken.recv(100) == b"hello"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 import pulsar
@@ -13,6 +11,7 @@ from pulsar import ConsumerType
 
 import magnetar
 from magnetar.embedding import EmbeddedBroker
+from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
 BLOCKED = "blockedSubscriptionOnUnackedMsgs"
@@ -23,13 +22,6 @@ def subscription(broker: EmbeddedBroker, topic: str) -> dict[str, Any]:
     with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
         found: dict[str, Any] = json.loads(answer.read())["subscriptions"]["s"]
         return found
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_broker_at_its_limit_feeds_those_who_acknowledge() -> None:

@@ -14,7 +14,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jwt
@@ -26,6 +26,7 @@ import magnetar
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import FrameReader, encode_command
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 FIRST_SEED = int(os.environ.get("MAGNETAR_LOGIN_SEED", "0"))
 SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MAGNETAR_LOGIN_SEEDS", "2")))
@@ -329,15 +330,8 @@ def test_http_connections_of_one_address_are_bounded() -> None:
         assert [_http_status(each) for each in held] == [200, 200]
         assert _http_status(opened()) == 503
         held[0].close()
-        _eventually(admitted)
+        wait_until(admitted)
         held.append(opened())
         assert not admitted()
         websocket.close()
-        _eventually(admitted)
-
-
-def _eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "never became true"
-        time.sleep(0.02)
+        wait_until(admitted)

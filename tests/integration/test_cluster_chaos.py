@@ -39,8 +39,8 @@ from tests.cluster_traffic import (
     reset_gaps,
     start_traffic,
 )
-from tests.integration.failure_tools import wait_until
 from tests.simulation import rotation
+from tests.waiting import wait_until
 
 TOPICS = [f"persistent://public/default/chaos-{number}" for number in range(9)]
 ROUNDS = int(os.environ.get("MAGNETAR_CHAOS_ROUNDS", "3"))

@@ -23,7 +23,7 @@ from tests.cluster_tools import (
     stop_and_check,
 )
 from tests.cluster_traffic import TopicTraffic, reset_gaps, start_traffic
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 TOPICS = [f"persistent://public/default/failover-{number}" for number in range(9)]
 

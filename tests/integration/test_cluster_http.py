@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.child_process import suspend, unread_connections
 from tests.cluster_process import ClusterProcess
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 PARTITIONS = 12
 MESSAGES = 36

@@ -13,7 +13,7 @@ from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.pipeline.admin import Admin, ClusterAccess
 from magnetar.pipeline.errors import PipelineError
 from tests.cluster_process import ClusterProcess
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 SECRET = bytes(range(40, 72))
 PARTITIONS = 8

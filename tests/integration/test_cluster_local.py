@@ -17,9 +17,9 @@ import pulsar
 import pytest
 
 from tests.child_process import suspend
-from tests.cluster_process import ClusterProcess, is_alive
+from tests.cluster_process import MAGNETAR, ClusterProcess, is_alive
 from tests.cluster_tools import move_bundle, owned_bundles
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPICS = [f"persistent://public/default/orders-{number}" for number in range(8)]
@@ -106,9 +106,8 @@ def kill_and_go_on(cluster: ClusterProcess, name: str, sender: Sender) -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_lives_through_kills_and_restarts(tmp_path: Path) -> None:
-    cluster = ClusterProcess(tmp_path / "cluster", "--brokers", "2")
-    with cluster:
+def test_a_cluster_lives_through_kills(tmp_path: Path) -> None:
+    with ClusterProcess(tmp_path / "cluster", "--brokers", "2") as cluster:
         assert set(cluster.children()) == NAMES
         open_both(cluster)
         # By the first broker alone: what the second one owns is found by redirects.
@@ -122,8 +121,20 @@ def test_a_cluster_lives_through_kills_and_restarts(tmp_path: Path) -> None:
         kill_and_go_on(cluster, "broker-2", sender)
         sender.stop()
         check_all(cluster.service_urls[0], sender.acknowledged)
+
+
+@pytest.mark.slow
+def test_a_cluster_is_stopped_started_again_and_killed(tmp_path: Path) -> None:
+    options = ("--brokers", "2", "--bookies", "1")
+    cluster = ClusterProcess(tmp_path / "cluster", *options, program=MAGNETAR)
+    with cluster:
+        assert set(cluster.children()) == NAMES - {"bookie-2", "bookie-3"}
+        open_both(cluster)
+        sender = Sender(cluster.service_url)
+        sender.start()
+        wait_until(lambda: sender.total >= 80, "messages", 60)
+        sender.stop()
         children = list(cluster.children().values())
-        assert len(children) == len(NAMES)
         urls = cluster.service_urls
         assert cluster.stop() == 0
         assert [each for each in children if is_alive(each)] == []
@@ -185,7 +196,8 @@ def test_a_port_in_use_is_told_and_nothing_starts(tmp_path: Path) -> None:
 
 def test_a_process_that_can_not_start_ends_all_of_it(tmp_path: Path) -> None:
     cluster = ClusterProcess(
-        tmp_path / "cluster", "--bookies", "1", "--bookie-set", "journalMaxSizeMB=none"
+        *(tmp_path / "cluster", "--bookies", "1", "--bookie-set", "journalMaxSizeMB=none"),
+        program=MAGNETAR,
     )
     cluster.launch()
     said = cluster.refusal(cluster.take(), 0)
@@ -197,7 +209,8 @@ def test_a_process_that_can_not_start_ends_all_of_it(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_kills(tmp_path: Path) -> None:
-    cluster = ClusterProcess(tmp_path / "cluster", "--bookies", "1", "--brokers", "1")
+    options = ("--bookies", "1", "--brokers", "1")
+    cluster = ClusterProcess(tmp_path / "cluster", *options, program=MAGNETAR)
     with cluster:
         children = cluster.children()
         suspend(children["bookie-1"].pid)  # it can't end by itself

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.cluster_process import ClusterProcess
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 ADMIN = "/admin/v2"
 WAIT_S = 120

@@ -10,7 +10,7 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.cluster_process import ClusterProcess
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 ADMIN = "/admin/v2"
 WAIT_S = 90

@@ -18,8 +18,9 @@ import pytest
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.child_process import ChildProcess
 from tests.free_port import free_port
-from tests.integration.failure_tools import new_topic, wait_until
+from tests.integration.failure_tools import new_topic
 from tests.raw_client import RawClient
+from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
 
 WAIT_S = 120.0

@@ -16,8 +16,8 @@ import pytest
 from tests.child_process import suspend
 from tests.cluster_process import ClusterProcess
 from tests.cluster_tools import WAIT_S
-from tests.integration.failure_tools import wait_until
 from tests.segment_reader import read_everything
+from tests.waiting import wait_until
 
 TOPIC = "persistent://public/default/t"
 SEGMENTS = "/admin/v2/persistent/public/default/t/segments"

@@ -14,7 +14,7 @@ from magnetar.bundles.hash_ranges import topic_hash
 from tests.cluster_process import ClusterProcess
 from tests.cluster_tools import WAIT_S, all_go_on, get, owned_bundles, stop_and_check
 from tests.cluster_traffic import TopicTraffic, start_traffic
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 TOPICS = 5
 WHOLE = (0, 0xFFFFFFFF)

@@ -19,7 +19,7 @@ import pytest
 
 from tests.certificates import Authority
 from tests.cluster_process import ClusterProcess
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 from tests.web_socket import WebSocket, open_web_socket
 
 SECRET = bytes(range(40, 72))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster_process import ClusterProcess
 from tests.cluster_tools import WAIT_S
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 ADMIN = "/admin/v2"
 PARTITIONS = 6

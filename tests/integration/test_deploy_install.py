@@ -30,8 +30,9 @@ from magnetar.metadata.factory import connect_store
 from tests.certificates import Authority
 from tests.child_process import ChildProcess
 from tests.free_port import free_port
-from tests.integration.failure_tools import new_topic, wait_until
+from tests.integration.failure_tools import new_topic
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 from tests.wheels_of_environment import requirements_of, write_wheel
 
 ROOT = Path(__file__).parents[2]

@@ -20,10 +20,10 @@ from tests.integration.failure_tools import (
     read_numbers,
     send_all,
     take_receipts,
-    wait_until,
 )
 from tests.raw_client import ConnectionClosedError, RawClient
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 MIB = 1024 * 1024
 FILES_MAX = 256

@@ -24,10 +24,10 @@ from tests.integration.failure_tools import (
     send_all,
     small_disk,
     take_receipts,
-    wait_until,
 )
 from tests.raw_client import ConnectionClosedError, Position, RawClient
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 # Above the reserve of free space (256 MiB) below which a bookie is read-only
 DISK_MB = 320

@@ -16,8 +16,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.integration.failure_tools import wait_until
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 CHROMIUM = os.environ.get("MAGNETAR_CHROMIUM") or shutil.which("chromium")
 OPTIONS = (

@@ -15,8 +15,8 @@ import pytest
 
 from magnetar.bookkeeper.bookie.http.admin_pages import AdminPages
 from magnetar.bookkeeper.bookie.http.admin_server import AdminServer
-from tests.integration.failure_tools import wait_until
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 TOPIC = "persistent/public/default/garbage"
 _HOST = "Host: localhost\r\n"

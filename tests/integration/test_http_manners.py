@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.failure_tools import wait_until
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 SETTINGS = {
     "httpRequestHeaderTimeoutMillis": "2000",

@@ -6,8 +6,7 @@ import asyncio
 import secrets
 import socket
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ from magnetar.bookkeeper.packet import encode_head
 from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority
-from tests.integration.failure_tools import wait_until
 from tests.segment_reader import SegmentReader, read_everything, with_reader
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 WAIT_S = 60.0
 ADMIN = "/admin/v2"
@@ -123,13 +122,6 @@ def position(ledger_id: int, entry_id: int) -> dict[str, int]:
     return {"ledgerId": ledger_id, "entryId": entry_id}
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "never became true"
-        time.sleep(0.05)
-
-
 # --- what is told
 
 
@@ -201,13 +193,13 @@ def test_a_trimmed_topic(admin: httpx.Client, client: pulsar.Client, path: str) 
     for _ in range(25):
         message = consumer.receive(60_000)
         consumer.acknowledge(message)
-    eventually(lambda: len(segments(admin, path)["ledgers"]) == 2)
+    wait_until(lambda: len(segments(admin, path)["ledgers"]) == 2)
     answer = segments(admin, path)
     assert answer["first"] == position(*sent[20][:2])
     assert read(answer) == sent[20:]
     consumer.close()
     done(admin.delete(f"{path}/truncate"))
-    eventually(lambda: segments(admin, path)["ledgers"] == [])
+    wait_until(lambda: segments(admin, path)["ledgers"] == [])
     nothing = segments(admin, path)
     ledger_id, entry_id, _ = sent[-1]
     assert nothing["lastConfirmed"] == position(ledger_id, entry_id)
@@ -234,8 +226,8 @@ def test_an_offloaded_topic(
     done(admin.post(f"{path}/offloadPolicies", json=policies))
     ids = [x["ledgerId"] for x in segments(admin, path)["ledgers"]]
     upto = {"ledgerId": ids[2], "entryId": 0, "partitionIndex": -1}
-    eventually(lambda: admin.put(f"{path}/offload", json=upto).status_code == 204)
-    eventually(lambda: ["copy" in x for x in segments(admin, path)["ledgers"]] == [1, 1, 0, 0])
+    wait_until(lambda: admin.put(f"{path}/offload", json=upto).status_code == 204)
+    wait_until(lambda: ["copy" in x for x in segments(admin, path)["ledgers"]] == [1, 1, 0, 0])
     answer = segments(admin, path)
     assert all("metadata" in x for x in answer["ledgers"])
     copy = answer["ledgers"][0]["copy"]
@@ -250,7 +242,7 @@ def test_an_offloaded_topic(
             json={**policies, "managedLedgerOffloadDeletionLagInMillis": 0},
         )
     )
-    eventually(lambda: ["metadata" in x for x in segments(admin, path)["ledgers"]] == [0, 0, 1, 1])
+    wait_until(lambda: ["metadata" in x for x in segments(admin, path)["ledgers"]] == [0, 0, 1, 1])
     answer = segments(admin, path)
     assert [x["copy"]["isOnly"] for x in answer["ledgers"][:2]] == [True, True]
     assert "copy" not in segments(admin, path, locations="false")["ledgers"][0]

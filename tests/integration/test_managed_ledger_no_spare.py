@@ -22,8 +22,8 @@ from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.cluster_tools import all_go_on, stop_and_check
 from tests.cluster_traffic import TopicTraffic
-from tests.integration.failure_tools import wait_until
 from tests.raw_client import RawClient
+from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
 
 TOPICS = [f"persistent://public/default/no-spare-{number}" for number in range(2)]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pulsar
 import pytest
 
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 SETTINGS = (
     *("--set", "managedLedgerMaxEntriesPerLedger=20"),
@@ -69,13 +69,6 @@ def read(server: StandaloneProcess, end: int) -> None:
     client.close()
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "never became true"
-        time.sleep(0.1)
-
-
 def ledgers(http: httpx.Client) -> list[dict[str, Any]]:
     answer = http.get(f"{PATH}/internalStats")
     assert answer.status_code == 200, answer.text
@@ -105,18 +98,18 @@ def test_by_hand(server: StandaloneProcess) -> None:
     make(server, {})
     fill(server, 0, 105)
     with admin(server) as http:
-        eventually(lambda: [x["entries"] for x in ledgers(http)] == [20] * 5 + [0])
+        wait_until(lambda: [x["entries"] for x in ledgers(http)] == [20] * 5 + [0])
         listed = ledgers(http)
         where = {"ledgerId": listed[3]["ledgerId"], "entryId": 0, "partitionIndex": -1}
         assert status(http)["status"] == "NOT_RUN"
         assert http.put(f"{PATH}/offload", json=where).status_code == 204
-        eventually(lambda: status(http)["status"] == "ERROR")  # as Pulsar without an offloader
+        wait_until(lambda: status(http)["status"] == "ERROR")  # as Pulsar without an offloader
         assert "no offload driver is set" in status(http)["lastError"]
         set_up = http.post(f"{PATH}/offloadPolicies", json=FILESYSTEM)
         assert set_up.status_code == 204
         assert http.put(f"{PATH}/offload").status_code == 400
         assert http.put(f"{PATH}/offload", json=where).status_code == 204
-        eventually(lambda: status(http)["status"] != "RUNNING")
+        wait_until(lambda: status(http)["status"] != "RUNNING")
         assert status(http) == {
             "status": "SUCCESS",
             "lastError": "",
@@ -146,7 +139,7 @@ def test_by_hand(server: StandaloneProcess) -> None:
         )
         read(server, 105)
         assert http.delete(f"{PATH}?force=true").status_code == 204
-        eventually(lambda: files(server) == [])
+        wait_until(lambda: files(server) == [])
 
 
 def test_killed_in_the_middle_again_and_again(server: StandaloneProcess) -> None:
@@ -165,8 +158,8 @@ def test_killed_in_the_middle_again_and_again(server: StandaloneProcess) -> None
         with admin(server) as http:
             http.get(f"{PATH}/stats")  # loads the topic: the new owner goes on
     with admin(server) as http:
-        eventually(lambda: all_forgotten(http))
-        eventually(lambda: len(files(server)) == 2 * len(ledgers(http)[:-1]))
+        wait_until(lambda: all_forgotten(http))
+        wait_until(lambda: len(files(server)) == 2 * len(ledgers(http)[:-1]))
         assert not any(".writing" in x for x in files(server))
     read(server, count)
     server.stop()
@@ -183,7 +176,7 @@ def test_a_damaged_copy_is_a_clear_error(server: StandaloneProcess) -> None:
     make(server, at_once)
     fill(server, 0, 50)
     with admin(server) as http:
-        eventually(lambda: len(ledgers(http)) == 3 and all_forgotten(http))
+        wait_until(lambda: len(ledgers(http)) == 3 and all_forgotten(http))
     server.stop()
     (data,) = (server.data / "offloaded").rglob(first_data(server))
     spoilt = bytearray(data.read_bytes())
@@ -195,7 +188,7 @@ def test_a_damaged_copy_is_a_clear_error(server: StandaloneProcess) -> None:
     with pytest.raises(pulsar.Timeout):
         reader.read_next(3000)
     client.close()
-    eventually(lambda: f"{data.name}: entry 0 of ledger" in server.log)
+    wait_until(lambda: f"{data.name}: entry 0 of ledger" in server.log)
     data.write_bytes(bytes(b ^ (1 if at == 200 else 0) for at, b in enumerate(spoilt)))
     read(server, 50)
 

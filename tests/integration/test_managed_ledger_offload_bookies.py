@@ -18,7 +18,7 @@ from magnetar.broker.cli.main import main
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.cluster_tools import WAIT_S, get
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
 
 NAMESPACE = "public/copied"

@@ -22,9 +22,9 @@ from tests.integration.failure_tools import (
     open_producer,
     publish,
     send_all,
-    wait_until,
 )
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 WAIT_S = 120.0
 LOGS_JSON = ("--set", "logFormat=json")

@@ -6,8 +6,7 @@ import http.client
 import itertools
 import json
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import httpx
@@ -16,6 +15,7 @@ import pytest
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from tests.raw_client import RawClient
+from tests.waiting import wait_until
 
 EARLIEST = {"ledgerId": -1, "entryId": -1}
 LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
@@ -56,13 +56,6 @@ def send(client: pulsar.Client, topic: str, count: int, first: int = 0) -> list[
     ids = [producer.send(b"%d" % number) for number in range(first, first + count)]
     producer.close()
     return ids
-
-
-def eventually(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def backlogs(admin: httpx.Client, path: str) -> dict[str, int]:
@@ -180,7 +173,7 @@ def test_truncate_leaves_nothing_and_the_topic_goes_on(
     send(client, topic, 20)
     for consumer in consumers:
         consumer.receive(30_000)  # held, not acknowledged
-    eventually(
+    wait_until(
         lambda: admin.delete(f"{path}/truncate").is_success, "Pulsar's fails beside other calls"
     )
     assert set(backlogs(admin, path).values()) == {0}
@@ -219,7 +212,7 @@ def test_trim_deletes_what_is_consumed(
         assert admin.post(f"{path}/trim").is_success
         return bool(admin.get(f"{path}/internalStats").json()["numberOfEntries"] == 2)
 
-    eventually(is_trimmed, "not trimmed")
+    wait_until(is_trimmed, "not trimmed")
     assert backlogs(admin, path) == {"s": 5 - skipped}
 
 
@@ -232,7 +225,7 @@ def test_skipping_counts_what_is_unacknowledged_and_keeps_consumers(
     messages = [consumer.receive(30_000) for _ in range(6)]
     consumer.acknowledge(messages[1])
     consumer.acknowledge(messages[2])
-    eventually(lambda: backlogs(admin, path) == {"s": 4}, "acknowledgements are counted")
+    wait_until(lambda: backlogs(admin, path) == {"s": 4}, "acknowledgements are counted")
     assert admin.post(f"{path}/subscription/s/skip/2").is_success
     assert admin.get(f"{path}/subscription/s/position/1").content == b"4"
     assert len(admin.get(f"{path}/stats").json()["subscriptions"]["s"]["consumers"]) == 1
@@ -259,7 +252,7 @@ def test_expiry_by_id_and_by_age(
     assert other.status_code == 412
     assert "partition index of passed in message position" in other.json()["reason"]
     assert admin.post(url, json=where).is_success
-    eventually(lambda: backlogs(admin, path) == {"a": 3, "b": 5}, "up to the id, inclusive")
+    wait_until(lambda: backlogs(admin, path) == {"a": 3, "b": 5}, "up to the id, inclusive")
     assert admin.post(url, json=LATEST).status_code == 409
     assert admin.post(f"{url}/1000").is_success, "begun, though nothing is old enough"
     assert backlogs(admin, path) == {"a": 3, "b": 5}
@@ -269,7 +262,7 @@ def test_expiry_by_id_and_by_age(
         begun.append(admin.post(f"{url}/0").is_success)
         return backlogs(admin, path)["a"] == 0
 
-    eventually(expired, "expiry")
+    wait_until(expired, "expiry")
     assert any(begun)
     assert admin.post(f"{url}/0").status_code == 409
     metrics = admin.get(f"{path}/stats").json()["subscriptions"]
@@ -310,7 +303,7 @@ def test_backlogs_are_analyzed(admin: httpx.Client, client: pulsar.Client, names
         message = consumer.receive(30_000)
         by_data[message.data()] = message
     consumer.acknowledge(by_data[b"4"])
-    eventually(lambda: admin.post(url).json()["entries"] == 3, "acknowledged entries don't count")
+    wait_until(lambda: admin.post(url).json()["entries"] == 3, "acknowledged entries don't count")
     where = {"ledgerId": ids[2].ledger_id(), "entryId": ids[2].entry_id()}
     answer = admin.post(url, json=where).json()
     assert (answer["entries"], answer["firstMessageId"]) == (1, answer["lastMessageId"])
@@ -479,7 +472,7 @@ def test_a_subscription_creates_what_its_client_would(admin: httpx.Client, names
     assert admin.get(f"{path}/partitions").json()["partitions"] == 2
     assert admin.get(f"{path}-partition-1/subscriptions").json() == ["s"]
     assert admin.post(url, json={"allowAutoTopicCreation": False}).is_success
-    eventually(  # the policy reaches Pulsar's caches later
+    wait_until(  # the policy reaches Pulsar's caches later
         lambda: admin.put(f"{path}{secrets.token_hex(2)}/subscription/s").status_code in (404, 412),
         "the topic was created",
     )
@@ -567,10 +560,10 @@ def test_a_partition_that_lacks_a_subscription_is_told_of_and_the_others_are_cha
     assert (
         f"Subscription s not found for topic persistent://{namespace}/p" in reset.json()["reason"]
     )
-    eventually(lambda: backlogs(admin, part)["s"] == 3, "reset all the same")
+    wait_until(lambda: backlogs(admin, part)["s"] == 3, "reset all the same")
     deleted = admin.delete(f"{path}/subscription/s")
     assert (deleted.status_code, deleted.json()["reason"]) == (404, "Subscription not found")
-    eventually(
+    wait_until(
         lambda: admin.get(f"{path}/subscriptions").json() == ["keep"], "deleted all the same"
     )
 
@@ -633,14 +626,14 @@ def test_internal_statistics_say_whether_a_cursor_waits(
             cursor["subscriptionHavePendingRead"],
         ) == (int(waiting), waiting, 0, waiting)
 
-    eventually(lambda: is_waiting(True), "three messages could be taken")
+    wait_until(lambda: is_waiting(True), "three messages could be taken")
     send(client, topic, 5)
-    eventually(lambda: is_waiting(False), "its queue is full")
+    wait_until(lambda: is_waiting(False), "its queue is full")
     for _ in range(5):
         consumer.acknowledge(consumer.receive(30_000))
-    eventually(lambda: is_waiting(True), "all is read")
+    wait_until(lambda: is_waiting(True), "all is read")
     consumer.close()
-    eventually(lambda: is_waiting(False), "nobody is there")
+    wait_until(lambda: is_waiting(False), "nobody is there")
 
 
 @pytest.mark.usefixtures("ours")

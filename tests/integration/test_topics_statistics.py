@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pulsar
 import pytest
+
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -31,13 +33,6 @@ def name(admin: httpx.Client) -> Iterator[str]:
     yield name
     for suffix in ("?force=true", "/partitions?force=true"):
         admin.delete(f"/persistent/public/default/{name}{suffix}")
-
-
-def eventually(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def answer(admin: httpx.Client, path: str) -> dict[str, Any]:
@@ -95,7 +90,7 @@ def test_holes_are_shown_as_they_are_stored(
         count: int = answer(admin, f"{path}/stats")["subscriptions"]["s"]["msgBacklog"]
         return count
 
-    eventually(lambda: backlog() == 3, "the acknowledgements")
+    wait_until(lambda: backlog() == 3, "the acknowledgements")
     shown = answer(admin, f"{path}/internalStats")["cursors"]["s"]
     assert shown["markDeletePosition"] == f"{ledger}:1"
     assert shown["readPosition"] == f"{ledger}:8"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 import magnetar
 from magnetar.embedding import EmbeddedBroker
+from tests.waiting import wait_until
 
 WAIT_S = 30.0
 SECRET = bytes(range(60, 92))
@@ -93,13 +93,6 @@ def receive(consumer: ClientConnection, *, acknowledge: bool = True) -> str:
     return base64.b64decode(message["payload"]).decode()
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "never became true"
-        time.sleep(0.02)
-
-
 def test_topics_that_are_there_and_topics_to_come(server: Server) -> None:
     server.create("a-old")
     server.create("b-old")
@@ -117,7 +110,7 @@ def test_topics_that_are_there_and_topics_to_come(server: Server) -> None:
         assert sorted(receive(consumer) for _ in range(2)) == ["new 1", "new 2"]
         consumer.send(json.dumps({"type": "isEndOfTopic"}))
         assert json.loads(consumer.recv(WAIT_S)) == {"endOfTopic": False}
-        eventually(lambda: server.backlog("a-old") == server.backlog("a-new") == 0)
+        wait_until(lambda: server.backlog("a-old") == server.backlog("a-new") == 0)
     stats = server.admin("GET", f"persistent/{server.namespace}/b-new/stats")
     assert stats["subscriptions"] == {}
 
@@ -163,7 +156,7 @@ def test_a_topic_that_is_unloaded(server: Server) -> None:
     with server.consumer(".*") as consumer:
         server.send("a", "1", "2")
         assert receive(consumer) == "1"
-        eventually(lambda: server.backlog("a") == 1)
+        wait_until(lambda: server.backlog("a") == 1)
         server.admin("PUT", f"persistent/{server.namespace}/a/unload")
         server.send("a", "3")
         # What was on its way may come twice, nothing may be missing.
@@ -171,7 +164,7 @@ def test_a_topic_that_is_unloaded(server: Server) -> None:
         while "3" not in seen:
             seen.add(receive(consumer))
         assert seen == {"2", "3"}
-        eventually(lambda: server.backlog("a") == 0)
+        wait_until(lambda: server.backlog("a") == 0)
 
 
 def test_the_window_holds_for_all_topics_together(server: Server) -> None:
@@ -191,7 +184,7 @@ def test_unsubscribing(server: Server) -> None:
     with server.consumer(".*") as consumer:
         consumer.send(json.dumps({"type": "unsubscribe"}))
         stats = f"persistent/{server.namespace}/a/stats"
-        eventually(lambda: server.admin("GET", stats)["subscriptions"] == {})
+        wait_until(lambda: server.admin("GET", stats)["subscriptions"] == {})
 
 
 def test_dead_letters_do_not_come_round_again(
@@ -207,7 +200,7 @@ def test_dead_letters_do_not_come_round_again(
             message = json.loads(consumer.recv(WAIT_S))
             nack = {"type": "negativeAcknowledge", "messageId": message["messageId"]}
             consumer.send(json.dumps(nack))
-        eventually(lambda: server.backlog("a") == 0)
+        wait_until(lambda: server.backlog("a") == 0)
         server.send("a", "good")
         assert receive(consumer) == "good"
         stats = server.admin("GET", f"persistent/{server.namespace}/a-s-DLQ/stats")

@@ -6,8 +6,6 @@ import base64
 import json
 import os
 import socket
-import time
-from collections.abc import Callable
 
 import httpx
 import psutil
@@ -16,16 +14,10 @@ from websockets.sync.client import connect
 
 import magnetar
 from magnetar.broker.http.websocket import channel, protocol
+from tests.waiting import wait_until
 
 WAIT_S = 30.0
 TOPIC = "persistent/public/default/stuck"
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "never became true"
-        time.sleep(0.02)
 
 
 def test_its_messages_go_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +49,7 @@ def test_its_messages_go_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
             for _ in range(15):  # more than the sockets' buffers hold
                 producer.send(json.dumps({"payload": payload}))
                 assert json.loads(producer.recv(WAIT_S))["result"] == "ok"
-        eventually(lambda: consumers() == 0)
+        wait_until(lambda: consumers() == 0)
         own_port = stuck.getsockname()[1]
 
         def is_held() -> bool:
@@ -67,7 +59,7 @@ def test_its_messages_go_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
                 for each in held
             )
 
-        eventually(lambda: not is_held())
+        wait_until(lambda: not is_held())
         url = f"ws://{host}:{port}{path}"
         with connect(url, compression=None, max_size=None) as other:
             message = json.loads(other.recv(WAIT_S))

@@ -16,7 +16,7 @@ from cryptography import x509
 from tests.certificates import Authority
 from tests.child_process import ChildProcess
 from tests.free_port import free_port
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 MAGNETAR = (sys.executable, "-m", "magnetar.broker.cli.main")
 _WAIT_S = 60.0

@@ -12,7 +12,7 @@ from magnetar.broker.cli.main import main
 from magnetar.metadata.factory import connect_store
 from tests.child_process import ChildProcess
 from tests.free_port import free_port
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 WAIT_S = 120.0
 HOST = "127.0.0.1"

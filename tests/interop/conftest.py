@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import ssl
-import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,14 +125,6 @@ def _decode(data: bytes) -> Any:
 def admin(admin_url: str, request: pytest.FixtureRequest) -> Admin:
     folder = request.config.getoption("--auth-folder")
     return Admin(admin_url, None if folder is None else Material(Path(folder)))
-
-
-def eventually(check: Callable[[], bool], seconds_max: float = 30.0) -> None:
-    """Poll until ``check`` holds; fails at the deadline."""
-    deadline = time.monotonic() + seconds_max
-    while not check():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 # --- a server that trusts nobody

@@ -48,7 +48,7 @@ from tests.cluster_tools import (
 )
 from tests.cluster_traffic import reset_gaps
 from tests.history_checker import check_numbers
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 _HERE: Final = Path(__file__).resolve().parent
 _KINDS: Final = ((1, "single"), (50, "single"), (200, "batched"))

@@ -44,8 +44,10 @@ def spark_environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session on two cores. The JVM takes half a minute to start on a busy machine."""
+    """A session on two cores that knows the format. The JVM takes a while on a busy machine."""
     from pyspark.sql import SparkSession
+
+    from magnetar.pipeline.source import register
 
     before = dict(os.environ)
     os.environ.update(spark_environment())
@@ -58,6 +60,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .getOrCreate()
     )
+    register(session)
     try:
         yield session
     finally:

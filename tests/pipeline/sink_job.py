@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.pipeline.sink import StreamWriter, make_stream_writer
 from magnetar.pipeline.source import MagnetarDataSource
-from tests.integration.failure_tools import wait_until
 from tests.pipeline.conftest import SPARK_CONF
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,7 +115,8 @@ def _retry(spark: SparkSession, arguments: Mapping[str, Any]) -> None:
         rows.write.format("magnetar").mode("append").options(**job["options"]).save()
 
 
-def _stream(spark: SparkSession, arguments: Mapping[str, Any]) -> None:
+def stream(spark: SparkSession, arguments: Mapping[str, Any]) -> None:
+    """Until all lines are written."""
     from pyspark.sql import functions as f
 
     lines = (
@@ -150,7 +151,7 @@ def main() -> None:
             _retry(spark, arguments)
         else:
             spark.dataSource.register(HeldFormat)
-            _stream(spark, arguments)
+            stream(spark, arguments)
     finally:
         spark.stop()
 

@@ -7,8 +7,30 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from tests.pipeline.conftest import SPARK_CONF
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+def carry(spark: SparkSession, wanted: Mapping[str, Any]) -> StreamingQuery:
+    """The query, which runs until it is stopped."""
+    rows = (
+        spark.readStream.format("magnetar")
+        .options(**wanted["source"])
+        .load()
+        .select("key", "value", "properties")
+    )
+    return (
+        rows.writeStream.format("magnetar")
+        .options(**wanted["sink"])
+        .option("checkpointLocation", wanted["checkpoint"])
+        .start()
+    )
 
 
 def main() -> None:
@@ -16,25 +38,12 @@ def main() -> None:
 
     from magnetar.pipeline.source import register
 
-    wanted = json.loads(sys.argv[1])
     builder = SparkSession.builder.master("local[2]").appName("carry")
     for name, value in SPARK_CONF.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)
-    rows = (
-        spark.readStream.format("magnetar")
-        .options(**wanted["source"])
-        .load()
-        .select("key", "value", "properties")
-    )
-    query = (
-        rows.writeStream.format("magnetar")
-        .options(**wanted["sink"])
-        .option("checkpointLocation", wanted["checkpoint"])
-        .start()
-    )
-    query.awaitTermination()
+    carry(spark, json.loads(sys.argv[1])).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pulsar
 import pytest
 
-from tests.integration.failure_tools import wait_until
 from tests.pipeline.topics import (
     WAIT_S,
     Addresses,
@@ -26,6 +25,7 @@ from tests.pipeline.topics import (
     topic_path,
 )
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,14 +44,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     folder: Path = tmp_path_factory.mktemp("source")
     with StandaloneProcess(folder / "data", *_SMALL_LEDGERS) as process:
         yield Addresses(process.service_url, process.admin_url)
-
-
-@pytest.fixture(scope="module")
-def spark(spark: SparkSession) -> SparkSession:
-    from magnetar.pipeline.source import register
-
-    register(spark)
-    return spark
 
 
 def _numbered(count: int, first: int = 0) -> list[tuple[bytes, str | None, dict[str, str]]]:

@@ -30,7 +30,7 @@ from magnetar.pipeline.jobs.load import key_load
 from magnetar.pipeline.jobs.manifest import Manifest
 from magnetar.pipeline.jobs.plots import draw_keys
 from magnetar.pipeline.jobs.replay import ReplaySettings, replay
-from magnetar.pipeline.source import read_topics, register
+from magnetar.pipeline.source import read_topics
 from tests.child_process import suspend
 from tests.pipeline.conftest import ROOT, spark_environment
 from tests.standalone_process import StandaloneProcess
@@ -180,12 +180,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             client.close()
 
 
-@pytest.fixture
-def jobs(spark: SparkSession) -> SparkSession:
-    register(spark)
-    return spark
-
-
 class Command:
     """``magnetar pipeline ...`` as a process of its own, on one core."""
 
@@ -237,14 +231,14 @@ class Command:
 
 
 def test_an_export_and_what_came_later(
-    jobs: SparkSession, cluster: Cluster, tmp_path: Path
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     topic, folder = cluster.create("orders"), tmp_path / "lake"
     options = {**cluster.options, "subscribe": topic}
     sent = cluster.send(topic, 0, 600)
-    (first,) = export(jobs, str(folder), options)
+    (first,) = export(spark, str(folder), options)
     assert (first.number, first.rows) == (1, 600)
-    assert rows_of(read_export(jobs, str(folder))) == sent
+    assert rows_of(read_export(spark, str(folder))) == sent
 
     # What an attempt that was killed has left, and a file that nobody listed.
     rest = folder / "run=000002-00000000" / "topic=x"
@@ -253,14 +247,14 @@ def test_an_export_and_what_came_later(
     stray = folder / Path(first.files[0].path).with_name("stray.parquet")
     stray.write_bytes((folder / first.files[0].path).read_bytes())
     sent += cluster.send(topic, 600, 900)
-    (second,) = export(jobs, str(folder), options, ExportSettings(cursor="lake"))
+    (second,) = export(spark, str(folder), options, ExportSettings(cursor="lake"))
     assert second.rows == 300
     for partition in (0, 1):  # one entry behind, so that its ledger stays
         path = f"persistent/public/default/{topic}-partition-{partition}/stats"
         stats = cluster.call("GET", f"{path}?getPreciseBacklog=true")
         assert stats["subscriptions"]["lake"]["msgBacklog"] == 1
     assert not rest.exists()
-    frame = read_export(jobs, str(folder))
+    frame = read_export(spark, str(folder))
     assert rows_of(frame) == sorted(sent, key=lambda row: row.place)
     stray.unlink()
     check_files(folder, [first, second])
@@ -277,53 +271,53 @@ def test_an_export_and_what_came_later(
             assert len(ids) == span.rows
             assert tuple(span.start)[:2] == min(ids)[:2]
             assert tuple(span.end)[:2] == (max(ids)[0], max(ids)[1] + 1)
-    assert read_manifests(Files(jobs, str(folder))) == [first, second]
-    assert export(jobs, str(folder), options) == []
+    assert read_manifests(Files(spark, str(folder))) == [first, second]
+    assert export(spark, str(folder), options) == []
     assert frame.columns[-1] == "date"
     assert frame.where("date = to_date(publishTime)").count() == 900
     with pytest.raises(JobError, match="holds an export already"):
-        export(jobs, str(folder), options, ExportSettings(incremental=False))
+        export(spark, str(folder), options, ExportSettings(incremental=False))
 
 
 def test_a_folder_has_one_export_at_a_time(
-    jobs: SparkSession, cluster: Cluster, tmp_path: Path
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     topic = cluster.create("busy")
-    files = Files(jobs, str(tmp_path))
+    files = Files(spark, str(tmp_path))
     with files.lock("_manifests/.lock"), pytest.raises(ExportBusyError, match="another process"):
-        export(jobs, str(tmp_path), {**cluster.options, "subscribe": topic})
+        export(spark, str(tmp_path), {**cluster.options, "subscribe": topic})
     files.write("_manifests/000001.json", "x")
     with pytest.raises(ExportBusyError, match="written meanwhile"):
         files.write("_manifests/000001.json", "y")
     assert files.names("_manifests") == [".lock", "000001.json"]
     with pytest.raises(BrokenExportError, match="not a manifest"):
-        export(jobs, str(tmp_path), {**cluster.options, "subscribe": topic})
+        export(spark, str(tmp_path), {**cluster.options, "subscribe": topic})
     with pytest.raises(BrokenExportError, match="there is no export"):
-        read_export(jobs, str(tmp_path / "elsewhere"))
+        read_export(spark, str(tmp_path / "elsewhere"))
 
 
 def test_what_was_trimmed_before_it_was_exported(
-    jobs: SparkSession, cluster: Cluster, tmp_path: Path
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     topic, folder = cluster.create("trimmed", 1), str(tmp_path)
     options = {**cluster.options, "subscribe": topic}
     cluster.send(topic, 0, 50)
-    (first,) = export(jobs, folder, options)
+    (first,) = export(spark, folder, options)
     cluster.send(topic, 50, 100)
     cluster.call("DELETE", f"persistent/public/default/{topic}/truncate")
     left = cluster.send(topic, 100, 130)
     with pytest.raises(DataLossError, match="not stored any more"):
-        export(jobs, folder, options)
-    assert len(read_manifests(Files(jobs, folder))) == 1
-    (second,) = export(jobs, folder, {**options, "failOnDataLoss": "false"})
+        export(spark, folder, options)
+    assert len(read_manifests(Files(spark, folder))) == 1
+    (second,) = export(spark, folder, {**options, "failOnDataLoss": "false"})
     name = f"{PREFIX}{topic}-partition-0"
     assert second.rows == 30
     assert second.spans[name].lost_from == first.spans[name].end
-    assert rows_of(read_export(jobs, folder, [second])) == left
+    assert rows_of(read_export(spark, folder, [second])) == left
 
 
 def test_an_export_that_is_killed_goes_on(
-    jobs: SparkSession, cluster: Cluster, tmp_path: Path
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     topic, folder = cluster.create("killed"), tmp_path / "lake"
     sent = cluster.send(topic, 0, 1200)
@@ -346,52 +340,52 @@ def test_an_export_that_is_killed_goes_on(
     code = Command(cluster, tmp_path / "log", *words).end(signal.SIGKILL, lambda: in_run(2))
     assert code == -signal.SIGKILL
     assert list(folder.glob("run=000002-*")), "the kill came between two runs"
-    assert len(read_manifests(Files(jobs, str(folder)))) == 1
+    assert len(read_manifests(Files(spark, str(folder)))) == 1
     code = Command(cluster, tmp_path / "log", *words).end(signal.SIGINT, lambda: in_run(3))
     assert code == 130, (tmp_path / "log").read_text()
     assert not list(folder.glob("run=000003-*")), "an interrupted run leaves nothing"
 
-    export(jobs, str(folder), {**cluster.options, "subscribe": topic}, ONE_RUN)
-    runs = read_manifests(Files(jobs, str(folder)))
+    export(spark, str(folder), {**cluster.options, "subscribe": topic}, ONE_RUN)
+    runs = read_manifests(Files(spark, str(folder)))
     assert len(runs) == 3
     check_files(folder, runs)
-    assert rows_of(read_export(jobs, str(folder))) == sent
+    assert rows_of(read_export(spark, str(folder))) == sent
 
 
 def test_a_replay_is_the_same_topic_again(
-    jobs: SparkSession, cluster: Cluster, tmp_path: Path
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     source, target = cluster.create("source"), cluster.create("target")
     sent = cluster.send(source, 0, 300)
     folder, options = str(tmp_path), {**cluster.options, "subscribe": source}
-    export(jobs, folder, options)
-    done = replay(jobs, folder, target, cluster.options)
+    export(spark, folder, options)
+    done = replay(spark, folder, target, cluster.options)
     assert (done.runs, done.rows) == ([1], 300)
-    assert by_partition(topic_rows(jobs, cluster, target)) == by_partition(sent)
+    assert by_partition(topic_rows(spark, cluster, target)) == by_partition(sent)
 
-    assert replay(jobs, folder, target, cluster.options).rows == 0
+    assert replay(spark, folder, target, cluster.options).rows == 0
     sent += cluster.send(source, 300, 400)
-    export(jobs, folder, options)
-    assert replay(jobs, folder, target, cluster.options).runs == [2]
+    export(spark, folder, options)
+    assert replay(spark, folder, target, cluster.options).runs == [2]
     whole = by_partition(sorted(sent, key=lambda row: row.place))
-    assert by_partition(topic_rows(jobs, cluster, target)) == whole
+    assert by_partition(topic_rows(spark, cluster, target)) == whole
 
     # Its state is lost after the last run was sent: the broker knows all of that run.
     (state,) = (tmp_path / "_replays").glob("*.json")
     state.write_text(state.read_text().replace('"done": 2', '"done": 1'))
-    assert replay(jobs, folder, target, cluster.options).runs == [2]
-    assert by_partition(topic_rows(jobs, cluster, target)) == whole
+    assert replay(spark, folder, target, cluster.options).runs == [2]
+    assert by_partition(topic_rows(spark, cluster, target)) == whole
     with pytest.raises(OptionsError, match="choose another name"):
-        replay(jobs, folder, source, cluster.options, ReplaySettings(name=state.stem))
+        replay(spark, folder, source, cluster.options, ReplaySettings(name=state.stem))
 
 
 def test_a_replay_that_is_killed_goes_on(
-    jobs: SparkSession, cluster: Cluster, tmp_path: Path
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     source, target = cluster.create("replayed"), cluster.create("replayed-to")
     sent = cluster.send(source, 0, 800)
     folder = tmp_path / "lake"
-    export(jobs, str(folder), {**cluster.options, "subscribe": source})
+    export(spark, str(folder), {**cluster.options, "subscribe": source})
     words = (
         *("replay", str(folder), "--to", target, "--rate", "200"),
         *("--option", "batchingMaxMessages=10"),
@@ -406,22 +400,22 @@ def test_a_replay_that_is_killed_goes_on(
     part = sum(cluster.stored(target, partition) for partition in (0, 1))
     assert part < 70, "the kill came after the end"
     options = {**cluster.options, "batchingMaxMessages": "10"}
-    assert replay(jobs, str(folder), target, options).runs == [1]
-    assert by_partition(topic_rows(jobs, cluster, target)) == by_partition(sent)
+    assert replay(spark, str(folder), target, options).runs == [1]
+    assert by_partition(topic_rows(spark, cluster, target)) == by_partition(sent)
 
 
-def test_a_replay_of_other_parquet(jobs: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_replay_of_other_parquet(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
     target = cluster.create("other", 1)
     rows = [(b"k", b"%03d" % number, 99 - number) for number in range(100)]
-    frame = jobs.createDataFrame(rows, "key binary, value binary, at int")
+    frame = spark.createDataFrame(rows, "key binary, value binary, at int")
     frame.repartition(3).write.parquet(str(tmp_path / "parquet"))
     source = str(tmp_path / "parquet")
     with pytest.raises(OptionsError, match="to sort by"):
-        replay(jobs, source, target, cluster.options)
+        replay(spark, source, target, cluster.options)
     settings = ReplaySettings(order_by=("at",))
     for _ in range(2):  # the second time brokers have all of it
-        assert replay(jobs, source, target, cluster.options, settings).rows == 100
-    found = [row.content[0] for row in topic_rows(jobs, cluster, target)]
+        assert replay(spark, source, target, cluster.options, settings).rows == 100
+    found = [row.content[0] for row in topic_rows(spark, cluster, target)]
     assert found == [value for _, value, _ in reversed(rows)]
 
 
@@ -457,10 +451,10 @@ def test_backlog_and_bundles(
     assert [row["bundles"] for row in found["brokers"]] == [len(found["bundles"])]
 
 
-def test_keys(jobs: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+def test_keys(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
     topic = cluster.create("keys")
     cluster.send(topic, 0, 600)
-    found = key_load(jobs, topic, cluster.options, top=5, consumers=2, ranges=8)
+    found = key_load(spark, topic, cluster.options, top=5, consumers=2, ranges=8)
     expected = Counter(content_of(number)[1] for number in range(600))
     sizes: Counter[bytes | None] = Counter()
     for number in range(600):

@@ -23,7 +23,6 @@ ABSENT = "persistent://public/default/nowhere: HTTP 404: Topic .*nowhere not fou
 
 @pytest.fixture
 def table(spark: SparkSession, admin_url: str) -> Iterator[str]:
-    register(spark)
     name = f"table_{uuid.uuid4().hex[:8]}"
     options = f"adminUrl '{admin_url}', subscribe 'nowhere'"
     spark.sql(f"CREATE TABLE {name} USING magnetar OPTIONS ({options})")
@@ -66,7 +65,6 @@ def _fields(spark: SparkSession) -> list[Any]:
 
 
 def test_a_missing_topic_is_one_line(spark: SparkSession, admin_url: str, tmp_path: Path) -> None:
-    register(spark)
     options = {"adminUrl": admin_url, "subscribe": "nowhere"}
     with pytest.raises(Exception, match=ABSENT) as error:
         spark.read.format("magnetar").options(**options).load().collect()

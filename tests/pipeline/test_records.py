@@ -55,14 +55,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
         yield Addresses(process.service_url, process.admin_url)
 
 
-@pytest.fixture(scope="module")
-def spark(spark: SparkSession) -> SparkSession:
-    from magnetar.pipeline.source import register
-
-    register(spark)
-    return spark
-
-
 def _send(broker: Addresses, topic: str, schema: Any, values: Sequence[Any]) -> list[str]:
     """Ids of the messages."""
     with client_of(broker) as client:

@@ -19,7 +19,6 @@ import pytest
 
 from magnetar.broker.protocol.java_hash import java_string_hash
 from magnetar.pipeline.routing import murmur3_32_hash
-from magnetar.pipeline.source import register
 from tests.pipeline.sink_job import PADDING, stored
 
 if TYPE_CHECKING:
@@ -29,12 +28,6 @@ if TYPE_CHECKING:
 
 WAIT_MS = 60_000
 KEPT = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-
-
-@pytest.fixture(scope="module")
-def format_name(spark: SparkSession) -> str:
-    register(spark)
-    return "magnetar"
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +104,7 @@ def wide(http: httpx.Client, client: pulsar.Client, service_url: str, admin_url:
     return Sink(http, client, {"serviceUrl": service_url, "adminUrl": admin_url}, 4)
 
 
-pytestmark = pytest.mark.usefixtures("format_name")
+pytestmark = pytest.mark.usefixtures("spark")
 
 UTC = datetime.UTC
 EVENT = datetime.datetime(2024, 5, 17, 12, 30, 0, 123_000, UTC)

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx
 import psutil
@@ -19,8 +19,11 @@ import pulsar
 import pytest
 
 from tests.pipeline.conftest import ROOT, spark_environment
-from tests.pipeline.sink_job import PADDING, stored
+from tests.pipeline.sink_job import PADDING, stored, stream
 from tests.standalone_process import StandaloneProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.slow
 
@@ -181,14 +184,14 @@ def test_without_de_duplication_the_same_task_does_repeat(retried: dict[str, lis
 
 
 def test_a_stream_killed_in_mid_batch_and_before_its_commit(
-    standalone: StandaloneProcess, client: pulsar.Client, tmp_path: Path
+    spark: SparkSession, standalone: StandaloneProcess, client: pulsar.Client, tmp_path: Path
 ) -> None:
     target = Target(standalone, client, f"killed-{time.time_ns()}", partitions=3)
     with Application(tmp_path) as application:
-        _kill_twice(application, target)
+        _kill_twice(application, target, spark)
 
 
-def _kill_twice(application: Application, target: Target) -> None:
+def _kill_twice(application: Application, target: Target, spark: SparkSession) -> None:
     folder = application.folder
     files, hold, hold_commit = folder / "files", folder / "hold", folder / "hold_commit"
     files.mkdir()
@@ -230,7 +233,6 @@ def _kill_twice(application: Application, target: Target) -> None:
     assert not (commits / "1").exists()
     hold.unlink()
 
-    application.start("stream", **arguments)
-    application.finish()
+    stream(spark, arguments)  # the third one
     assert (commits / "1").exists()
     assert Counter(target.values()) == Counter(expected)

@@ -1,6 +1,7 @@
 """The streaming source: how far its batches reach, and that they hold each row once.
 
-The reader is driven as Spark drives it, without a JVM between; ``test_stream_kills.py`` has Spark.
+The reader is driven as Spark drives it, without a JVM between; ``test_cluster_pipeline.py`` has
+Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from magnetar.pipeline.offsets import BEGINNING, END
 from magnetar.pipeline.plan import cut_by_count, entry_ranges_between
 from magnetar.pipeline.split_reader import SplitReader
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
-from tests.integration.failure_tools import wait_until
 from tests.pipeline.stream_query import Query, numbered
 from tests.pipeline.topics import (
     WAIT_S,
@@ -40,6 +40,7 @@ from tests.pipeline.topics import (
     topic_path,
 )
 from tests.standalone_process import StandaloneProcess
+from tests.waiting import wait_until
 
 _SMALL_LEDGERS = (
     *("--set", "managedLedgerMaxEntriesPerLedger=10"),

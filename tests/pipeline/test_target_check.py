@@ -17,7 +17,6 @@ from magnetar.embedding import EmbeddedBroker
 from magnetar.pipeline.admin import parse_access
 from magnetar.pipeline.errors import OptionsError, PipelineError
 from magnetar.pipeline.sink_options import parse_sink_options
-from magnetar.pipeline.source import register
 from magnetar.pipeline.target_check import TargetCheck
 
 if TYPE_CHECKING:
@@ -195,7 +194,6 @@ def test_a_role_that_may_not_ask_is_told_what_it_takes(
 def test_spark_refuses_before_the_first_row(
     spark: SparkSession, target: Target, tmp_path: Path
 ) -> None:
-    register(spark)
     target.put(target.path)
     rows = spark.sql("select 'x' as value")
     with pytest.raises(Exception, match=REFUSED):

@@ -13,6 +13,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TypeVar
 
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client.ledger_reader import EntryRun
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.ledger_metadata import decode
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.entry_cache import EntryCache
@@ -172,16 +174,19 @@ class OffloadWorld(LogWorld):
             if state is CopyState.ONLY and was is not CopyState.ONLY:
                 self.released += 1
                 self._check(was is CopyState.COMPLETE, f"40: released in state {was}")
+        known = self.known_ledgers()
         for ledger in info.ledgers:
             is_released = ledger.offload is not None and ledger.offload.is_only
             if ledger.closed_ms and not is_released:
-                self._check(self.has_ledger(ledger.ledger_id), f"40: bookies lost {ledger}")
+                self._check(ledger.ledger_id in known, f"40: bookies lost {ledger}")
 
-    def has_ledger(self, ledger_id: int) -> bool:
-        return any(
-            path.rpartition("/")[2].startswith("L") and decode_id(value) == ledger_id
+    def known_ledgers(self) -> set[int]:
+        """Ids of those that have metadata."""
+        return {
+            decode_id(path, value)
             for path, (value, _) in self.registry.nodes.items()
-        )
+            if path.rpartition("/")[2].startswith("L")
+        }
 
     def _check_copy(self, ledger_id: int, name: str) -> None:
         objects = self.object_store.objects
@@ -225,9 +230,8 @@ class OffloadWorld(LogWorld):
             self._check_copy(ledger.ledger_id, ledger.offload.copy.name)
 
 
-def decode_id(value: bytes) -> int:
-    from magnetar.bookkeeper.ledger_metadata import decode
-
+@cache
+def decode_id(path: str, value: bytes) -> int:
     return decode(value).ledger_id
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from magnetar.broker.config import BrokerConfig
@@ -153,12 +153,3 @@ async def settle(rounds: int = 12) -> None:
     """Let everything that is ready run."""
     for _ in range(rounds):
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Poll with a deadline."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while not condition():
-        assert loop.time() < deadline, "the deadline passed"
-        await asyncio.sleep(0.001)

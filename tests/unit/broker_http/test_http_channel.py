@@ -10,6 +10,7 @@ import pytest
 
 from magnetar.broker.http.websocket import channel
 from magnetar.broker.http.websocket.channel import CLOSE_BASE, GOING_AWAY, TOO_BIG, WebSocketChannel
+from tests.waiting import eventually
 
 
 class FakeSocket:
@@ -63,23 +64,15 @@ async def opened() -> AsyncIterator[Callable[..., Session]]:
     await asyncio.gather(*(each.ended for each in sessions), return_exceptions=True)
 
 
-async def until(check: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if check():
-            return
-        await asyncio.sleep(0.005)
-    assert check()
-
-
 async def test_frames_go_out_in_order_and_say_so(opened: Callable[..., Session]) -> None:
     session = opened()
     told: list[int] = []
     for number in range(5):
         session.channel.send(str(number), lambda n=number: told.append(n))  # type: ignore[misc]
     assert session.channel.queued == 5
-    await until(lambda: session.channel.queued == 0)
+    await eventually(lambda: session.channel.queued == 0)
     session.channel.send("later")
-    await until(lambda: len(session.socket.sent) == 6)
+    await eventually(lambda: len(session.socket.sent) == 6)
     assert session.socket.sent == ["0", "1", "2", "3", "4", "later"]
     assert told == [0, 1, 2, 3, 4]
 
@@ -103,7 +96,7 @@ async def test_who_never_reads_is_not_read(opened: Callable[..., Session]) -> No
         session.channel.send(str(number))
     session.socket.consumer_feed("next")
     reading = asyncio.create_task(session.channel.receive())
-    await until(session.socket.incoming.empty)
+    await eventually(session.socket.incoming.empty)
     done, _ = await asyncio.wait((reading,), timeout=0.05)
     assert not done
     session.socket.open.set()
@@ -154,7 +147,7 @@ async def test_a_cancellation_from_outside_is_no_end_of_ours(
     both = opened()
     await asyncio.sleep(0)
     both.channel.close_soon(CLOSE_BASE + 3, "why")
-    await until(lambda: both.socket.closed_with is not None or both.channel.closed)
+    await eventually(lambda: both.socket.closed_with is not None or both.channel.closed)
     both.ended.cancel()
     await asyncio.gather(both.ended, return_exceptions=True)
     assert both.socket.closed_with == (4003, "why")
@@ -240,6 +233,6 @@ async def test_a_slow_client_is_not_idle(opened: Callable[..., Session]) -> None
         session.socket.send = sent  # type: ignore[method-assign]  # the second one waits
 
     session.socket.send = slow  # type: ignore[method-assign]
-    await until(lambda: session.socket.sent == ["x"])
+    await eventually(lambda: session.socket.sent == ["x"])
     session.channel.watch_idle()
     assert not session.channel.ending

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from magnetar.broker.http.websocket.pattern import NamePattern, PatternSession
 from magnetar.broker.http.websocket.topic_changes import TopicChanges
 from magnetar.broker.protocol.topic_name import TopicName
 from tests.unit.broker_service.doubles import Broker
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ class World:
         }
 
     async def until_consumed(self, *names: str) -> None:
-        await until(lambda: self.consumed() == set(names))
+        await eventually(lambda: self.consumed() == set(names))
 
 
 @pytest.fixture
@@ -68,15 +69,7 @@ async def world(broker: Broker) -> AsyncIterator[World]:
     world = World(broker)
     yield world
     world.session.close()
-    await until(lambda: not world.session._busy)
-
-
-async def until(check: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if check():
-            return
-        await asyncio.sleep(0.005)
-    assert check()
+    await eventually(lambda: not world.session._busy)
 
 
 async def test_topics_come_and_go(world: World) -> None:
@@ -115,7 +108,7 @@ async def test_a_topic_too_many_waits_until_another_goes(
     await world.create("a1", "a2")
     await world.session.open("127.0.0.1:1", "test")
     await world.create("a3", "a4")
-    await until(lambda: "more than 2 topics match" in caplog.text)
+    await eventually(lambda: "more than 2 topics match" in caplog.text)
     assert world.consumed() == {"a1", "a2"}
     await world.delete("a4")
     await world.delete("a1")
@@ -172,7 +165,7 @@ async def test_one_watch_for_all_listeners(world: World) -> None:
     world.changes.add("public/other", hear)
     await world.create("x")
     await world.delete("x")
-    await until(lambda: len(heard) == 2)
+    await eventually(lambda: len(heard) == 2)
     assert heard == [("x", True), ("x", False)]
     world.changes.remove("public/default", hear)
     await world.create("y")

@@ -16,15 +16,7 @@ from magnetar.broker.cluster.peer_failure_detector import (
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.metadata.embedded import EmbeddedMetadataStore
-
-DEADLINE_S = 60.0
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, what
-        await asyncio.sleep(0.002)
+from tests.waiting import eventually
 
 
 class ModelConnection:
@@ -94,7 +86,9 @@ class Cluster:
             await self.begin(name)
         watchers = min(2, len(names) - 1)
         for name in names:
-            await until(lambda name=name: self.machines.open_connections(name) == watchers, name)  # type: ignore[misc]
+            await eventually(
+                lambda name=name: self.machines.open_connections(name) == watchers, name
+            )  # type: ignore[misc]
 
     def kill(self, name: str) -> None:
         """As SIGKILL: its tasks stop, its connections end, its port is closed."""
@@ -120,18 +114,18 @@ async def cluster() -> AsyncIterator[Cluster]:
 async def test_the_session_of_a_killed_broker_ends(cluster: Cluster) -> None:
     await cluster.begin_watched("a", "b", "c")
     cluster.kill("b")
-    await until(lambda: not cluster.has_session("b"), "b's nodes are gone")
+    await eventually(lambda: not cluster.has_session("b"), "b's nodes are gone")
     assert cluster.has_session("a")
     assert cluster.has_session("c")
-    await until(lambda: not cluster.watches["a"]._watched.keys() & {"b"}, "nobody watches b")
+    await eventually(lambda: not cluster.watches["a"]._watched.keys() & {"b"}, "nobody watches b")
 
 
 async def test_two_brokers_die_at_once(cluster: Cluster) -> None:
     await cluster.begin_watched("a", "b", "c", "d")
     cluster.kill("b")
     cluster.kill("c")
-    await until(lambda: not cluster.has_session("b"), "b's nodes are gone")
-    await until(lambda: not cluster.has_session("c"), "c's nodes are gone")
+    await eventually(lambda: not cluster.has_session("b"), "b's nodes are gone")
+    await eventually(lambda: not cluster.has_session("c"), "c's nodes are gone")
     assert cluster.has_session("a")
     assert cluster.has_session("d")
 
@@ -143,17 +137,17 @@ async def test_a_port_that_closes_after_the_connections(cluster: Cluster) -> Non
     loop = asyncio.get_running_loop()
     machines.on_refusal = lambda: loop.call_soon(machines.listening.discard, "b")
     machines.cut("b")
-    await until(lambda: not cluster.has_session("b"), "b's nodes are gone")
+    await eventually(lambda: not cluster.has_session("b"), "b's nodes are gone")
     assert machines.refusals.count("b") > 1
 
 
 async def test_who_leaves_is_not_taken_for_a_crash(cluster: Cluster) -> None:
     await cluster.begin_watched("a", "b")
     await cluster.watches["b"].leave()
-    await until(lambda: not cluster.machines.open_connections("b"), "nobody watches b")
+    await eventually(lambda: not cluster.machines.open_connections("b"), "nobody watches b")
     cluster.machines.listening.discard("b")
     await cluster.begin("c")  # a looks again
-    await until(lambda: cluster.machines.open_connections("c"), "a watches c")
+    await eventually(lambda: cluster.machines.open_connections("c"), "a watches c")
     assert cluster.has_session("b")
 
 
@@ -169,8 +163,8 @@ async def test_who_leaves_while_it_is_checked_is_not_taken_for_a_crash(cluster: 
     cluster.machines.on_refusal = leave
     cluster.machines.listening.discard("b")
     cluster.machines.cut("b")
-    await until(lambda: leaving and leaving[0].done(), "b has left")
-    await until(lambda: not cluster.watches["a"]._watched.keys() & {"b"}, "nobody watches b")
+    await eventually(lambda: leaving and leaving[0].done(), "b has left")
+    await eventually(lambda: not cluster.watches["a"]._watched.keys() & {"b"}, "nobody watches b")
     assert cluster.has_session("b")
 
 
@@ -179,7 +173,7 @@ async def test_a_broken_connection_alone_means_nothing(cluster: Cluster) -> None
     for _ in range(3):
         connections = len(cluster.machines.connections["b"])
         cluster.machines.cut("b")
-        await until(
+        await eventually(
             lambda connections=connections: len(cluster.machines.connections["b"]) > connections,  # type: ignore[misc]
             "a is connected again",
         )
@@ -193,7 +187,7 @@ async def test_a_silent_machine_means_nothing(cluster: Cluster) -> None:
     attempts = cluster.machines.connects.count("b")
     cluster.machines.silent.add("b")
     cluster.machines.cut("b")
-    await until(lambda: cluster.machines.connects.count("b") > attempts + 1, "a tries again")
+    await eventually(lambda: cluster.machines.connects.count("b") > attempts + 1, "a tries again")
     assert cluster.has_session("b")
 
 
@@ -201,7 +195,7 @@ async def test_who_was_never_reached_is_not_expired(cluster: Cluster) -> None:
     await cluster.begin_watched("a")
     await cluster.begin("b")
     cluster.machines.listening.discard("b")  # of another network, or behind a wall
-    await until(lambda: cluster.machines.connects.count("b") > 2, "a tries again")
+    await eventually(lambda: cluster.machines.connects.count("b") > 2, "a tries again")
     assert not cluster.machines.refusals
     assert cluster.has_session("b")
 
@@ -214,14 +208,14 @@ async def test_a_living_process_is_expired_once_at_most(cluster: Cluster) -> Non
     machines = cluster.machines
     machines.listening.discard("b")
     machines.cut("b")
-    await until(lambda: store.session_id != former, "b was judged, and has a new session")
+    await eventually(lambda: store.session_id != former, "b was judged, and has a new session")
     machines.listening.add("b")
-    await until(lambda: machines.open_connections("b"), "a watches b again")
+    await eventually(lambda: machines.open_connections("b"), "a watches b again")
     await store.put("/of-b", b"", ephemeral=True)
     attempts = machines.connects.count("b")
     machines.listening.discard("b")
     machines.cut("b")
-    await until(lambda: machines.connects.count("b") > attempts, "a goes on")
+    await eventually(lambda: machines.connects.count("b") > attempts, "a goes on")
     assert cluster.has_session("b")
 
 
@@ -229,9 +223,9 @@ async def test_a_new_process_is_checked_anew(cluster: Cluster) -> None:
     await cluster.begin_watched("a", "b")
     for _ in range(3):
         cluster.kill("b")
-        await until(lambda: not cluster.has_session("b"), "b's nodes are gone")
+        await eventually(lambda: not cluster.has_session("b"), "b's nodes are gone")
         await cluster.begin("b")
-        await until(lambda: cluster.machines.open_connections("b"), "a watches b again")
+        await eventually(lambda: cluster.machines.open_connections("b"), "a watches b again")
 
 
 async def test_a_note_names_the_session_of_now(cluster: Cluster) -> None:
@@ -248,9 +242,9 @@ async def test_a_note_names_the_session_of_now(cluster: Cluster) -> None:
         record = None if node is None else SessionRecord.decode(node.value)
         return None if record is None else record.key
 
-    await until(lambda: key() == store.session_key, "the note is written anew")
+    await eventually(lambda: key() == store.session_key, "the note is written anew")
     await store.delete(f"{SESSION_RECORDS_ROOT}/b")  # an operator
-    await until(lambda: key() == store.session_key, "and again")
+    await eventually(lambda: key() == store.session_key, "and again")
 
 
 async def test_the_note_of_a_process_that_was_replaced_is_its_successors(cluster: Cluster) -> None:
@@ -263,11 +257,11 @@ async def test_the_note_of_a_process_that_was_replaced_is_its_successors(cluster
         record = None if node is None else SessionRecord.decode(node.value)
         return None if record is None else record.key
 
-    await until(lambda: key() == former.session_key, "it is there")
+    await eventually(lambda: key() == former.session_key, "it is there")
     former_watch = cluster.watches["b"]
     await cluster.begin("b", incarnation=2)
     later = cluster.stores["b"]
-    await until(lambda: key() == later.session_key, "its successor's")
+    await eventually(lambda: key() == later.session_key, "its successor's")
     former.lose_session()
     former.begin_session()
     await former.get("/")  # what it does at its return has been done
@@ -295,11 +289,11 @@ async def test_who_got_a_new_session_while_it_was_watched_is_expired_with_that(
         node = cluster.base._tree.nodes.get(f"{SESSION_RECORDS_ROOT}/b")
         return node is not None and store.session_key.encode() in node.value
 
-    await until(is_noted, "the note is written anew")
+    await eventually(is_noted, "the note is written anew")
     cluster.stores["a"].begin_session()
     assert cluster.machines.open_connections("b") == connections
     cluster.kill("b")
-    await until(lambda: not cluster.has_session("b"), "b's nodes are gone")
+    await eventually(lambda: not cluster.has_session("b"), "b's nodes are gone")
 
 
 async def test_what_is_no_note_is_nobodys(cluster: Cluster) -> None:
@@ -308,7 +302,7 @@ async def test_what_is_no_note_is_nobodys(cluster: Cluster) -> None:
         assert SessionRecord.decode(value) is None
     await cluster.begin("a")
     await cluster.begin("c")
-    await until(lambda: cluster.machines.open_connections("a"), "c watches a")
+    await eventually(lambda: cluster.machines.open_connections("a"), "c watches a")
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 20])

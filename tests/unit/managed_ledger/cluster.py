@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Callable
 
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.placement import RandomPlacement
@@ -18,6 +16,7 @@ from magnetar.managed_ledger.offload.interfaces import LedgerOffloader
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
+from tests.waiting import eventually as eventually
 
 NAME = "t/ns/persistent/topic"
 HEAD = b"head"
@@ -100,14 +99,6 @@ class Appends:
 
     async def settle(self) -> None:
         await eventually(lambda: self.open == 0)
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Lets the loop run until ``condition`` holds."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "never became true"
-        await asyncio.sleep(0.001)
 
 
 async def read_all(

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from tests.waiting import eventually as eventually
+
 E = TypeVar("E")
 
 DEADLINE_S = 30.0
@@ -30,14 +32,6 @@ class EventLog(Generic[E]):
         except TimeoutError:
             raise AssertionError(f"not reached; events so far: {self.events}") from None
         return self.events
-
-
-async def eventually(reached: Callable[[], bool]) -> None:
-    """Lets the loop run until ``reached()``; fails after half a minute."""
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while not reached():
-        assert asyncio.get_running_loop().time() < deadline, "not reached before the deadline"
-        await asyncio.sleep(0.001)
 
 
 async def eventually_equal(read: Callable[[], Awaitable[object]], wanted: object) -> None:

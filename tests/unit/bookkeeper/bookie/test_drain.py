@@ -18,7 +18,8 @@ from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.memory_file_system import MemoryFileSystem
 from tests.memory_store import MemoryStore
 from tests.simulation.bookie_machine import CONFIG
-from tests.unit.bookkeeper.bookie.test_stalled_journal import add, until
+from tests.unit.bookkeeper.bookie.test_stalled_journal import add
+from tests.waiting import eventually
 
 QUIET_S = 0.3
 ENDS_S_MAX = 60.0
@@ -54,7 +55,7 @@ async def test_writers_are_refused_and_what_was_taken_is_kept(
     assert not drain.is_under_way
     drain.begin()
     drain.begin()  # once is enough
-    await until(lambda: bookie.read_only)
+    await eventually(lambda: bookie.read_only)
     assert await answer(bookie, 1) == codes.READ_ONLY
     assert await drain.wait(ENDS_S_MAX)
     assert drain.done
@@ -83,7 +84,7 @@ async def test_writers_are_kept_while_the_store_is_away(
 async def test_a_writer_that_stays_is_waited_for(bookie: Bookie) -> None:
     drain = Drain(bookie, QUIET_S)
     drain.begin()
-    await until(lambda: bookie.read_only)
+    await eventually(lambda: bookie.read_only)
     stays = asyncio.Event()
 
     async def write() -> None:
@@ -103,11 +104,11 @@ async def test_a_writer_that_stays_is_waited_for(bookie: Bookie) -> None:
 async def test_an_order_that_is_taken_back(bookie: Bookie, store: EmbeddedMetadataStore) -> None:
     drain = Drain(bookie, QUIET_S)
     drain.begin()
-    await until(lambda: bookie.is_registered)
+    await eventually(lambda: bookie.is_registered)
     await drain.end()
     assert not drain.is_under_way
     assert await answer(bookie, 0) == codes.OK
-    await until(lambda: bookie.is_registered)
+    await eventually(lambda: bookie.is_registered)
     assert await store.exists(f"{AVAILABLE_PATH}/b0")
     assert not drain.done
     drain.begin()
@@ -117,7 +118,7 @@ async def test_an_order_that_is_taken_back(bookie: Bookie, store: EmbeddedMetada
 async def test_the_end_of_the_bookie_is_the_drain_s(bookie: Bookie) -> None:
     drain = Drain(bookie, 1e9)
     drain.begin()
-    await until(lambda: bookie.read_only)
+    await eventually(lambda: bookie.read_only)
     await drain.close()
     assert not drain.done
     assert bookie.read_only

@@ -16,6 +16,7 @@ from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.memory_file_system import FileSystemCall, MemoryFileSystem
 from tests.memory_store import MemoryStore
 from tests.simulation.bookie_machine import CONFIG
+from tests.waiting import eventually
 
 
 def add(bookie: Bookie, entry_id: int, on_done: Callable[[int], None]) -> None:
@@ -28,13 +29,6 @@ def add(bookie: Bookie, entry_id: int, on_done: Callable[[int], None]) -> None:
             lambda _, code: on_done(code),
         )
     )
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + 30
-    while not holds():
-        assert asyncio.get_running_loop().time() < deadline, "never became true"
-        await asyncio.sleep(0.001)
 
 
 async def test_a_stalled_group_is_written_once_at_a_time() -> None:
@@ -70,12 +64,12 @@ async def test_a_stalled_group_is_written_once_at_a_time() -> None:
 
     files.on_call = slow_disk
     files.free_bytes = look  # type: ignore[method-assign]
-    await until(is_writing.is_set)
+    await eventually(is_writing.is_set)
     before = looks
-    await until(lambda: looks > before + 10)
+    await eventually(lambda: looks > before + 10)
     files.faults.space_bytes = 1 << 30
     may_write.set()
-    await until(lambda: len(answers) == entry_id)
+    await eventually(lambda: len(answers) == entry_id)
     assert set(answers) <= {codes.OK, codes.READ_ONLY, codes.TOO_MANY_REQUESTS}
     assert answers.count(codes.OK) > 0
     await bookie.close()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,6 +13,7 @@ from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataStore
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
+from tests.waiting import eventually as eventually
 
 
 class Cluster:
@@ -42,11 +42,3 @@ async def cluster() -> AsyncIterator[Cluster]:
     store = EmbeddedMetadataStore.open(None)
     yield Cluster(store)
     await store.close()
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Let the loop run until ``condition`` holds."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "never became true"
-        await asyncio.sleep(0)

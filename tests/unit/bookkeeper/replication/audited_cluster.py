@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 from magnetar.bookkeeper.bookie.cookie import Cookie
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
@@ -16,6 +13,7 @@ from magnetar.bookkeeper.replication.zones import ZoneConfig
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.paths import encode_name
+from tests.waiting import eventually as eventually
 
 SETTLE_MS = 50
 
@@ -82,10 +80,3 @@ class Cluster:
                 if (marker := await self.marks.read(ledger_id)) is not None:
                     found[ledger_id] = set(marker.bookies)
         return found
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = 30.0) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not await condition():
-        assert asyncio.get_running_loop().time() < deadline, "never became true"
-        await asyncio.sleep(0.005)

@@ -27,6 +27,7 @@ from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.memory_file_system import MemoryFileSystem
 from tests.memory_store import MemoryStore
+from tests.waiting import eventually
 
 SMALL = StorageConfig(
     journal_segment_bytes=1 << 20,
@@ -85,7 +86,7 @@ class RealCluster:
     async def write(self, count: int, quorums: tuple[int, int, int] = (3, 3, 3)) -> int:
         writer = await self.client.create_ledger(LedgerConfig(*quorums, password=b"secret"))
         writer.append([b"head%d" % i for i in range(count)], [bytes(500)] * count)
-        await poll(lambda: writer.last_confirmed == count - 1)
+        await eventually(lambda: writer.last_confirmed == count - 1)
         await writer.close()
         return writer.ledger_id
 
@@ -111,13 +112,6 @@ class RealCluster:
                         assert reply.code == codes.OK, (name, entry_id, reply.code)
                         assert is_intact(reply.packets[0])
                         assert bytes(reply.packets[0][36:]) == b"head%d" % entry_id + bytes(500)
-
-
-async def poll(condition: object) -> None:
-    deadline = asyncio.get_running_loop().time() + 30
-    while not condition():  # type: ignore[operator]
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -186,7 +180,7 @@ async def test_a_copy_that_rots_is_written_again(cluster: RealCluster) -> None:
 async def test_an_open_ledger_is_closed_and_repaired(cluster: RealCluster) -> None:
     writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2, password=b"secret"))
     writer.append([b"head%d" % i for i in range(20)], [bytes(500)] * 20)
-    await poll(lambda: writer.last_confirmed == 19)
+    await eventually(lambda: writer.last_confirmed == 19)
     lost = writer.metadata.segments[0].bookies[0]
     await cluster.stop(lost)
     await cluster.repair(writer.ledger_id, lost)

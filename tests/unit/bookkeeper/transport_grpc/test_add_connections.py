@@ -38,15 +38,11 @@ from magnetar.bookkeeper.transport_grpc.add_frames import (
 from magnetar.bookkeeper.transport_grpc.add_service import AddService
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.errors import FrameError
-from tests.unit.bookkeeper.client import conftest
 from tests.unit.bookkeeper.transport_grpc.test_add_frames import make_request
 from tests.unit.bookkeeper.transport_grpc.test_add_sender import Bench, FakeCall
+from tests.waiting import eventually
 
 _FRAME_MAX = 16 << 20
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    await conftest.eventually(condition, 60.0)
 
 
 def frame(entry_id: int, body: bytes = b"body") -> bytes:
