@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.child_process import ChildProcess
@@ -54,3 +56,16 @@ class BookieProcess(ChildProcess):
             if line.startswith("write_bytes:"):
                 return int(line.split()[1])
         raise AssertionError("the kernel tells no write_bytes")
+
+
+@contextlib.contextmanager
+def running_bookies(bookies: Iterable[BookieProcess]) -> Iterator[list[BookieProcess]]:
+    """All of them, started at once."""
+    with contextlib.ExitStack() as stack:
+        running = []
+        for bookie in bookies:
+            bookie.launch()
+            running.append(stack.push(bookie))
+        for bookie in running:
+            bookie.wait_until_ready()
+        yield running

@@ -13,6 +13,7 @@ import pulsar
 
 from tests.cluster_process import ClusterProcess
 from tests.cluster_traffic import CheckedTraffic, Traffic
+from tests.official_client import open_client
 from tests.waiting import wait_until
 
 SESSION_MS = 4_000
@@ -110,9 +111,7 @@ def stop_and_check(url: str, traffic: Sequence[CheckedTraffic]) -> int:
     for each in traffic:
         each.stop()
         assert each.failure is None
-    client = pulsar.Client(
-        url, operation_timeout_seconds=120, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    )
+    client = open_client(url, operation_timeout_seconds=120)
     for each in traffic:
         reader = client.create_reader(each.topic, pulsar.MessageId.earliest)
         numbers = []

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import pulsar
 
 from tests.history_checker import check_numbers
+from tests.official_client import open_client
 
-_QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 _STALL_S = 0.3
 
 
@@ -100,7 +100,7 @@ class TopicTraffic(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._client = client = pulsar.Client(self._url, logger=_QUIET, **self._options)
+            self._client = client = open_client(self._url, **self._options)
             client.subscribe(self.topic, "keeper").close()  # nothing is trimmed
             consumer = client.subscribe(
                 self.topic, "traffic", self.consumer_type, message_listener=self._receive

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from magnetar.bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE,
 from magnetar.bookkeeper.transport_grpc.read_frames import encode_read_request
 from tests.certificates import Authority, Pair
 from tests.integration.bookkeeper_network import eventually
-from tests.zookeeper_process import ZooKeeperProcess
 
 ANSWERS = Path(__file__).with_name("bookkeeper_access_answers.txt")
 PROTO = Path(pb.__file__).with_name("bookie.proto")
@@ -122,17 +121,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- the processes, on this test's loop
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture
-def url(zookeeper: ZooKeeperProcess, request: pytest.FixtureRequest) -> str:
-    return zookeeper.url("/" + re.sub(r"\W", "-", request.node.name))
 
 
 def settings_of(url: str, providers: str) -> dict[str, str]:

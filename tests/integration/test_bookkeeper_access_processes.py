@@ -12,9 +12,9 @@ import jwt
 import pulsar
 import pytest
 
-from tests.bookie_process import BookieProcess
+from tests.bookie_process import BookieProcess, running_bookies
 from tests.broker_process import BrokerProcess
-from tests.zookeeper_process import ZooKeeperProcess
+from tests.official_client import open_client
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 SESSION = ("--set", "metadataStoreSessionTimeoutMillis=4000")
@@ -37,17 +37,6 @@ def options(**settings: str) -> tuple[str, ...]:
     return tuple(each for key, value in settings.items() for each in ("--set", f"{key}={value}"))
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture
-def url(zookeeper: ZooKeeperProcess, request: pytest.FixtureRequest) -> str:
-    return zookeeper.url(f"/{request.node.name}")
-
-
 @pytest.fixture
 def bookies(tmp_path: Path, url: str) -> Iterator[list[BookieProcess]]:
     (tmp_path / "key").write_bytes(SECRET)
@@ -60,17 +49,9 @@ def bookies(tmp_path: Path, url: str) -> Iterator[list[BookieProcess]]:
         bookkeeperClientAuthenticationPlugin="token",
         bookkeeperClientAuthenticationParameters=f"file://{tmp_path / 'bookie.token'}",
     )
-    with contextlib.ExitStack() as stack:
-        started = [
-            BookieProcess(tmp_path / f"bookie-{number}", url, *SESSION, *settings)
-            for number in range(3)
-        ]
-        for bookie in started:
-            bookie.launch()
-            stack.push(bookie)
-        for bookie in started:
-            bookie.wait_until_ready()
-        yield started
+    folders = [tmp_path / f"bookie-{number}" for number in range(3)]
+    with running_bookies(BookieProcess(each, url, *SESSION, *settings) for each in folders) as all3:
+        yield all3
 
 
 def with_token(file: Path) -> tuple[str, ...]:
@@ -81,8 +62,7 @@ def with_token(file: Path) -> tuple[str, ...]:
 
 
 def client_of(broker: BrokerProcess, patience_s: int = 60) -> pulsar.Client:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    return pulsar.Client(broker.service_url, logger=logger, operation_timeout_seconds=patience_s)
+    return open_client(broker.service_url, operation_timeout_seconds=patience_s)
 
 
 def test_a_broker_publishes_and_reads_while_its_token_is_renewed_again_and_again(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,15 +24,7 @@ from tests.integration.bookkeeper_network import (
 )
 from tests.integration.test_bookkeeper_network import add, bodies
 
-
-@pytest.fixture
-async def network(tmp_path: Path) -> AsyncIterator[Network]:
-    network = Network(tmp_path)
-    for number in range(4):
-        await network.start(f"b{number}")
-    await network.pool.start()
-    yield network
-    await network.close()
+BOOKIES = 4
 
 
 def uses_add_connection(client: RemoteBookieClient) -> bool:

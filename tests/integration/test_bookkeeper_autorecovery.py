@@ -26,18 +26,6 @@ ENTRIES = 50
 LEDGERS = 8
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture
-def url(zookeeper: ZooKeeperProcess, request: pytest.FixtureRequest) -> str:
-    """Metadata of a cluster of its own for each test."""
-    return zookeeper.url(f"/{request.node.name}")
-
-
 @contextlib.contextmanager
 def bookies_of(folder: Path, url: str, *places: str) -> Iterator[list[BookieProcess]]:
     """One bookie for each place."""

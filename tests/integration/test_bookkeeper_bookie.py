@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -33,13 +32,6 @@ from tests.integration.bookie_node import KEY, SMALL, Node, Registry, add, reque
 from tests.memory_file_system import MemoryFileSystem
 from tests.memory_store import MemoryStore
 from tests.waiting import eventually
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    opened = EmbeddedMetadataStore.open(None)
-    yield opened
-    await opened.close()
 
 
 async def test_entries_survive_a_restart(tmp_path: Path, store: MetadataStore) -> None:

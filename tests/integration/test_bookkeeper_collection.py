@@ -33,19 +33,11 @@ from magnetar.bookkeeper.ledger_metadata import (
 )
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.transport import ReadRequest
-from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, add
 from tests.memory_file_system import MemoryFileSystem
 from tests.memory_store import MemoryStore
 from tests.waiting import eventually
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    opened = EmbeddedMetadataStore.open(None)
-    yield opened
-    await opened.close()
 
 
 def fill(size: int, entry_id: int) -> bytes:

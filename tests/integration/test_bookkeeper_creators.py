@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,17 +24,8 @@ from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, encod
 from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.broker.http.metrics.bookie_metrics import add_bookie_metrics
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage
-from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, request
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    opened = EmbeddedMetadataStore.open(None)
-    yield opened
-    await opened.close()
-
 
 OLD, NEW = 17, 99  # tokens of the two creators
 LEDGER = 1000

@@ -8,7 +8,6 @@ from pathlib import Path
 from tests.bookie_process import BookieProcess
 from tests.metrics_page import DASHBOARDS, check_dashboard, samples_of
 from tests.waiting import wait_until
-from tests.zookeeper_process import ZooKeeperProcess
 
 SETTINGS = (
     *("--set", "httpServerEnabled=true", "--set", "httpServerPort=0", "--set", "clusterName=c"),
@@ -16,15 +15,12 @@ SETTINGS = (
 )
 
 
-def test_the_dashboard_of_bookies_asks_for_what_there_is(tmp_path: Path) -> None:
+def test_the_dashboard_of_bookies_asks_for_what_there_is(tmp_path: Path, url: str) -> None:
     (path,) = (each for each in DASHBOARDS if each.stem == "magnetar-bookies")
-    with (
-        ZooKeeperProcess(tmp_path / "zookeeper") as zookeeper,
-        BookieProcess(tmp_path / "bookie", zookeeper.url("/c"), *SETTINGS) as bookie,
-    ):
-        (url,) = re.findall(r"^magnetar bookie: (http://\S+) ", bookie.log, re.MULTILINE)
+    with BookieProcess(tmp_path / "bookie", url, *SETTINGS) as bookie:
+        (web,) = re.findall(r"^magnetar bookie: (http://\S+) ", bookie.log, re.MULTILINE)
         zones = "auditor_zone_down"  # told by the elected one, once it has looked
         wait_until(
-            lambda: zones in {name for name, _ in samples_of(url)}, "it is the auditor", 60.0
+            lambda: zones in {name for name, _ in samples_of(web)}, "it is the auditor", 60.0
         )
-        check_dashboard(path, samples_of(url))
+        check_dashboard(path, samples_of(web))

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,13 +26,6 @@ from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import KEY, SMALL, add
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    opened = EmbeddedMetadataStore.open(None)
-    yield opened
-    await opened.close()
 
 
 class Disk(OsFileSystem):

@@ -6,11 +6,9 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 
 from magnetar.bookkeeper import codes, packet
 from magnetar.bookkeeper.bookie_client import BookieClient
@@ -24,12 +22,6 @@ from tests.waiting import eventually
 from tests.zookeeper_process import ZooKeeperProcess
 
 KEY = bytes(20)
-
-
-@pytest.fixture
-def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path / "zookeeper") as server:
-        yield server
 
 
 class Ballast:

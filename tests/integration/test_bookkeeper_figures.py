@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
-
-import pytest
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
 from magnetar.bookkeeper.transport import ReadRequest
-from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import Node, Registry, add
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    opened = EmbeddedMetadataStore.open(None)
-    yield opened
-    await opened.close()
 
 
 async def test_adds_groups_and_reads_are_counted(tmp_path: Path, store: MetadataStore) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +42,6 @@ from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.integration.bookkeeper_network import TRANSPORT, Network, eventually, write
 from tests.integration.failure_tools import flip_byte
-from tests.zookeeper_process import ZooKeeperProcess
 
 HEAD_BYTES = 4  # of the entries that ``write`` makes
 NO_SCRUB = ("--set", "scrubEnabled=false")  # it would find the damage first
@@ -52,16 +50,6 @@ _SECONDS = 120.0
 
 def bodies(count: int, size: int = 1000) -> list[bytes]:
     return [b"%08d" % n + random.Random(n).randbytes(size - 8) for n in range(count)]
-
-
-@pytest.fixture
-async def network(tmp_path: Path) -> AsyncIterator[Network]:
-    network = Network(tmp_path)
-    for number in range(3):
-        await network.start(f"b{number}")
-    await network.pool.start()
-    yield network
-    await network.close()
 
 
 def heads_reader(
@@ -316,18 +304,11 @@ class Processes:
             ).code
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
 @pytest.mark.parametrize("write_quorum", [3, 2])
 async def test_heads_of_processes_also_when_one_is_killed(
-    tmp_path: Path, zookeeper: ZooKeeperProcess, write_quorum: int
+    tmp_path: Path, url: str, write_quorum: int
 ) -> None:
     sent = bodies(2000)
-    url = zookeeper.url(f"/heads-{write_quorum}")
     async with Processes(tmp_path, url) as processes:
         client = processes.client
         ledger = await write(client, LedgerConfig(3, write_quorum, write_quorum), sent, batch=50)
@@ -342,11 +323,10 @@ async def test_heads_of_processes_also_when_one_is_killed(
 
 @pytest.mark.parametrize("write_quorum", [3, 2])
 async def test_a_corrupt_entry_of_a_process_is_read_elsewhere(
-    tmp_path: Path, zookeeper: ZooKeeperProcess, write_quorum: int
+    tmp_path: Path, url: str, write_quorum: int
 ) -> None:
     """A byte of a body that no reader of heads is sent: the bookie must look at all of it."""
     sent = bodies(600)
-    url = zookeeper.url(f"/corrupt-{write_quorum}")
     async with Processes(tmp_path, url) as processes:
         client = processes.client
         ledger = await write(client, LedgerConfig(3, write_quorum, write_quorum), sent, batch=50)

@@ -25,7 +25,7 @@ from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.integration.test_bookkeeper_processes import poll, read_ledgers
-from tests.zookeeper_process import ZooKeeperProcess
+from tests.official_client import client_of
 
 T = TypeVar("T")
 TOPIC = "public/default/upkeep"
@@ -109,22 +109,13 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, url: str) -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
-        zookeeper = stack.enter_context(ZooKeeperProcess(tmp_path / "zookeeper"))
-        yield Cluster(tmp_path, zookeeper.url("/cluster"), stack)
-
-
-@contextlib.contextmanager
-def client_of(cluster: Cluster) -> Iterator[pulsar.Client]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(cluster.broker.service_url, logger=logger)
-    with contextlib.closing(client):
-        yield client
+        yield Cluster(tmp_path, url, stack)
 
 
 def send(cluster: Cluster, first: int, count: int) -> None:
-    with client_of(cluster) as client:
+    with client_of(cluster.broker.service_url) as client:
         client.subscribe(TOPIC, "keeper").close()  # acknowledges nothing: nothing is trimmed
         producer = client.create_producer(TOPIC, batching_enabled=False, block_if_queue_full=True)
         results: list[pulsar.Result] = []
@@ -163,7 +154,7 @@ def message(number: int) -> bytes:
 
 
 def check_messages(cluster: Cluster, count: int) -> None:
-    with client_of(cluster) as client:
+    with client_of(cluster.broker.service_url) as client:
         reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
         for number in range(count):
             assert reader.read_next(60_000).data() == message(number)
@@ -193,7 +184,7 @@ def end_ledgers(cluster: Cluster) -> None:
 
 
 def _serves(cluster: Cluster) -> bool:
-    with client_of(cluster) as client:
+    with client_of(cluster.broker.service_url) as client:
         try:
             client.create_reader(TOPIC, pulsar.MessageId.earliest).close()
         except pulsar.PulsarException:

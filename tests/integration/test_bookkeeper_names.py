@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,6 @@ from magnetar.bookkeeper.service_info import AVAILABLE_PATH
 from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.integration.bookie_node import KEY, Node, add
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[EmbeddedMetadataStore]:
-    opened = EmbeddedMetadataStore.open(None)
-    yield opened
-    await opened.close()
 
 
 async def _end_of(bookie: Bookie) -> BaseException:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,15 +32,7 @@ from tests.integration.bookkeeper_network import (
     write,
 )
 
-
-@pytest.fixture
-async def network(tmp_path: Path) -> AsyncIterator[Network]:
-    network = Network(tmp_path)
-    for number in range(4):
-        await network.start(f"b{number}")
-    await network.pool.start()
-    yield network
-    await network.close()
+BOOKIES = 4
 
 
 def bodies(count: int, size_max: int = 9000) -> list[bytes]:

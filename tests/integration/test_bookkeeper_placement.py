@@ -19,6 +19,7 @@ from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
+from tests.official_client import open_client
 from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
 
@@ -34,12 +35,6 @@ SETTINGS = (
     # Short, so that new ledgers come back to a zone that came back.
     "bookkeeperClientHealthCheckQuarantineTimeInSeconds=1",
 )
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +73,7 @@ class Cluster:
         self.broker = stack.enter_context(
             BrokerProcess(folder / "broker", url, *options(*SETTINGS))
         )
-        self.client = pulsar.Client(
-            self.broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        )
+        self.client = open_client(self.broker.service_url)
         stack.callback(self.client.close)
         self._topics = (f"public/default/t{number}" for number in itertools.count())
 

@@ -31,6 +31,7 @@ from tests.history import (
     wait_for_receipts,
 )
 from tests.history_checker import Session, check_sessions, check_stored
+from tests.official_client import open_client
 from tests.raw_client import Position
 from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
@@ -39,32 +40,6 @@ TOPIC = "persistent://public/default/history"
 # A paused bookie is given up after the first, a killed broker's nodes vanish after the second.
 SETTINGS = ("--set", "bookkeeperClientTimeoutInSeconds=2")
 SESSION = ("--set", "metadataStoreSessionTimeoutMillis=4000")
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture
-def url(zookeeper: ZooKeeperProcess, request: pytest.FixtureRequest) -> str:
-    """Metadata of a cluster of its own for each test."""
-    return zookeeper.url(f"/{request.node.name}")
-
-
-@pytest.fixture
-def bookies(tmp_path: Path, url: str) -> Iterator[list[BookieProcess]]:
-    with contextlib.ExitStack() as stack:
-        started = [
-            BookieProcess(tmp_path / f"bookie-{number}", url, *SESSION) for number in range(3)
-        ]
-        for bookie in started:
-            bookie.launch()
-            stack.push(bookie)
-        for bookie in started:
-            bookie.wait_until_ready()
-        yield started
 
 
 @pytest.fixture
@@ -93,9 +68,7 @@ def test_the_official_client_over_a_cluster(
     url: str, bookies: list[BookieProcess], broker: BrokerProcess
 ) -> None:
     """Two copies of everything, and a bookie killed in mid-load."""
-    client = pulsar.Client(
-        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    )
+    client = open_client(broker.service_url)
     with contextlib.closing(client):
         consumer = client.subscribe("public/default/killed", "reader")
         producer = client.create_producer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +16,10 @@ from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.bookie.storage.entry_log import DIRECTORY
 from magnetar.bookkeeper.bookie.storage.read_ahead import ReadAhead
 from magnetar.bookkeeper.transport import ReadRequest
-from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataStore
 from tests.integration.bookie_node import SMALL, Node, add
 from tests.memory_file_system import MemoryFileSystem
 from tests.memory_store import MemoryStore
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MetadataStore]:
-    opened = EmbeddedMetadataStore.open(None)
-    yield opened
-    await opened.close()
 
 
 def body(entry_id: int, size: int = 100) -> bytes:

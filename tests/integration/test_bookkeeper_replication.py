@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pulsar
@@ -24,35 +24,13 @@ from magnetar.metadata.paths import encode_name
 from tests.autorecovery_process import AutoRecoveryProcess
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
+from tests.official_client import open_client
 from tests.waiting import eventually
-from tests.zookeeper_process import ZooKeeperProcess
+
+BOOKIES = 4
 
 SESSION = ("--set", "zkTimeout=4000")
 MESSAGES = 1200
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture
-def url(zookeeper: ZooKeeperProcess, request: pytest.FixtureRequest) -> str:
-    """Metadata of a cluster of its own for each test."""
-    return zookeeper.url(f"/{request.node.name}")
-
-
-@pytest.fixture
-def bookies(tmp_path: Path, url: str) -> Iterator[list[BookieProcess]]:
-    with contextlib.ExitStack() as stack:
-        started = [BookieProcess(tmp_path / f"bookie-{n}", url, *SESSION) for n in range(4)]
-        for bookie in started:
-            bookie.launch()
-            stack.push(bookie)
-        for bookie in started:
-            bookie.wait_until_ready()
-        yield started
 
 
 def recovery(folder: Path, url: str, name: str, *settings: str) -> AutoRecoveryProcess:
@@ -169,9 +147,7 @@ async def test_a_bookie_dies_for_good(
     busy, idle = "public/default/busy", "public/default/idle"
     with (
         BrokerProcess(tmp_path / "broker", url, *settings) as broker,
-        contextlib.closing(
-            pulsar.Client(broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-        ) as client,
+        contextlib.closing(open_client(broker.service_url)) as client,
     ):
         for topic in (busy, idle):
             await asyncio.to_thread(keep, client, topic)

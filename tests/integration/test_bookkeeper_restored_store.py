@@ -13,7 +13,7 @@ from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import MetadataStore
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
-from tests.zookeeper_process import ZooKeeperProcess
+from tests.official_client import open_client
 
 SESSION = ("--set", "metadataStoreSessionTimeoutMillis=4000")
 ROOTS = ("/ledgers", "/managed-ledgers")
@@ -55,7 +55,7 @@ async def _restore(url: str, snapshot: dict[str, bytes]) -> None:
 
 
 def _connect(broker: BrokerProcess) -> pulsar.Client:
-    return pulsar.Client(broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    return open_client(broker.service_url)
 
 
 def _produce(broker: BrokerProcess, topic: str, count: int) -> None:
@@ -76,17 +76,10 @@ def _consumed(broker: BrokerProcess, topic: str) -> dict[str, int]:
 
 
 def test_no_topic_is_given_another_ones_messages(
-    tmp_path: Path, zookeeper: ZooKeeperProcess
+    tmp_path: Path, url: str, bookies: list[BookieProcess]
 ) -> None:
     """The counter of ids and the newest ledgers are gone; bookies have their entries."""
-    url = zookeeper.url("/restored")
     with contextlib.ExitStack() as stack:
-        bookies = [BookieProcess(tmp_path / f"bookie-{n}", url, *SESSION) for n in range(3)]
-        for bookie in bookies:
-            bookie.launch()
-            stack.push(bookie)
-        for bookie in bookies:
-            bookie.wait_until_ready()
         with BrokerProcess(tmp_path / "broker", url, *SESSION) as broker:
             _produce(broker, "public/default/before", 50)
         snapshot = asyncio.run(_read(url))

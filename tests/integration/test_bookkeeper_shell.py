@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import json
 import os
@@ -17,41 +16,21 @@ import pytest
 
 from magnetar.bookkeeper.ledgers import Ledgers, connect_ledgers
 from magnetar.broker.cli.main import main
-from tests.bookie_process import BookieProcess
+from tests.bookie_process import BookieProcess, running_bookies
 from tests.waiting import wait_until
-from tests.zookeeper_process import ZooKeeperProcess
 
 SESSION = ("--set", "metadataStoreSessionTimeoutMillis=10000")
 Shell = Callable[..., tuple[int, list[dict[str, Any]], str]]
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture
-def url(zookeeper: ZooKeeperProcess, request: pytest.FixtureRequest) -> str:
-    return zookeeper.url(f"/{request.node.name}")
-
-
 @pytest.fixture
 def bookies(tmp_path: Path, url: str) -> Iterator[list[BookieProcess]]:
-    with contextlib.ExitStack() as stack:
-        started = [
-            BookieProcess(
-                *(tmp_path / f"bookie-{number}", url, *SESSION),
-                *("--set", f"networkLocation=/zone-{number % 2}/ud"),
-            )
-            for number in range(4)
-        ]
-        for bookie in started:
-            bookie.launch()
-            stack.push(bookie)
-        for bookie in started:
-            bookie.wait_until_ready()
-        yield started
+    def bookie(number: int) -> BookieProcess:
+        place = f"networkLocation=/zone-{number % 2}/ud"
+        return BookieProcess(tmp_path / f"bookie-{number}", url, *SESSION, "--set", place)
+
+    with running_bookies(map(bookie, range(4))) as running:
+        yield running
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -23,21 +21,13 @@ from magnetar.bookkeeper.transport_grpc.read_frames import (
 )
 from tests.integration.bookkeeper_network import Network, write
 
+BOOKIES = 5
+
 MANY_BYTES = 1 << 22
 
 
 def bodies(count: int, size: int = 1000) -> list[bytes]:
     return [b"%08d" % n + random.Random(n).randbytes(size - 8) for n in range(count)]
-
-
-@pytest.fixture
-async def network(tmp_path: Path) -> AsyncIterator[Network]:
-    network = Network(tmp_path)
-    for number in range(5):
-        await network.start(f"b{number}")
-    await network.pool.start()
-    yield network
-    await network.close()
 
 
 async def read_all(reader: LedgerReader, sent: list[bytes], bytes_max: int = MANY_BYTES) -> int:

@@ -7,10 +7,7 @@ import contextlib
 import random
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-
-import pytest
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
@@ -33,19 +30,8 @@ from tests.child_process import ChildProcess
 from tests.integration.bookie_node import KEY
 from tests.integration.bookkeeper_network import Network, eventually
 from tests.integration.test_bookkeeper_network import add
-from tests.zookeeper_process import ZooKeeperProcess
 
 SESSION = ("--set", "metadataStoreSessionTimeoutMillis=4000")
-
-
-@pytest.fixture
-async def network(tmp_path: Path) -> AsyncIterator[Network]:
-    network = Network(tmp_path)
-    for number in range(3):
-        await network.start(f"b{number}")
-    await network.pool.start()
-    yield network
-    await network.close()
 
 
 # ---- one bookie over gRPC
@@ -179,24 +165,11 @@ class TailProcess(ChildProcess):
         return [line for line in self.log.splitlines() if line[:1].isdigit()]
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
 async def test_another_process_sees_every_acknowledged_entry(
-    zookeeper: ZooKeeperProcess, tmp_path: Path
+    url: str, bookies: list[BookieProcess], tmp_path: Path
 ) -> None:
     """Without a further add: by the explicit LAC. With one: by that. And the end by the close."""
-    url = zookeeper.url("/tail")
     with contextlib.ExitStack() as stack:
-        bookies = [BookieProcess(tmp_path / f"bookie-{n}", url, *SESSION) for n in range(3)]
-        for bookie in bookies:
-            bookie.launch()
-            stack.push(bookie)
-        for bookie in bookies:
-            bookie.wait_until_ready()
         store = await connect_store(url, None, session_timeout_s=10.0, operation_timeout_s=30.0)
         connector = BookieConnector(store, TransportConfig())
         pool = BookiePool(store, connector.connect)
@@ -225,7 +198,7 @@ async def test_another_process_sees_every_acknowledged_entry(
         bookies[1].pause()  # a member that answers nobody
         await write(5)
         # Whoever asks that one waits for a call's time-out, and again on a slow machine.
-        await eventually(lambda: tail.seen() == expected, 120.0)
+        await eventually(lambda: tail.seen() == expected)
         bookies[1].resume()
         await _close(writer)
         await eventually(lambda: tail.log.endswith("end\n"))

@@ -84,8 +84,8 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("strangers")
+def site(zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    url, folder = zookeeper.url("/strangers"), tmp_path_factory.mktemp("strangers")
     (folder / "secret.key").write_bytes(SECRET)
     settings = {
         "authenticationEnabled": "true",
@@ -100,14 +100,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     }
     options = [each for key, value in settings.items() for each in ("--set", f"{key}={value}")]
     with (
-        ZooKeeperProcess(folder / "zookeeper") as zookeeper,
-        BookieProcess(folder / "bookie", zookeeper.url("/c"), "--id", "b0", *options) as bookie,
-        AutoRecoveryProcess(folder, "recovery", zookeeper.url("/c"), *options) as recovery,
+        BookieProcess(folder / "bookie", url, "--id", "b0", *options) as bookie,
+        AutoRecoveryProcess(folder, "recovery", url, *options) as recovery,
     ):
         web = re.search(r"^magnetar bookie: (http://\S+) ", bookie.log, re.MULTILINE)
         assert web is not None, bookie.log
         ports = [urlsplit(url).port or 0 for url in (web[1], recovery.web_url)]
-        yield Site(zookeeper.url("/c"), bookie, recovery, (ports[0], ports[1]))
+        yield Site(url, bookie, recovery, (ports[0], ports[1]))
 
 
 class Witness:

@@ -25,6 +25,7 @@ from magnetar.errors import EmbeddedError
 from magnetar.fresh_namespace import FreshNamespace
 from magnetar.host import Addresses
 from tests.certificates import Authority
+from tests.official_client import open_client
 from tests.open_id_issuer import Issuer
 from tests.raw_client import RawClient
 
@@ -64,11 +65,10 @@ def broker(
 
 
 def _client(broker: Server, authentication: Any, **options: Any) -> pulsar.Client:
-    return pulsar.Client(
+    return open_client(
         broker.service_url,
         authentication=authentication,
         operation_timeout_seconds=options.pop("timeout_s", 30),
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         **options,
     )
 
@@ -450,11 +450,10 @@ def test_tests_of_others_work_over_tls_alone(tmp_path: Path) -> None:
         FreshNamespace(broker) as fresh,
     ):
         assert fresh.service_url == broker.service_url_tls
-        client = pulsar.Client(
+        client = open_client(
             fresh.service_url,
             authentication=pulsar.AuthenticationToken(broker.token("alice")),
             tls_trust_certs_file_path=str(authority.certificate),
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
         client.create_producer(fresh.topic(partitions=2)).send(b"x")
         client.close()

@@ -20,6 +20,7 @@ from websockets.sync.client import connect
 import magnetar
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.embedding import EmbeddedBroker
+from tests.official_client import open_client
 from tests.raw_client import RawClient
 from tests.waiting import wait_until
 
@@ -130,10 +131,8 @@ def test_a_revoked_key_ends_or_renews_what_it_let_in(broker: EmbeddedBroker, fil
 
 def test_a_client_with_a_callback_works_on(broker: EmbeddedBroker, files: Files) -> None:
     key = [OLD]
-    client = pulsar.Client(
-        broker.service_url,
-        authentication=pulsar.AuthenticationToken(lambda: token(key[0])),
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    client = open_client(
+        broker.service_url, authentication=pulsar.AuthenticationToken(lambda: token(key[0]))
     )
     producer = client.create_producer(TOPIC)
     producer.send(b"x")

@@ -19,6 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 import magnetar
 from magnetar.embedding import EmbeddedBroker
 from magnetar.host import Addresses
+from tests.official_client import open_client
 from tests.waiting import wait_until
 
 SECRET = bytes(range(60, 92))
@@ -77,11 +78,10 @@ def namespace(broker: Server, request: pytest.FixtureRequest) -> str:
 
 @contextmanager
 def client_of(broker: Server, role: str) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(
+    client = open_client(
         broker.service_url,
         authentication=pulsar.AuthenticationToken(token(role)),
         operation_timeout_seconds=60,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
     yield client
     client.close()

@@ -17,6 +17,7 @@ import pytest
 import magnetar
 from magnetar.broker.cli.main import main
 from magnetar.embedding import EmbeddedBroker
+from tests.official_client import open_client
 
 Cli = Callable[..., list[str]]
 _S_MAX = 30.0
@@ -36,8 +37,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[pulsar.Client]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(broker.service_url, logger=logger)
+    client = open_client(broker.service_url)
     yield client
     client.close()
 

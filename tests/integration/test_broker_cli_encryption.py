@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 import magnetar
 from magnetar.broker.cli.main import main
 from magnetar.embedding import EmbeddedBroker
+from tests.official_client import open_client
 
 Cli = Callable[..., list[str]]
 _MS_MAX = 30_000
@@ -67,8 +68,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[pulsar.Client]:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(broker.service_url, logger=logger)
+    client = open_client(broker.service_url)
     yield client
     client.close()
 

@@ -16,6 +16,7 @@ import pytest
 import magnetar
 from magnetar.broker.cli.main import main
 from magnetar.embedding import EmbeddedBroker
+from tests.official_client import open_client
 
 Admin = Callable[..., list[str]]
 
@@ -49,8 +50,7 @@ def topic() -> str:
 @pytest.fixture
 def sent(broker: EmbeddedBroker, topic: str) -> list[pulsar.MessageId]:
     """A batch of three messages, then one alone."""
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(broker.service_url, logger=logger)
+    client = open_client(broker.service_url)
     client.subscribe(topic, "s").close()
     batched = client.create_producer(
         topic, batching_enabled=True, batching_max_publish_delay_ms=10_000

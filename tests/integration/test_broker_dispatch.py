@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator
 
 import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition
 
+from tests.official_client import open_client
+
 NAMES = ("alpha", "b", "consumer-3")
 DEADLINE_S = 30.0
-
-
-@pytest.fixture
-def client(service_url: str) -> Iterator[pulsar.Client]:
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=30)
-    yield client
-    client.close()
 
 
 @pytest.fixture
@@ -99,8 +92,7 @@ def test_what_a_lost_shared_consumer_held_goes_to_the_others(
     client: pulsar.Client, service_url: str, topic: str
 ) -> None:
     collector, silent = Collector(), Collector()
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    other = pulsar.Client(service_url, logger=quiet)
+    other = open_client(service_url)
     other.subscribe(
         topic,
         "s",

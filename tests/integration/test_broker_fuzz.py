@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pulsar
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import encode_body, encode_command, encode_payload_command
+from tests.official_client import open_client
 from tests.raw_client import ConnectionClosedError, RawClient
 from tests.standalone_process import StandaloneProcess
 
@@ -174,8 +174,7 @@ class Witness(threading.Thread):
         assert self.rounds > 0
 
     def run(self) -> None:
-        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        client = pulsar.Client(self._service_url, logger=quiet)
+        client = open_client(self._service_url)
         try:
             topic = f"persistent://public/default/witness-{time.monotonic_ns()}"
             consumer = client.subscribe(topic, "s")
@@ -193,13 +192,6 @@ class Witness(threading.Thread):
             self.failure = error
         finally:
             client.close()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
-    """A process for these tests alone: its log and its memory are judged."""
-    with StandaloneProcess(tmp_path_factory.mktemp("fuzz") / "data") as process:
-        yield process
 
 
 @pytest.fixture(autouse=True)

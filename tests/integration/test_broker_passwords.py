@@ -31,6 +31,7 @@ from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import FrameReader, encode_command
+from tests.official_client import open_client
 from tests.raw_client import RawClient
 from tests.standalone_process import StandaloneProcess
 from tests.unit.broker_service.doubles import Broker
@@ -498,10 +499,8 @@ def test_a_known_user_logs_in_while_others_guess(tmp_path: Path) -> None:
                 assert time.monotonic() < deadline, guesses.codes
                 time.sleep(0.01)
             for _ in range(3):
-                client = pulsar.Client(
-                    server.service_url,
-                    authentication=pulsar.AuthenticationBasic("ann", "right"),
-                    logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+                client = open_client(
+                    server.service_url, authentication=pulsar.AuthenticationBasic("ann", "right")
                 )
                 producer = client.create_producer("persistent://public/default/known")
                 producer.send(b"x")

@@ -19,6 +19,8 @@ from pulsar import ConsumerType, InitialPosition
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from tests.official_client import client_of
+
 DEADLINE_S = 30.0
 KILOBYTE = bytes(995)
 BLOCKED = {
@@ -29,10 +31,8 @@ BLOCKED = {
 
 @pytest.fixture
 def client(service_url: str) -> Iterator[pulsar.Client]:
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=15)
-    yield client
-    client.close()
+    with client_of(service_url, operation_timeout_seconds=15) as client:
+        yield client
 
 
 class Space:

@@ -26,6 +26,7 @@ from magnetar.broker.listener.tls import TlsListener, server_context
 from magnetar.embedding import EmbeddedBroker
 from magnetar.errors import EmbeddedError
 from tests.certificates import Authority, Pair
+from tests.official_client import open_client
 from tests.unit.managed_ledger.cluster import eventually
 
 TOPIC = "persistent://public/default/tls"
@@ -52,11 +53,10 @@ def _client(
     if who is not None:
         options["authentication"] = pulsar.AuthenticationTLS(str(who.certificate), str(who.key))
     options.setdefault("operation_timeout_seconds", 30)
-    return pulsar.Client(
+    return open_client(
         broker.service_url_tls,
         tls_trust_certs_file_path=str(authority.certificate),
         tls_validate_hostname=True,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         **options,
     )
 

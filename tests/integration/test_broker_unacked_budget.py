@@ -11,6 +11,7 @@ from pulsar import ConsumerType
 
 import magnetar
 from magnetar.embedding import EmbeddedBroker
+from tests.official_client import open_client
 from tests.waiting import wait_until
 
 DEADLINE_S = 30.0
@@ -25,11 +26,10 @@ def subscription(broker: EmbeddedBroker, topic: str) -> dict[str, Any]:
 
 
 def test_a_broker_at_its_limit_feeds_those_who_acknowledge() -> None:
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     with magnetar.embedded(
         maxUnackedMessagesPerBroker=100, maxUnackedMessagesPerSubscriptionOnBrokerBlocked=0.2
     ) as broker:
-        client = pulsar.Client(broker.service_url, logger=quiet)
+        client = open_client(broker.service_url)
 
         def subscribe(topic: str, sub_type: ConsumerType) -> pulsar.Consumer:
             return client.subscribe(topic, "s", consumer_type=sub_type, receiver_queue_size=500)

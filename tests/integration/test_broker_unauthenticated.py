@@ -25,6 +25,7 @@ from websockets.sync.client import connect
 import magnetar
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import FrameReader, encode_command
+from tests.official_client import open_client
 from tests.standalone_process import StandaloneProcess
 from tests.waiting import wait_until
 
@@ -75,11 +76,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProce
 @pytest.fixture(autouse=True)
 def unharmed(server: StandaloneProcess) -> Iterator[None]:
     before = len(server.log)
-    client = pulsar.Client(
-        server.service_url,
-        authentication=pulsar.AuthenticationToken(GOOD),
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
+    client = open_client(server.service_url, authentication=pulsar.AuthenticationToken(GOOD))
     producer = client.create_producer(f"persistent://public/default/known-{time.monotonic_ns()}")
     stop, sent = threading.Event(), [0]
 

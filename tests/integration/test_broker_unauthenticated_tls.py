@@ -36,6 +36,7 @@ from tests.integration.test_broker_unauthenticated import (
     binary_bytes,
     http_bytes,
 )
+from tests.official_client import open_client
 
 LIMIT_S = 30.0
 HOSTILE_S = 10.0
@@ -86,11 +87,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(autouse=True)
 def unharmed(site: Site, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    client = pulsar.Client(
+    client = open_client(
         site.broker.service_url_tls,
         authentication=pulsar.AuthenticationToken(GOOD),
         tls_trust_certs_file_path=str(site.authority.certificate),
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
     producer = client.create_producer(TOPIC)
     producer.send(b"before")

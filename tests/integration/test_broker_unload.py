@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 import pulsar
-import pytest
-
-
-@pytest.fixture
-def client(service_url: str) -> Iterator[pulsar.Client]:
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=30)
-    yield client
-    client.close()
 
 
 def call(admin_url: str, method: str, path: str) -> int:

@@ -8,6 +8,7 @@ import httpx
 import pulsar
 import pytest
 
+from tests.official_client import open_client
 from tests.standalone_process import StandaloneProcess
 
 POLICY = {
@@ -43,9 +44,7 @@ def test_a_setting_holds_at_once_survives_a_restart_and_goes_back(
     assert {"allowAutoTopicCreation", "maxTopicsPerNamespace"} <= set(names)
     assert admin.get(f"{configuration}/values").json() == {}
     assert admin.get(f"{configuration}/runtime").json()["allowAutoTopicCreation"] == "true"
-    client = pulsar.Client(
-        fresh_standalone.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    )
+    client = open_client(fresh_standalone.service_url)
     client.create_producer("made-by-use").close()
 
     assert admin.post(f"{configuration}/allowAutoTopicCreation/false").status_code == 200
@@ -84,9 +83,7 @@ def test_settings_that_are_refused(admin: httpx.Client) -> None:
 def test_shutdown_answers_first_then_stops_in_an_orderly_way(
     fresh_standalone: StandaloneProcess, admin: httpx.Client
 ) -> None:
-    client = pulsar.Client(
-        fresh_standalone.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    )
+    client = open_client(fresh_standalone.service_url)
     consumer = client.subscribe("kept", "s")
     client.create_producer("kept").send(b"acknowledged")
     consumer.close()

@@ -13,23 +13,17 @@ import httpx
 import pulsar
 import pytest
 
+from tests.official_client import client_of
+
 COUNT = 4_000
 PARTITIONS = 6
 
 
 @pytest.fixture
-def admin(admin_url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{admin_url}/admin/v2", timeout=60) as client:
-        yield client
-
-
-@pytest.fixture
 def client(service_url: str, namespace: str) -> Iterator[pulsar.Client]:
     """Closed before the namespace is deleted: a connected one would make its topics again."""
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=30)
-    yield client
-    client.close()
+    with client_of(service_url, operation_timeout_seconds=30) as client:
+        yield client
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.child_process import suspend, unread_connections
 from tests.cluster_process import ClusterProcess
+from tests.official_client import open_client
 from tests.waiting import wait_until
 
 PARTITIONS = 12
@@ -87,11 +88,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def client(cluster: Cluster) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(
-        cluster.process.service_url,
-        operation_timeout_seconds=WAIT_S,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
+    made = open_client(cluster.process.service_url, operation_timeout_seconds=WAIT_S)
     yield made
     made.close()
 

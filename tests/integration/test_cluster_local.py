@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -19,22 +17,12 @@ import pytest
 from tests.child_process import suspend
 from tests.cluster_process import MAGNETAR, ClusterProcess, is_alive
 from tests.cluster_tools import move_bundle, owned_bundles
+from tests.official_client import client_of
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPICS = [f"persistent://public/default/orders-{number}" for number in range(8)]
 NAMES = {"zookeeper", "bookie-1", "bookie-2", "bookie-3", "autorecovery", "broker-1", "broker-2"}
-
-
-@contextlib.contextmanager
-def client(url: str) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(
-        url, operation_timeout_seconds=60, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    )
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 class Sender(threading.Thread):
@@ -51,7 +39,7 @@ class Sender(threading.Thread):
         return sum(map(len, self.acknowledged.values()))
 
     def run(self) -> None:
-        with client(self._url) as made:
+        with client_of(self._url) as made:
             producers = {
                 topic: made.create_producer(topic, send_timeout_millis=60_000) for topic in TOPICS
             }
@@ -71,7 +59,7 @@ class Sender(threading.Thread):
 def numbers_of(url: str, topic: str) -> list[int]:
     """All that a new reader sees, in order."""
     numbers = []
-    with client(url) as made:
+    with client_of(url) as made:
         reader = made.create_reader(topic, pulsar.MessageId.earliest)
         while reader.has_message_available():
             numbers.append(int(reader.read_next(30_000).data()))
@@ -87,7 +75,7 @@ def check_all(url: str, acknowledged: dict[str, list[int]]) -> None:
 def open_both(cluster: ClusterProcess) -> None:
     """Make both brokers owners: whom the leader knew or liked at first doesn't matter."""
     for index, topic in enumerate(TOPICS):
-        with client(cluster.service_urls[index % 2]) as made:
+        with client_of(cluster.service_urls[index % 2]) as made:
             made.subscribe(topic, "keeper").close()  # nothing is trimmed
     owned = [owned_bundles(url) or set() for url in cluster.web_urls]
     if not all(owned):

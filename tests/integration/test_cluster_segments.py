@@ -16,6 +16,7 @@ import pytest
 from tests.child_process import suspend
 from tests.cluster_process import ClusterProcess
 from tests.cluster_tools import WAIT_S
+from tests.official_client import open_client
 from tests.segment_reader import read_everything
 from tests.waiting import wait_until
 
@@ -53,11 +54,7 @@ def brokers(cluster: ClusterProcess) -> Iterator[list[httpx.Client]]:
 @pytest.fixture
 def producer(cluster: ClusterProcess) -> Iterator[pulsar.Producer]:
     """Behind a subscription that keeps everything."""
-    client = pulsar.Client(
-        cluster.service_url,
-        operation_timeout_seconds=int(WAIT_S),
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
+    client = open_client(cluster.service_url, operation_timeout_seconds=int(WAIT_S))
     client.subscribe(TOPIC, "keeps-all").close()
     yield client.create_producer(TOPIC, batching_enabled=False, send_timeout_millis=120_000)
     client.close()

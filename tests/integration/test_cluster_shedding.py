@@ -9,7 +9,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from zlib import crc32
 
-import pulsar
 import pytest
 
 from tests.cluster_process import ClusterProcess
@@ -25,6 +24,7 @@ from tests.cluster_tools import (
     stop_and_check,
 )
 from tests.cluster_traffic import TopicTraffic, start_traffic
+from tests.official_client import open_client
 from tests.waiting import wait_until
 
 NAMESPACE = "public/default"
@@ -142,11 +142,7 @@ def test_the_leader_sheds_and_splits_and_so_does_the_next(tmp_path: Path, by_epo
             BALANCED_S,
         )
 
-        client = pulsar.Client(
-            its.service_url,
-            operation_timeout_seconds=120,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-        )
+        client = open_client(its.service_url, operation_timeout_seconds=120)
         opened.callback(client.close)
         crowd = topics_of(ranges[0], "crowd", 8)
         for topic in crowd:  # too many for one bundle, beside one with traffic

@@ -19,6 +19,7 @@ import pytest
 
 from tests.certificates import Authority
 from tests.cluster_process import ClusterProcess
+from tests.official_client import open_client
 from tests.waiting import wait_until
 from tests.web_socket import WebSocket, open_web_socket
 
@@ -82,13 +83,12 @@ class Cluster:
         )
 
     def client(self, index: int) -> pulsar.Client:
-        return pulsar.Client(
+        return open_client(
             self.service_urls[index],
             authentication=pulsar.AuthenticationToken(token("admin")),
             tls_trust_certs_file_path=str(self.authority.certificate),
             tls_validate_hostname=True,
             operation_timeout_seconds=WAIT_S,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
 
 

@@ -20,7 +20,8 @@ import pytest
 from magnetar.bookkeeper.ledgers import connect_ledgers
 from tests.bookie_process import BookieProcess
 from tests.child_process import ChildProcess
-from tests.zookeeper_process import ZooKeeperProcess
+
+BOOKIES = 4
 
 _READY = re.compile(r"^edit log node: \S+ at 127\.0\.0\.1:(\d+) ready$", re.MULTILINE)
 _SECONDS = 60.0
@@ -79,29 +80,6 @@ class Client(threading.Thread):
                     break
             else:
                 time.sleep(0.02)
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture
-def url(zookeeper: ZooKeeperProcess, request: pytest.FixtureRequest) -> str:
-    return zookeeper.url(f"/{request.node.name}")
-
-
-@pytest.fixture
-def bookies(tmp_path: Path, url: str) -> Iterator[list[BookieProcess]]:
-    with contextlib.ExitStack() as stack:
-        started = [BookieProcess(tmp_path / f"bookie-{number}", url) for number in range(4)]
-        for bookie in started:
-            bookie.launch()
-            stack.push(bookie)
-        for bookie in started:
-            bookie.wait_until_ready()
-        yield started
 
 
 @pytest.fixture

@@ -40,20 +40,14 @@ LIES: list[dict[str, Any]] = [
 """Metadata of otherwise fine messages."""
 
 
-@pytest.fixture(scope="module")
-def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
-    with StandaloneProcess(tmp_path_factory.mktemp("failures-frames") / "data") as process:
-        yield process
-
-
 @pytest.fixture
-def bystander(victim: StandaloneProcess) -> Iterator[None]:
+def bystander(server: StandaloneProcess) -> Iterator[None]:
     """A producer and a consumer that work before and after; no handler failed meanwhile."""
-    topic, offset = new_topic(), len(victim.log)
-    before = victim.resident_bytes()
+    topic, offset = new_topic(), len(server.log)
+    before = server.resident_bytes()
     with (
-        open_producer(victim.service_url, topic) as producer,
-        open_reader(victim.service_url, topic) as reader,
+        open_producer(server.service_url, topic) as producer,
+        open_reader(server.service_url, topic) as reader,
     ):
         for first in (0, 100):
             send_all(producer, range(first, first + 100))
@@ -61,8 +55,8 @@ def bystander(victim: StandaloneProcess) -> Iterator[None]:
             assert read_numbers(reader, 100) == list(range(first, first + 100))
             if first == 0:
                 yield
-    assert "Traceback" not in victim.log[offset:], victim.log[offset:]
-    assert victim.resident_bytes() - before < 64 * MIB
+    assert "Traceback" not in server.log[offset:], server.log[offset:]
+    assert server.resident_bytes() - before < 64 * MIB
 
 
 def command(kind: int) -> pb.BaseCommand:
@@ -112,7 +106,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 @pytest.mark.usefixtures("bystander")
 @pytest.mark.parametrize("seed", range(3))
-def test_mutated_conversations(victim: StandaloneProcess, seed: int) -> None:
+def test_mutated_conversations(server: StandaloneProcess, seed: int) -> None:
     rng = random.Random(seed)
     frames = good_frames(new_topic())
     for _ in range(400):
@@ -122,7 +116,7 @@ def test_mutated_conversations(victim: StandaloneProcess, seed: int) -> None:
             for at, frame in enumerate(frames)
         )
         with (
-            socket.create_connection(("127.0.0.1", victim.port), 30) as client,
+            socket.create_connection(("127.0.0.1", server.port), 30) as client,
             contextlib.suppress(OSError),  # closed by the server: fine
         ):
             client.sendall(data)
@@ -132,9 +126,9 @@ def test_mutated_conversations(victim: StandaloneProcess, seed: int) -> None:
 
 
 @pytest.mark.usefixtures("bystander")
-def test_announced_sizes_and_counts_that_lie(victim: StandaloneProcess) -> None:
+def test_announced_sizes_and_counts_that_lie(server: StandaloneProcess) -> None:
     """The numbers are only what a client says: nothing is allocated, skipped or owed for them."""
-    url, topic = victim.service_url, new_topic()
+    url, topic = server.service_url, new_topic()
     with open_producer(url, topic) as producer, open_reader(url, topic) as reader:
         for number, lie in enumerate(LIES):
             producer.send_bytes(RawClient.send_frame(number, b"%012d" % number, **lie))
@@ -154,10 +148,10 @@ def test_announced_sizes_and_counts_that_lie(victim: StandaloneProcess) -> None:
 
 
 @pytest.mark.usefixtures("bystander")
-def test_an_ack_set_of_a_million_words_is_refused_or_ignored(victim: StandaloneProcess) -> None:
+def test_an_ack_set_of_a_million_words_is_refused_or_ignored(server: StandaloneProcess) -> None:
     topic = new_topic()
-    receipts = publish(victim.service_url, topic, range(1))
-    with open_reader(victim.service_url, topic) as reader:
+    receipts = publish(server.service_url, topic, range(1))
+    with open_reader(server.service_url, topic) as reader:
         ack = command(pb.BaseCommand.ACK)
         ack.ack.consumer_id, ack.ack.ack_type = 1, pb.CommandAck.Individual
         ledger_id, entry_id = receipts[0]
@@ -166,7 +160,7 @@ def test_an_ack_set_of_a_million_words_is_refused_or_ignored(victim: StandaloneP
         with contextlib.suppress(ConnectionClosedError):
             reader.send(ack)
             read_numbers(reader, 1)
-    with open_reader(victim.service_url, topic) as reader:
+    with open_reader(server.service_url, topic) as reader:
         assert read_numbers(reader, 1) == [0]
 
 
@@ -184,8 +178,8 @@ def test_an_ack_set_of_a_million_words_is_refused_or_ignored(victim: StandaloneP
         "a/b",
     ],
 )
-def test_invalid_topic_names(victim: StandaloneProcess, name: str) -> None:
-    with RawClient(victim.service_url) as client:
+def test_invalid_topic_names(server: StandaloneProcess, name: str) -> None:
+    with RawClient(server.service_url) as client:
         producer = client.create_producer(name)
         assert isinstance(producer, pb.CommandError)
         assert producer.error == pb.InvalidTopicName
@@ -196,13 +190,13 @@ def test_invalid_topic_names(victim: StandaloneProcess, name: str) -> None:
 
 
 @pytest.mark.usefixtures("bystander")
-def test_names_of_any_bytes_stay_in_the_data_directory(victim: StandaloneProcess) -> None:
+def test_names_of_any_bytes_stay_in_the_data_directory(server: StandaloneProcess) -> None:
     """A name is never a path: what is legal is stored encoded."""
-    before = set(victim.data.parent.iterdir())
+    before = set(server.data.parent.iterdir())
     names = ["..%2f..%2fescape", "a%00b", "é" * 50, "-" * 200, "." * 5, "nul\x01"]
-    with RawClient(victim.service_url) as client:
+    with RawClient(server.service_url) as client:
         for at, name in enumerate(names):
             topic = f"persistent://public/default/{name}-{secrets.token_hex(4)}"
             client.create_producer(topic, at)
             client.subscribe(topic, "../../" + name, consumer_id=at)
-    assert set(victim.data.parent.iterdir()) == before
+    assert set(server.data.parent.iterdir()) == before

@@ -24,12 +24,6 @@ from tests.standalone_process import StandaloneProcess
 from tests.unit.broker_schema.test_bounded_values import doubling, wide
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
-    with StandaloneProcess(tmp_path_factory.mktemp("failures-stalls") / "data") as process:
-        yield process
-
-
 @pytest.fixture
 def http(server: StandaloneProcess) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.admin_url, timeout=60) as client:

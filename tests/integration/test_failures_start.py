@@ -21,6 +21,7 @@ from tests.integration.failure_tools import (
     small_disk,
 )
 from tests.integration.failure_tools import open_reader as reader_of
+from tests.official_client import open_client
 from tests.standalone_process import StandaloneProcess
 
 QUIET = logging.getLogger("pulsar client")
@@ -121,7 +122,7 @@ def test_pulsars_default_settings_start_and_a_promise_that_is_not_kept_does_not(
     file.write_text("".join(f"{key}={text}\n" for key, text in given.items()))
     process = StandaloneProcess(tmp_path / "data", "--config", str(file))
     with process:
-        client = pulsar.Client(process.service_url, logger=QUIET, operation_timeout_seconds=30)
+        client = open_client(process.service_url, operation_timeout_seconds=30)
         client.subscribe("types", "shared", pulsar.ConsumerType.Shared)
         with pytest.raises(pulsar.NotAllowedError):
             client.subscribe("types", "failover", pulsar.ConsumerType.Failover)

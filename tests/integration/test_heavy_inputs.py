@@ -30,16 +30,10 @@ from tests.standalone_process import StandaloneProcess
 
 WAIT_S = 60
 FRAME_CHARACTERS_MAX = (4 if NIGHTLY else 1) * 1024 * 1024
+SETTINGS = {"webSocketMaxTextFrameSize": FRAME_CHARACTERS_MAX}
 BODY_BYTES_MAX = 60 * 1024 * 1024 if NIGHTLY else 8 * 1024 * 1024
 FIRST = int(os.environ.get("MAGNETAR_FUZZ_SEED", "0"))
 SEEDS = range(FIRST, FIRST + (30 if NIGHTLY else 2))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
-    options = ("--set", f"webSocketMaxTextFrameSize={FRAME_CHARACTERS_MAX}")
-    with StandaloneProcess(tmp_path_factory.mktemp("heavy") / "data", *options) as process:
-        yield process
 
 
 @pytest.fixture

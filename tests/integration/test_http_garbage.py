@@ -8,7 +8,6 @@ import random
 import re
 import socket
 import struct
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -102,12 +101,6 @@ FRAMES = [
     ),
 ]
 FRAME_CASES = [*FRAMES, *(frame(8, b"\3\xe8") + each for each in FRAMES)]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
-    with StandaloneProcess(tmp_path_factory.mktemp("garbage") / "data") as process:
-        yield process
 
 
 class Peer:

@@ -27,14 +27,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
-    options = [text for key, value in SETTINGS.items() for text in ("--set", f"{key}={value}")]
-    data = tmp_path_factory.mktemp("manners") / "data"
-    with StandaloneProcess(data, *options) as process:
-        yield process
-
-
 @pytest.fixture
 def client(server: StandaloneProcess) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.admin_url, timeout=30) as http:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.official_client import open_client
 from tests.standalone_process import StandaloneProcess
 
 
@@ -181,7 +182,7 @@ def test_batches_of_the_official_client_are_unpacked(
     http: httpx.Client, topic: str, subscription: str, service_url: str, compression: str
 ) -> None:
     pulsar = pytest.importorskip("pulsar")
-    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = open_client(service_url)
     try:
         producer = client.create_producer(
             f"persistent://{topic}",

@@ -15,6 +15,8 @@ import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record
 from websockets.sync.client import connect
 
+from tests.official_client import open_client
+
 EARLIEST = pulsar.InitialPosition.Earliest
 TIMEOUT_S = 30
 CHUNKED_BYTES = 11 * 1024 * 1024  # three chunks of the 5 MiB that an entry may have
@@ -27,11 +29,7 @@ class Order(Record):  # type: ignore[misc] # the library has no types
 
 @pytest.fixture
 def client(service_url: str) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(
-        service_url,
-        operation_timeout_seconds=TIMEOUT_S,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
+    client = open_client(service_url, operation_timeout_seconds=TIMEOUT_S)
     yield client
     client.close()
 

@@ -24,6 +24,7 @@ from magnetar.bookkeeper.packet import encode_head
 from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority
+from tests.official_client import open_client
 from tests.segment_reader import SegmentReader, read_everything, with_reader
 from tests.standalone_process import StandaloneProcess
 from tests.waiting import wait_until
@@ -78,12 +79,7 @@ def path(admin: httpx.Client) -> str:
 
 
 def client_of(service_url: str, **more: Any) -> pulsar.Client:
-    return pulsar.Client(
-        service_url,
-        operation_timeout_seconds=60,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-        **more,
-    )
+    return open_client(service_url, operation_timeout_seconds=60, **more)
 
 
 def topic_of(path: str) -> str:

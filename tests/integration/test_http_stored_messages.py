@@ -32,13 +32,6 @@ def topic(path: str) -> str:
     return "persistent://" + path.split("/persistent/", 1)[1]
 
 
-@pytest.fixture
-def client(service_url: str) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    yield client
-    client.close()
-
-
 def test_a_message_is_shown_decompressed_with_its_metadata(
     client: pulsar.Client, path: str, topic: str
 ) -> None:

@@ -25,6 +25,7 @@ from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.server.standalone import Standalone
 from magnetar.embedding import EmbeddedBroker
 from magnetar.errors import EmbeddedError
+from tests.official_client import open_client
 
 Mode = Literal["thread", "process"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,8 +58,7 @@ def exchange(broker: EmbeddedBroker, topic: str = "hello", payload: bytes = b"x"
 
 
 def quiet_client(broker: EmbeddedBroker) -> pulsar.Client:
-    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    return pulsar.Client(broker.service_url, logger=logger)
+    return open_client(broker.service_url)
 
 
 def clusters(broker: EmbeddedBroker) -> list[str]:

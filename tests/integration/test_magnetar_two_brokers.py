@@ -32,6 +32,7 @@ from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import encode_body, encode_payload_command
 from magnetar.embedding import EmbeddedBroker
 from tests import stalls
+from tests.official_client import open_client
 from tests.raw_client import RawClient
 
 PLAIN, BATCHED, DELAYED, TYPED, REST, SOCKET, TOPICS = 1000, 500, 50, 200, 200, 200, 10
@@ -139,8 +140,7 @@ class Load:
         return asyncio.get_running_loop().run_in_executor(self.pool, do)
 
     def subscribe(self) -> None:
-        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        self.client = pulsar.Client(self.broker.service_url, logger=logger)
+        self.client = open_client(self.broker.service_url)
         kinds = pulsar.ConsumerType
         for subscription, kind, topic, count in (
             ("exclusive", kinds.Exclusive, "orders", 1),

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,6 @@ from tests.managed_ledger_history import (
     check_log,
 )
 from tests.managed_ledger_owner import CURSORS, opened, opened_factory
-from tests.zookeeper_process import ZooKeeperProcess
 
 SESSION = ("--set", "metadataStoreSessionTimeoutMillis=4000")
 ENOUGH = 350
@@ -63,24 +62,6 @@ class OwnerProcess(ChildProcess):
         finally:
             process.kill()
             process.wait()
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    with ZooKeeperProcess(tmp_path / "zookeeper") as server:
-        yield server.url("/killed")
-
-
-@pytest.fixture
-def bookies(tmp_path: Path, url: str) -> Iterator[list[BookieProcess]]:
-    with contextlib.ExitStack() as stack:
-        started = [BookieProcess(tmp_path / f"bookie-{n}", url, *SESSION) for n in range(3)]
-        for bookie in started:
-            bookie.launch()
-            stack.push(bookie)
-        for bookie in started:
-            bookie.wait_until_ready()
-        yield started
 
 
 async def end_of(url: str) -> tuple[dict[Position, int], dict[str, CursorAcks]]:

@@ -6,9 +6,7 @@ What clients see then is told in docs/guides/ledgers.md, "No bookie to spare".
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,31 +22,12 @@ from tests.cluster_tools import all_go_on, stop_and_check
 from tests.cluster_traffic import TopicTraffic
 from tests.raw_client import RawClient
 from tests.waiting import wait_until
-from tests.zookeeper_process import ZooKeeperProcess
 
 TOPICS = [f"persistent://public/default/no-spare-{number}" for number in range(2)]
 SESSION = ("--set", "metadataStoreSessionTimeoutMillis=12000")
 WAIT_S = 300
 """A producer that is refused comes back after pauses of up to a minute."""
 ATTEMPTS = 10
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    with ZooKeeperProcess(tmp_path / "zookeeper") as server:
-        yield server.url("/no-spare")
-
-
-@pytest.fixture
-def bookies(tmp_path: Path, url: str) -> Iterator[list[BookieProcess]]:
-    with contextlib.ExitStack() as stack:
-        started = [BookieProcess(tmp_path / f"bookie-{n}", url, *SESSION) for n in range(3)]
-        for bookie in started:
-            bookie.launch()
-            stack.push(bookie)
-        for bookie in started:
-            bookie.wait_until_ready()
-        yield started
 
 
 def broker_of(folder: Path, url: str, delay_change: str) -> BrokerProcess:

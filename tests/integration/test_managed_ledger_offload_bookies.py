@@ -19,7 +19,6 @@ from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.cluster_tools import WAIT_S, get
 from tests.waiting import wait_until
-from tests.zookeeper_process import ZooKeeperProcess
 
 NAMESPACE = "public/copied"
 TOPIC = f"persistent://{NAMESPACE}/t"
@@ -32,26 +31,17 @@ SETTINGS = {
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
 }
 COUNT = 105
+BOOKIES = 2
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    with ZooKeeperProcess(tmp_path / "zookeeper") as server:
-        yield server.url("/copied")
-
-
-@pytest.fixture
-def brokers(tmp_path: Path, url: str) -> Iterator[list[BrokerProcess]]:
-    """Two, of which none runs, with two bookies, which do."""
+def brokers(
+    tmp_path: Path, url: str, bookies: list[BookieProcess]
+) -> Iterator[list[BrokerProcess]]:
+    """Two, of which none runs."""
     settings = {**SETTINGS, "fileSystemURI": f"file://{tmp_path}/copies"}
     options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     with contextlib.ExitStack() as stack:
-        bookies = [BookieProcess(tmp_path / f"bookie-{n}", url, *SESSION) for n in range(2)]
-        for bookie in bookies:
-            bookie.launch()
-            stack.push(bookie)
-        for bookie in bookies:
-            bookie.wait_until_ready()
         found = [BrokerProcess(tmp_path / f"broker-{n}", url, *SESSION, *options) for n in range(2)]
         for broker in found:
             stack.push(broker)

@@ -16,6 +16,7 @@ from magnetar.pipeline.message_counter import MessageCounter
 from magnetar.pipeline.plan import EntryRange, InputSplit
 from magnetar.pipeline.split_reader import SplitReader
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
+from tests.official_client import open_client
 from tests.standalone_process import StandaloneProcess
 
 SECRET = bytes(range(40, 72))
@@ -38,11 +39,10 @@ def server(tmp_path: Path) -> Iterator[StandaloneProcess]:
     """With messages in both topics."""
     words = [word for pair in SETTINGS.items() for word in ("--set", "=".join(pair))]
     with StandaloneProcess(tmp_path / "data", *words) as process:
-        client = pulsar.Client(
+        client = open_client(
             process.service_url,
             authentication=pulsar.AuthenticationToken(TOKEN),
             operation_timeout_seconds=60,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
         for topic in TOPICS:
             client.subscribe(topic, "keeps-all").close()

@@ -39,13 +39,6 @@ def space(admin: httpx.Client) -> Iterator[str]:
 
 
 @pytest.fixture
-def client(service_url: str) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(service_url, operation_timeout_seconds=30)
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def impatient(service_url: str) -> Iterator[pulsar.Client]:
     """For what is to be refused: the client asks again until its time is over."""
     client = pulsar.Client(service_url, operation_timeout_seconds=2)

@@ -14,17 +14,12 @@ import pulsar
 import pytest
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from tests.official_client import open_client
 from tests.raw_client import RawClient
 from tests.waiting import wait_until
 
 EARLIEST = {"ledgerId": -1, "entryId": -1}
 LATEST = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
-
-
-@pytest.fixture
-def admin(admin_url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=admin_url + "/admin/v2", timeout=60) as client:
-        yield client
 
 
 @pytest.fixture
@@ -46,7 +41,7 @@ def namespace(admin: httpx.Client) -> Iterator[str]:
 @pytest.fixture
 def client(service_url: str, namespace: str) -> Iterator[pulsar.Client]:
     """Asks for ``namespace`` so that it is closed before: its consumers would make topics anew."""
-    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = open_client(service_url)
     yield client
     client.close()
 

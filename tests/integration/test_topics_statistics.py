@@ -15,19 +15,6 @@ from tests.waiting import wait_until
 
 
 @pytest.fixture
-def admin(admin_url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=admin_url + "/admin/v2", timeout=60) as client:
-        yield client
-
-
-@pytest.fixture
-def client(service_url: str) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def name(admin: httpx.Client) -> Iterator[str]:
     name = f"statistics-{secrets.token_hex(4)}"
     yield name

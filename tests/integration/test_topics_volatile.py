@@ -22,13 +22,6 @@ def path(admin_url: str, name: str) -> Iterator[str]:
     httpx.delete(f"{url}?force=true", timeout=60)
 
 
-@pytest.fixture
-def client(service_url: str) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    yield client
-    client.close()
-
-
 def test_figures_of_a_topic_in_use(client: pulsar.Client, path: str, name: str) -> None:
     topic = f"non-persistent://{name}"
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)

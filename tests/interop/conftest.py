@@ -18,6 +18,7 @@ import pytest
 import magnetar
 from tests.interop.auth_material import Material
 from tests.interop.secured import Namespace, Secured
+from tests.official_client import client_of
 
 RECEIVE_MS = 30_000
 """How long a message may take that must come: only a broken server needs so long."""
@@ -52,14 +53,8 @@ def raw_credentials(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture
 def client(service_url: str, topic: str, credentials: dict[str, Any]) -> Iterator[pulsar.Client]:
     """Asks for ``topic`` so that it is closed before the topic is deleted."""
-    client = pulsar.Client(
-        service_url,
-        operation_timeout_seconds=30,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-        **credentials,
-    )
-    yield client
-    client.close()
+    with client_of(service_url, operation_timeout_seconds=30, **credentials) as client:
+        yield client
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ from tests.cluster_tools import (
 )
 from tests.cluster_traffic import reset_gaps
 from tests.history_checker import check_numbers
+from tests.official_client import open_client
 from tests.waiting import wait_until
 
 _HERE: Final = Path(__file__).resolve().parent
@@ -293,11 +294,7 @@ def read_all(url: str, traffic: Sequence[TopicTraffic]) -> dict[str, int]:
 
 
 def _client(url: str) -> pulsar.Client:
-    return pulsar.Client(
-        url,
-        operation_timeout_seconds=int(WAIT_S),
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
+    return open_client(url, operation_timeout_seconds=int(WAIT_S))
 
 
 def build(names: Sequence[str]) -> None:

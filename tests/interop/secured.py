@@ -14,6 +14,7 @@ import pulsar
 
 from tests.certificates import Pair
 from tests.interop.auth_material import Material
+from tests.official_client import open_client
 from tests.open_id_issuer import Issuer
 
 WAIT_S = 30.0
@@ -42,10 +43,9 @@ class Secured:
         if tls:
             options.setdefault("tls_trust_certs_file_path", str(self.material.authority))
             options.setdefault("tls_validate_hostname", True)
-        client = pulsar.Client(
+        client = open_client(
             options.pop("url", self.service_url_tls if tls else self.service_url),
             authentication=authentication,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
             **options,
         )
         try:

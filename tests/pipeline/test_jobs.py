@@ -32,6 +32,7 @@ from magnetar.pipeline.jobs.plots import draw_keys
 from magnetar.pipeline.jobs.replay import ReplaySettings, replay
 from magnetar.pipeline.source import read_topics
 from tests.child_process import suspend
+from tests.official_client import client_of
 from tests.pipeline.conftest import ROOT, spark_environment
 from tests.standalone_process import StandaloneProcess
 
@@ -168,16 +169,11 @@ def check_files(folder: Path, runs: Sequence[Manifest]) -> None:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     data = tmp_path_factory.mktemp("jobs") / "data"
-    with StandaloneProcess(data, "--set", "brokerDeduplicationEnabled=true") as process:
-        client = pulsar.Client(
-            process.service_url,
-            operation_timeout_seconds=int(WAIT_S),
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-        )
-        try:
-            yield Cluster(process, client)
-        finally:
-            client.close()
+    with (
+        StandaloneProcess(data, "--set", "brokerDeduplicationEnabled=true") as process,
+        client_of(process.service_url, operation_timeout_seconds=int(WAIT_S)) as client,
+    ):
+        yield Cluster(process, client)
 
 
 class Command:

@@ -19,6 +19,7 @@ import pytest
 
 from magnetar.broker.protocol.java_hash import java_string_hash
 from magnetar.pipeline.routing import murmur3_32_hash
+from tests.official_client import client_of
 from tests.pipeline.sink_job import PADDING, stored
 
 if TYPE_CHECKING:
@@ -38,9 +39,8 @@ def http(admin_url: str) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def client(service_url: str) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    yield made
-    made.close()
+    with client_of(service_url) as made:
+        yield made
 
 
 class Sink:

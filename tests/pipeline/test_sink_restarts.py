@@ -18,6 +18,7 @@ import psutil
 import pulsar
 import pytest
 
+from tests.official_client import client_of
 from tests.pipeline.conftest import ROOT, spark_environment
 from tests.pipeline.sink_job import PADDING, stored, stream
 from tests.standalone_process import StandaloneProcess
@@ -141,11 +142,8 @@ class Application:
 
 @pytest.fixture(scope="module")
 def client(standalone: StandaloneProcess) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(
-        standalone.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    )
-    yield made
-    made.close()
+    with client_of(standalone.service_url) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 
 from magnetar.broker.cli.admin_client import AdminClient
 from magnetar.pipeline.errors import SegmentsUnavailableError
+from tests.official_client import open_client
 from tests.pipeline.stream_query import Query, numbered
 from tests.pipeline.topics import WAIT_S, Addresses, send_all
 from tests.standalone_process import StandaloneProcess
@@ -51,11 +52,10 @@ class Guarded:
         return f"file://{path}"
 
     def send(self, count: int, first: int = 0) -> list[bytes]:
-        client = pulsar.Client(
+        client = open_client(
             self.process.service_url,
             authentication=pulsar.AuthenticationToken(self.token("admin")),
             operation_timeout_seconds=int(WAIT_S),
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
         sent = send_all(client, TOPIC, numbered(count, first), batching_enabled=False)
         client.close()

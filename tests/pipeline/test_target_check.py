@@ -18,6 +18,7 @@ from magnetar.pipeline.admin import parse_access
 from magnetar.pipeline.errors import OptionsError, PipelineError
 from magnetar.pipeline.sink_options import parse_sink_options
 from magnetar.pipeline.target_check import TargetCheck
+from tests.official_client import client_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,9 +64,8 @@ class Target:
 
 @pytest.fixture(scope="module")
 def client(service_url: str) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    yield made
-    made.close()
+    with client_of(service_url) as made:
+        yield made
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from magnetar.pipeline.task_producers import (
     open_client,
 )
 from tests.child_process import unread_connections
+from tests.official_client import client_of
 from tests.standalone_process import StandaloneProcess
 from tests.waiting import wait_until
 
@@ -70,16 +71,13 @@ class Topic:
             raise
 
     def values(self) -> list[bytes]:
-        client = pulsar.Client(
-            self.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        )
         found = []
-        for place in client.get_topic_partitions(self.name):
-            reader = client.create_reader(place, pulsar.MessageId.earliest)
-            while reader.has_message_available():
-                found.append(reader.read_next(WAIT_MS).data())
-            reader.close()
-        client.close()
+        with client_of(self.service_url) as client:
+            for place in client.get_topic_partitions(self.name):
+                reader = client.create_reader(place, pulsar.MessageId.earliest)
+                while reader.has_message_available():
+                    found.append(reader.read_next(WAIT_MS).data())
+                reader.close()
         return found
 
 

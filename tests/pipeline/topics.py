@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 
+from tests import official_client
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -63,15 +65,8 @@ def segments(at: Addresses, topic: str) -> Any:
 
 @contextmanager
 def client_of(at: Addresses) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(
-        at.service_url,
-        operation_timeout_seconds=int(WAIT_S),
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
-    try:
+    with official_client.client_of(at.service_url, operation_timeout_seconds=int(WAIT_S)) as client:
         yield client
-    finally:
-        client.close()
 
 
 def send_all(

@@ -11,8 +11,8 @@ import pulsar
 from tests.charts.control_plane import until
 from tests.cluster_traffic import TopicTraffic, start_traffic
 from tests.history_checker import check_numbers
+from tests.official_client import open_client
 
-QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 _TOPICS = 4
 _DRAIN_S = 300.0
 
@@ -85,7 +85,7 @@ class Load:
 
     def _read(self, topic: str, count: int) -> list[int]:
         """What the log has."""
-        client = pulsar.Client(self._url, logger=QUIET, **self._options)
+        client = open_client(self._url, **self._options)
         try:
             reader = client.create_reader(topic, pulsar.MessageId.earliest)
             numbers: list[int] = []

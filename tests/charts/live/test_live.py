@@ -16,17 +16,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pulsar
 import pytest
 import yaml
 
 from tests.charts.control_plane import ControlPlane, until
 from tests.charts.live.conditions import NEEDS_LIVE
 from tests.charts.live.kubelet import Kubelet
-from tests.charts.live.load import QUIET, Load
+from tests.charts.live.load import Load
 from tests.charts.live.release import PATIENCE, is_ready
 from tests.charts.renderings import Object
 from tests.cluster_tools import owner_of
+from tests.official_client import open_client
 
 pytestmark = NEEDS_LIVE
 
@@ -51,7 +51,7 @@ def cluster(plane: ControlPlane, kubelet: Kubelet) -> ControlPlane:
 
 def test_install_ends_when_servers_are_ready(cluster: ControlPlane) -> None:
     """No attempt is repeated here: what the client asks for right after helm's end is there."""
-    client = pulsar.Client(SERVICE, logger=QUIET)
+    client = open_client(SERVICE)
     try:
         topic = "persistent://public/default/first"
         consumer = client.subscribe(topic, "s")

@@ -28,9 +28,10 @@ from tests.certificates import Authority
 from tests.charts.control_plane import ControlPlane, until
 from tests.charts.live.conditions import NEEDS_LIVE
 from tests.charts.live.kubelet import Kubelet
-from tests.charts.live.load import QUIET, Load
+from tests.charts.live.load import Load
 from tests.charts.live.release import Release
 from tests.charts.live.secrets import NAMESPACE, RELEASE, Secrets
+from tests.official_client import open_client
 
 pytestmark = NEEDS_LIVE
 
@@ -61,7 +62,7 @@ def release(plane: ControlPlane, kubelet: Kubelet, secrets: Secrets) -> Release:
 
 def _client(secrets: Secrets, role: str, **options: Any) -> pulsar.Client:
     words: dict[str, Any] = {"operation_timeout_seconds": 60, **secrets.options(role), **options}
-    return pulsar.Client(SERVICE_URL, logger=QUIET, **words)
+    return open_client(SERVICE_URL, **words)
 
 
 def _ask(

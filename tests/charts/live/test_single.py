@@ -18,6 +18,7 @@ from tests.charts.live.load import QUIET, Load
 from tests.charts.live.release import Release
 from tests.charts.live.secrets import NAMESPACE, RELEASE, Secrets, commands_of
 from tests.charts.renderings import CHART
+from tests.official_client import open_client
 
 pytestmark = NEEDS_LIVE
 
@@ -56,7 +57,7 @@ def _all(client: pulsar.Client) -> list[str]:
 
 
 def test_install_ends_when_the_pod_is_ready(release: Release) -> None:
-    _use(pulsar.Client(PLAIN, logger=QUIET), "first")
+    _use(open_client(PLAIN), "first")
     release.tool("magnetar", "produce", TOPIC, "-m", "second")
 
 
@@ -69,7 +70,7 @@ def test_a_new_pod_has_the_data_of_the_old_one(release: Release) -> None:
         load.wait_for_progress()
     name = f"{RELEASE}-magnetar-standalone-0"
     assert release.lives()[name][0] != before[name][0]
-    assert _all(pulsar.Client(PLAIN, logger=QUIET)) == ["first", "second"]
+    assert _all(open_client(PLAIN)) == ["first", "second"]
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ async def test_the_rate_s_next_write_comes_by_itself() -> None:
         cursor.ack([(1, entry)])
         await asyncio.sleep(0.001)
     # A timer of the real loop: turns alone don't wait for it.
-    await eventually(lambda: cursor.durable_mark_delete == (1, 49), 60)
+    await eventually(lambda: cursor.durable_mark_delete == (1, 49))
 
 
 async def test_an_ack_that_changes_nothing_waits_for_the_write_that_has_it() -> None:

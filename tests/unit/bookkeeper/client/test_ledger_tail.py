@@ -48,7 +48,7 @@ def start_wait(reader: LedgerReader, above: int, seconds: float = LONG) -> async
 
 
 async def is_parked(client: ModelBookieClient, above: int) -> None:
-    await eventually(lambda: above in client.polls, LONG)
+    await eventually(lambda: above in client.polls)
 
 
 # ---- one look
@@ -322,7 +322,7 @@ async def test_a_store_that_is_away_does_not_stop_a_tail(
         for client in members(cluster, writer):
             client.bookie.fence(writer.ledger_id, bytes(20))
             client.wake_polls()
-        await eventually(lambda: sum(len(c.polls) for c in members(cluster, writer)) > 1, LONG)
+        await eventually(lambda: sum(len(c.polls) for c in members(cluster, writer)) > 1)
         await members(cluster, writer)[1].write_lac(writer.ledger_id, 9, master_key=bytes(20))
         assert not waiting.done()
         for client in members(cluster, writer):

@@ -34,7 +34,7 @@ class Replicas:
         return answer
 
     async def wait_for(self, asked: int) -> None:
-        await eventually(lambda: len(self.asked) >= asked, 30)
+        await eventually(lambda: len(self.asked) >= asked)
 
 
 def start(

@@ -47,7 +47,7 @@ async def test_an_idle_writer_tells_its_bookies_once(cluster: Cluster) -> None:
     writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
     await write(writer, 10)
     told = [client.explicit_lacs for client in cluster.clients.values()]
-    await eventually(lambda: told == [[9]] * 3, LONG)
+    await eventually(lambda: told == [[9]] * 3)
     await eventually(lambda: not is_waiting(writer))
     reader = await cluster.client.open_ledger(writer.ledger_id, recover=False)
     assert reader.last_confirmed == 9
@@ -63,10 +63,10 @@ async def test_nothing_is_told_that_an_add_has_carried(cluster: Cluster) -> None
     client = cluster.clients["b0"]
     client.hold_adds = True
     writer.append(*batch(1, 1))  # carries 0
-    await eventually(lambda: not is_waiting(writer), LONG)
+    await eventually(lambda: not is_waiting(writer))
     assert client.explicit_lacs == []
     client.release()
-    await eventually(lambda: client.explicit_lacs == [1], LONG)
+    await eventually(lambda: client.explicit_lacs == [1])
 
 
 async def test_it_is_tried_again_until_an_ack_quorum_knows(cluster: Cluster) -> None:
@@ -78,9 +78,9 @@ async def test_it_is_tried_again_until_an_ack_quorum_knows(cluster: Cluster) -> 
     for name in names[:2]:
         cluster.bookies[name].up = False
     one = cluster.clients[names[2]]
-    await eventually(lambda: len(one.explicit_lacs) >= 3, LONG)
+    await eventually(lambda: len(one.explicit_lacs) >= 3)
     cluster.bookies[names[0]].up = True
-    await eventually(lambda: cluster.clients[names[0]].explicit_lacs == [0], LONG)
+    await eventually(lambda: cluster.clients[names[0]].explicit_lacs == [0])
     await eventually(lambda: not is_waiting(writer))
 
 
@@ -123,7 +123,7 @@ async def test_an_add_without_quorum_ends_the_writer(cluster: Cluster) -> None:
     for client in list(cluster.clients.values())[:2]:
         client.hold_adds = True
     writer.append(*batch(5, 2))
-    await eventually(lambda: bool(failed), LONG)
+    await eventually(lambda: bool(failed))
     assert isinstance(failed[0], AddQuorumTimeoutError)
     assert writer.last_confirmed == 4
     with pytest.raises(AddQuorumTimeoutError):
@@ -137,7 +137,7 @@ async def test_a_slow_copy_beyond_the_quorum_does_not_count(cluster: Cluster) ->
     writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
     cluster.clients["b1"].hold_adds = True
     await write(writer, 5)
-    await eventually(lambda: writer._deadline_timer is None, LONG)
+    await eventually(lambda: writer._deadline_timer is None)
     assert writer.error is None
 
 
