@@ -19,7 +19,6 @@ from magnetar.bookkeeper.replication.under_replication import UnderReplicationSt
 from tests.autorecovery_process import AutoRecoveryProcess, parse_metrics, read_page, run_command
 from tests.bookie_process import BookieProcess
 from tests.waiting import eventually
-from tests.zookeeper_process import ZooKeeperProcess
 
 SESSION = ("--set", "zkTimeout=4000")
 ENTRIES = 50
@@ -167,32 +166,6 @@ async def _metric(process: AutoRecoveryProcess, name: str, value: float) -> bool
     return (await asyncio.to_thread(process.metrics)).get(name) == value
 
 
-async def test_a_bookie_that_returns_in_time_cancels(
-    tmp_path: Path, url: str, cluster: Cluster
-) -> None:
-    with bookies_of(tmp_path, url, *["/zone/ud"] * 3) as bookies:
-        await registered(cluster, 3)
-        await cluster.write(LEDGERS)
-        before = await cluster.metadata()
-        with recovery(tmp_path, url, "r1", lostBookieRecoveryDelay=3600) as process:
-            bookies[0].kill()
-            await eventually(lambda: _metric(process, "auditor_lost_bookies", 1))
-            restart(bookies[0])
-            name = "auditor_NUM_DELAYED_BOOKIE_AUDITS_DELAYES_CANCELLED"
-            await eventually(lambda: _metric(process, name, 1))
-            # Even an audit that is asked for finds nothing now.
-            await cluster.marks.set_lost_bookie_delay_s(3600)
-            await cluster.marks.set_lost_bookie_delay_s(3600)
-            audits = 'auditor_AUDIT_BOOKIES_TIME_count{success="true"}'
-
-            async def has_audited() -> bool:
-                return (await asyncio.to_thread(process.metrics)).get(audits, 0) >= 2
-
-            await eventually(has_audited)
-            assert await cluster.marked() == set()
-            assert await cluster.metadata() == before
-
-
 async def _lose_a_zone(
     cluster: Cluster, bookies: list[BookieProcess], process: AutoRecoveryProcess
 ) -> None:
@@ -247,37 +220,6 @@ async def test_a_zone_that_is_lost_waits_for_an_operator(
 
 def _is_lost(metadata: LedgerMetadata, gone: list[str]) -> bool:
     return any(set(segment.bookies) <= set(gone) for segment in metadata.segments)
-
-
-async def test_a_zone_that_returns_needs_nobody(
-    tmp_path: Path, url: str, zookeeper: ZooKeeperProcess, cluster: Cluster
-) -> None:
-    """Its auditor is killed, and ZooKeeper restarted, while it is down."""
-    places = [f"/{zone}/ud{number}" for zone in "ab" for number in range(3)]
-    with contextlib.ExitStack() as stack:
-        bookies = stack.enter_context(bookies_of(tmp_path, url, *places))
-        await registered(cluster, 6)
-        await cluster.write(LEDGERS)
-        before = await cluster.metadata()
-        # A bookie that is late when its zone is back has this delay from then on.
-        first = stack.enter_context(recovery(tmp_path, url, "r1", lostBookieRecoveryDelay=3600))
-        second = stack.enter_context(recovery(tmp_path, url, "r2", lostBookieRecoveryDelay=3600))
-        assert (first.status()["isAuditor"], second.status()["isAuditor"]) == (True, False)
-        await _lose_a_zone(cluster, bookies, first)
-        first.kill()
-        await eventually(lambda: _metric(second, "auditor_is_auditor", 1))
-        zookeeper.kill()
-        zookeeper.start()
-        await eventually(lambda: _metric(second, "auditor_is_auditor", 1))
-        await eventually(lambda: _metric(second, 'auditor_zone_suspended{zone="a"}', 1))
-        assert await cluster.marked() == set()
-        for bookie in bookies[:3]:
-            restart(bookie)
-        await eventually(lambda: _metric(second, 'auditor_zone_down{zone="a"}', 0))
-        await eventually(lambda: _metric(second, "auditor_replication_disabled", 0))
-        assert run_command(url, "--status") == "automatic repair is on"
-        assert await cluster.marked() == set()
-        assert await cluster.metadata() == before
 
 
 async def test_inside_bookies(tmp_path: Path, url: str, cluster: Cluster) -> None:

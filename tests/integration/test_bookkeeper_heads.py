@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +15,6 @@ from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
 from magnetar.bookkeeper.client.entry_prefix_reader import EntryPrefixReader
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
-from magnetar.bookkeeper.client.placement import RandomPlacement
-from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.entry_prefixes import PIECE_BYTES_MAX, READ_BYTES_MAX, read_cut
 from magnetar.bookkeeper.errors import BadRequestError
 from magnetar.bookkeeper.transport import (
@@ -31,21 +26,15 @@ from magnetar.bookkeeper.transport import (
 )
 from magnetar.bookkeeper.transport_grpc import bookie_server
 from magnetar.bookkeeper.transport_grpc.bookie_server import ByteSemaphore
-from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.read_frames import (
     FLAG_FENCE,
     READ_REQUEST,
     decode_read_request,
 )
-from magnetar.metadata.factory import connect_store
-from tests.bookie_process import BookieProcess
-from tests.integration.bookkeeper_network import TRANSPORT, Network, eventually, write
-from tests.integration.failure_tools import flip_byte
+from tests.integration.bookkeeper_network import Network, eventually, write
 
 HEAD_BYTES = 4  # of the entries that ``write`` makes
-NO_SCRUB = ("--set", "scrubEnabled=false")  # it would find the damage first
-_SECONDS = 120.0
 
 
 def bodies(count: int, size: int = 1000) -> list[bytes]:
@@ -247,114 +236,3 @@ async def test_an_open_ledger_is_read_as_far_as_it_is_confirmed(network: Network
     await check_heads(reader, sent)
     ledger.append([b"head"], [b"go on"])  # nobody was fenced
     await eventually(lambda: ledger.last_confirmed == 300)
-
-
-# ---- processes
-
-
-class Processes:
-    """Three ``magnetar bookie`` processes and a client of them."""
-
-    def __init__(self, folder: Path, url: str) -> None:
-        self.folder, self._url = folder, url
-        self._stack = contextlib.AsyncExitStack()
-        self.bookies: dict[str, BookieProcess] = {}
-
-    async def __aenter__(self) -> Processes:
-        started = [
-            BookieProcess(self.folder / f"bookie-{n}", self._url, *NO_SCRUB) for n in range(3)
-        ]
-        for bookie in started:
-            await asyncio.to_thread(bookie.launch)
-            self._stack.callback(self._end, bookie)
-        for bookie in started:
-            await asyncio.to_thread(bookie.wait_until_ready)
-            self.bookies[bookie.bookie_id] = bookie
-        store = await connect_store(self._url)
-        self._stack.push_async_callback(store.close)
-        transport = replace(TRANSPORT, call_timeout_s=_SECONDS, add_timeout_s=_SECONDS)
-        connector = BookieConnector(store, transport)
-        self._stack.push_async_callback(connector.close)
-        self.pool = BookiePool(store, connector.connect)
-        await self.pool.start()
-        self._stack.push_async_callback(self.pool.close)
-        rng = random.Random(5)
-        self.client = BookKeeperClient(
-            store, self.pool, RandomPlacement(rng), clock=lambda: 0, rng=rng
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
-
-    @staticmethod
-    def _end(bookie: BookieProcess) -> None:
-        if bookie.is_running:
-            bookie.kill()
-
-    async def reachable(self, bookie_id: str, ledger_id: int, first: int) -> None:
-        """Wait until it answers reads after a restart."""
-        deadline = asyncio.get_running_loop().time() + _SECONDS
-        client, code = self.pool.client(bookie_id), codes.UNAVAILABLE
-        while code == codes.UNAVAILABLE:
-            assert asyncio.get_running_loop().time() < deadline
-            await asyncio.sleep(0.05)
-            code = (
-                await client.read_heads(ReadRequest(ledger_id, first, 1, head_bytes=HEAD_BYTES))
-            ).code
-
-
-@pytest.mark.parametrize("write_quorum", [3, 2])
-async def test_heads_of_processes_also_when_one_is_killed(
-    tmp_path: Path, url: str, write_quorum: int
-) -> None:
-    sent = bodies(2000)
-    async with Processes(tmp_path, url) as processes:
-        client = processes.client
-        ledger = await write(client, LedgerConfig(3, write_quorum, write_quorum), sent, batch=50)
-        assert await check_heads(heads_reader(client, ledger.reader()), sent) == 1
-        killed = processes.bookies[ledger.metadata.segment_of(0).bookies[1]]
-        await asyncio.to_thread(killed.kill)
-        for start in range(3):  # whoever is asked first
-            reader = heads_reader(client, ledger.reader())
-            reader._start = start
-            assert await check_heads(reader, sent) <= 3
-
-
-@pytest.mark.parametrize("write_quorum", [3, 2])
-async def test_a_corrupt_entry_of_a_process_is_read_elsewhere(
-    tmp_path: Path, url: str, write_quorum: int
-) -> None:
-    """A byte of a body that no reader of heads is sent: the bookie must look at all of it."""
-    sent = bodies(600)
-    async with Processes(tmp_path, url) as processes:
-        client = processes.client
-        ledger = await write(client, LedgerConfig(3, write_quorum, write_quorum), sent, batch=50)
-        await ledger.close()
-        members = ledger.metadata.segment_of(0).bookies
-        # Two, in different runs, as the bookie repairs what it finds damaged.
-        slot, bad = 1, (100, 451)  # of each the first slot of its write set
-        bookie_id = members[slot]
-        process = processes.bookies[bookie_id]
-        assert await asyncio.to_thread(process.stop) == 0  # all is in its entry log
-        (log,) = process.data.glob("**/entry-log/*.log")
-        for entry_id in bad:
-            flip_byte(log, log.read_bytes().index(sent[entry_id]) + 900)
-        await asyncio.to_thread(process.start)
-        assert process.bookie_id == bookie_id
-        await processes.reachable(bookie_id, ledger.ledger_id, slot)
-        remote = processes.pool.client(bookie_id)
-        reply = await remote.read_heads(
-            ReadRequest(ledger.ledger_id, bad[0], 10, head_bytes=HEAD_BYTES)
-        )
-        assert (reply.code, reply.heads) == (codes.IO_ERROR, [])
-        held = ALL_ENTRIES if write_quorum == 3 else Stripe(3, (slot - 1) % 3, 2)
-        first = bad[1] - 3
-        reply = await remote.read_heads(
-            ReadRequest(ledger.ledger_id, first, 99, head_bytes=HEAD_BYTES, stripe=held)
-        )
-        assert (reply.code, len(reply.heads)) == (codes.OK, held.count(first, bad[1]))
-        for start in range(3):
-            reader = heads_reader(client, ledger.reader())
-            reader._start = start
-            await check_heads(reader, sent)

@@ -156,21 +156,6 @@ async def test_control_calls_say_what_the_bookie_knows(network: Network) -> None
     assert 0 < info.free_bytes < info.total_bytes
 
 
-async def test_a_long_poll_is_answered_when_the_ledger_grows(network: Network) -> None:
-    client = network.remote("b0")
-    poll = asyncio.create_task(client.wait_lac(5, 2, 30.0))  # of a ledger that isn't there yet
-    for entry_id in range(3):
-        assert await add(client, 5, entry_id) == codes.OK
-        assert not poll.done()
-    assert await add(client, 5, 4) == codes.OK  # carries a LAC of 3
-    assert (await poll).code == codes.OK
-    poll = asyncio.create_task(client.wait_lac(5, 3, 30.0))
-    assert await client.write_lac(5, 4, master_key=KEY) == codes.OK
-    assert (await poll).explicit_lac == 4
-    late = await client.wait_lac(5, 4, 0.01)
-    assert (late.code, late.explicit_lac) == (codes.OK, 4)
-
-
 async def test_nobody_there_is_never_a_no(network: Network) -> None:
     """UNAVAILABLE proves nothing; "no such entry" would end a ledger too early."""
     client = network.remote("nobody")

@@ -1,4 +1,7 @@
-"""Who gets in: tokens, passwords, proxies and renewal, with the official client and by hand."""
+"""Who gets in: tokens, passwords, proxies and renewal, by hand.
+
+The official client, the web port and WebSockets: ``tests/interop/test_auth_*.py``.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,6 @@ import bcrypt
 import jwt
 import pulsar
 import pytest
-from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
 import magnetar
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -32,7 +33,6 @@ from tests.raw_client import RawClient
 SECRET = bytes(range(100, 132))
 Server = EmbeddedBroker | Addresses
 TOPIC = "persistent://public/default/guarded"
-WEBSOCKET = "/ws/v2/producer/persistent/public/default/guarded"
 
 
 def token(role: str, *, seconds: float | None = None, key: bytes = SECRET, **claims: Any) -> str:
@@ -87,72 +87,6 @@ def _raw(broker: Server, **fields: Any) -> RawClient:
 
 def _by_token(value: str) -> dict[str, Any]:
     return {"auth_method_name": "token", "auth_data": value.encode()}
-
-
-# --- the official client
-
-
-def test_the_official_client_by_token_by_a_callback_and_by_password(
-    broker: Server,
-) -> None:
-    for authentication in (
-        pulsar.AuthenticationToken(token("alice")),
-        pulsar.AuthenticationToken(lambda: token("alice")),
-        pulsar.AuthenticationBasic("alice", "pass:word"),
-    ):
-        client = _client(broker, authentication)
-        consumer = client.subscribe(TOPIC, "s")
-        client.create_producer(TOPIC).send(b"x")
-        assert consumer.receive(30_000).data() == b"x"
-        consumer.unsubscribe()
-        client.close()
-
-
-@pytest.mark.parametrize(
-    "authentication",
-    [
-        None,
-        pulsar.AuthenticationToken("nonsense"),
-        pulsar.AuthenticationToken(token("alice", seconds=-1)),
-        pulsar.AuthenticationToken(token("alice", key=b"y" * 32)),
-        pulsar.AuthenticationBasic("alice", "wrong"),
-    ],
-)
-def test_the_official_client_is_kept_out(broker: Server, authentication: Any) -> None:
-    client = _client(broker, authentication, timeout_s=2)
-    with pytest.raises(pulsar.PulsarException):
-        client.create_producer(TOPIC)
-    client.close()
-
-
-def test_a_client_that_renews_its_token_works_on_over_one_connection(
-    broker: Server,
-) -> None:
-    made: list[float] = []
-
-    def supply() -> str:
-        made.append(time.monotonic())
-        return token("alice", seconds=2)
-
-    client = _client(broker, pulsar.AuthenticationToken(supply))
-    producer = client.create_producer(TOPIC)
-    created = _connections_created(broker)
-    deadline = time.monotonic() + 60
-    first = len(made)
-    while len(made) < first + 3:  # asked by AUTH_CHALLENGE
-        assert time.monotonic() < deadline
-        producer.send(b"x")
-        time.sleep(0.05)
-    assert _connections_created(broker) == created
-    client.close()
-
-
-def _connections_created(broker: Server) -> float:
-    with urllib.request.urlopen(f"{broker.web_url}/metrics", timeout=30) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith("pulsar_connection_created_total_count"):
-                return float(line.rsplit(" ", 1)[1])
-    raise AssertionError("no such metric")
 
 
 # --- the binary protocol, frame by frame
@@ -269,7 +203,7 @@ def test_an_expired_proxy_that_passes_no_credentials_on_is_closed(broker: Server
         assert client.expect_closed() == []
 
 
-# --- HTTP and WebSocket
+# --- HTTP
 
 
 def _get(broker: Server, path: str, **headers: str) -> tuple[int, Any, list[str]]:
@@ -305,49 +239,6 @@ def test_http_needs_credentials_before_anything_else(broker: Server) -> None:
     assert _get(broker, "/nosuch", Authorization=good)[0] == 404
     for path in ("/metrics", "/status.html", "/ready"):
         assert _get(broker, path)[0] == 200
-
-
-def test_the_method_header_chooses(broker: Server) -> None:
-    good = {"Authorization": "Bearer " + token("alice")}
-    path = "/admin/v2/clusters"
-    assert _get(broker, path, **good, X_Pulsar_Auth_Method_Name="token")[0] == 200
-    assert _get(broker, path, **good, X_Pulsar_Auth_Method_Name="basic")[0] == 401
-    status, body, _ = _get(broker, path, **good, X_Pulsar_Auth_Method_Name="sasl")
-    assert (status, body["reason"]) == (401, "Unsupported authentication method: [sasl].")
-
-
-def test_original_principals_over_http(broker: Server) -> None:
-    for role, original, status in (
-        ("proxy", "bob", 200),
-        ("proxy", None, 401),
-        ("proxy", "proxy", 401),
-        ("alice", "bob", 401),
-        ("alice", "alice", 200),
-        ("alice", None, 200),
-    ):
-        named = {} if original is None else {"X_Original_Principal": original}
-        headers = {"Authorization": "Bearer " + token(role), **named}
-        assert _get(broker, "/admin/v2/clusters", **headers)[0] == status, (role, original)
-
-
-def test_websockets_by_header_or_query(broker: Server) -> None:
-    url = broker.web_url.replace("http://", "ws://") + WEBSOCKET
-    good = "Bearer " + token("alice")
-    for address, headers in (
-        (url, {"Authorization": good}),
-        (url, {"Authorization": _basic("alice:pass:word")}),
-        (f"{url}?token={token('alice')}", {}),
-    ):
-        with connect(address, additional_headers=headers) as socket:
-            socket.send(json.dumps({"payload": ""}))
-            assert json.loads(socket.recv(30))["result"] == "ok"
-    for address in (url, f"{url}?token=x", f"{url}?token={token('alice', seconds=-1)}"):
-        with pytest.raises(InvalidStatus) as refused:
-            connect(address)
-        assert refused.value.response.status_code == 401
-        assert json.loads(refused.value.response.body or b"") == {
-            "reason": "Failed to authenticate"
-        }
 
 
 # --- other settings

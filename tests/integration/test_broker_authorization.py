@@ -1,4 +1,7 @@
-"""Who may do what, on a broker with tokens: official client, HTTP, WebSockets, REST sessions."""
+"""Who may do what, on a broker with tokens: HTTP, WebSockets, REST sessions.
+
+The official client: ``tests/interop/test_auth_rights.py``.
+"""
 
 from __future__ import annotations
 
@@ -85,90 +88,6 @@ def client_of(broker: Server, role: str) -> Iterator[pulsar.Client]:
     )
     yield client
     client.close()
-
-
-# --- the official client
-
-
-def test_grants_on_a_namespace(broker: Server, namespace: str) -> None:
-    topic = f"persistent://{namespace}/t"
-    for role, produces, consumes in (
-        ("admin", True, True),
-        ("ten", True, True),
-        ("both", True, True),
-        ("prod", True, False),
-        ("cons", False, True),
-        ("nobody", False, False),
-    ):
-        with client_of(broker, role) as client:
-            if produces:
-                client.create_producer(topic).send(b"x")
-            else:
-                with pytest.raises(pulsar.AuthorizationError):
-                    client.create_producer(topic)
-            if consumes:
-                client.subscribe(topic, f"s-{role}")
-            else:
-                with pytest.raises(pulsar.AuthorizationError):
-                    client.subscribe(topic, "s")
-
-
-def test_grants_on_a_partitioned_topic_hold_for_new_partitions(
-    broker: Server, namespace: str
-) -> None:
-    path = f"/persistent/{namespace}/parted"
-    admin(broker, "PUT", f"{path}/partitions", 2)
-    admin(broker, "POST", f"{path}/permissions/guest", ["produce"])
-    admin(broker, "POST", f"{path}/partitions", 4)
-    with client_of(broker, "guest") as client:
-        producer = client.create_producer(f"persistent://{namespace}/parted")
-        for _ in range(8):
-            producer.send(b"x")
-        with pytest.raises(pulsar.AuthorizationError):
-            client.create_producer(f"persistent://{namespace}/other")
-        with pytest.raises(pulsar.AuthorizationError):
-            client.subscribe(f"persistent://{namespace}/parted", "s")
-
-
-def test_subscriptions_with_roles_and_with_prefixes(broker: Server, namespace: str) -> None:
-    topic = f"persistent://{namespace}/t"
-    with client_of(broker, "both") as client:
-        client.create_producer(topic)
-    admin(broker, "POST", f"/namespaces/{namespace}/permissions/subscription/only", ["both"])
-    with client_of(broker, "cons") as client:
-        with pytest.raises(pulsar.AuthorizationError):
-            client.subscribe(topic, "only")
-        client.subscribe(topic, "free").close()
-        admin(broker, "POST", f"/namespaces/{namespace}/subscriptionAuthMode", "Prefix")
-        with pytest.raises(pulsar.AuthorizationError):
-            client.subscribe(topic, "free")
-        client.subscribe(topic, "cons-1").close()
-
-
-def test_a_producer_and_a_consumer_end_within_seconds(broker: Server, namespace: str) -> None:
-    topic = f"persistent://{namespace}/t"
-    with client_of(broker, "prod") as one, client_of(broker, "cons") as other:
-        producer = one.create_producer(topic, send_timeout_millis=5_000)
-        consumer = other.subscribe(topic, "s")
-        producer.send(b"first")
-        assert consumer.receive(30_000).data() == b"first"
-        admin(broker, "DELETE", f"/namespaces/{namespace}/permissions/prod")
-        wait_until(lambda: not _sends(producer))
-        admin(broker, "DELETE", f"/namespaces/{namespace}/permissions/cons")
-
-        def consumers() -> int:
-            answer = admin(broker, "GET", f"/persistent/{namespace}/t/stats").json()
-            return len(answer["subscriptions"]["s"]["consumers"])
-
-        wait_until(lambda: consumers() == 0)
-
-
-def _sends(producer: Any) -> bool:
-    try:
-        producer.send(b"late")
-    except pulsar.PulsarException:
-        return False
-    return True
 
 
 # --- WebSockets

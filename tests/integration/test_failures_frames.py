@@ -17,12 +17,11 @@ from tests.integration.failure_tools import (
     new_topic,
     open_producer,
     open_reader,
-    publish,
     read_numbers,
     send_all,
     take_receipts,
 )
-from tests.raw_client import ConnectionClosedError, RawClient
+from tests.raw_client import RawClient
 from tests.standalone_process import StandaloneProcess
 
 MIB = 1024 * 1024
@@ -145,48 +144,6 @@ def test_announced_sizes_and_counts_that_lie(server: StandaloneProcess) -> None:
     with open_reader(url, topic) as reader:
         reader.flow(1)
         assert int(reader.receive_message()[1][:12]) == 0  # the mad ack moved nothing else
-
-
-@pytest.mark.usefixtures("bystander")
-def test_an_ack_set_of_a_million_words_is_refused_or_ignored(server: StandaloneProcess) -> None:
-    topic = new_topic()
-    receipts = publish(server.service_url, topic, range(1))
-    with open_reader(server.service_url, topic) as reader:
-        ack = command(pb.BaseCommand.ACK)
-        ack.ack.consumer_id, ack.ack.ack_type = 1, pb.CommandAck.Individual
-        ledger_id, entry_id = receipts[0]
-        identifier = ack.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
-        identifier.ack_set.extend([-1] * 400_000)
-        with contextlib.suppress(ConnectionClosedError):
-            reader.send(ack)
-            read_numbers(reader, 1)
-    with open_reader(server.service_url, topic) as reader:
-        assert read_numbers(reader, 1) == [0]
-
-
-@pytest.mark.usefixtures("bystander")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "persistent://public/default/",
-        "persistent:///default/t",
-        "persistent://public//t",
-        "other://public/default/t",
-        "persistent://public/de fault/t",
-        "persistent://../../t",
-        "://",
-        "a/b",
-    ],
-)
-def test_invalid_topic_names(server: StandaloneProcess, name: str) -> None:
-    with RawClient(server.service_url) as client:
-        producer = client.create_producer(name)
-        assert isinstance(producer, pb.CommandError)
-        assert producer.error == pb.InvalidTopicName
-        consumer = client.subscribe(name, "s")
-        assert isinstance(consumer, pb.CommandError)
-        assert consumer.error == pb.InvalidTopicName
-        assert consumer.message
 
 
 @pytest.mark.usefixtures("bystander")

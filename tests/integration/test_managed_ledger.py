@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
@@ -21,7 +20,6 @@ from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.entry_cache import EntryCache
-from magnetar.managed_ledger.errors import ManagedLedgerFencedError
 from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST
@@ -91,48 +89,6 @@ async def load(log: ManagedLedger, batches: int, size: int, first: int = 0) -> A
     return appends
 
 
-async def test_rotation_under_load_with_a_tail_reader(site: Site) -> None:
-    log = await site.broker().open(NAME, CONFIG)
-    await log.open_cursor("hold", EARLIEST)
-    woken = asyncio.Event()
-    log.on_appended = woken.set
-    received: list[bytes] = []
-
-    async def consume() -> None:
-        position = EARLIEST
-        while len(received) < 20_000:
-            batch = log.read_nowait(position, 100, 1 << 20)
-            if batch is None:
-                batch = await log.read(position, 100, 1 << 20)
-            if batch is None:
-                woken.clear()
-                await woken.wait()
-                continue
-            received.extend(bytes(x) for x in batch.bodies)
-            position = (batch.ledger_id, batch.last + 1)
-
-    consumer = asyncio.create_task(consume())
-    appends = await load(log, 200, 100)
-    await asyncio.wait_for(consumer, 60)
-    assert received == [x for _, x in appends.acked]
-    assert [n for _, n in log.offsets.counts() if n] == [1000] * 20
-    assert log.cache.misses < 10  # the tail is served from memory
-
-
-async def test_take_over_from_a_broker_that_is_gone(site: Site) -> None:
-    log = await site.broker().open(NAME, CONFIG)
-    await log.open_cursor("hold", EARLIEST)
-    appends = await load(log, 25, 100)
-    late = Appends(log)
-    second = await site.broker().open(NAME, CONFIG)
-    late.send(b"late")
-    await late.settle()
-    assert isinstance(late.errors[0], ManagedLedgerFencedError)
-    assert await read_all(second) == appends.acked
-    more = await load(second, 25, 100, first=2500)
-    assert await read_all(second) == appends.acked + more.acked
-
-
 async def test_restart_without_close(site: Site) -> None:
     log = await site.broker().open(NAME, CONFIG)
     cursor = await log.open_cursor("sub", EARLIEST)
@@ -192,20 +148,6 @@ async def test_catch_up_through_a_small_cache(site: Site) -> None:
     assert cold.cache.size <= 1 << 20
     assert cold.cache.misses < 100  # read-ahead, not a read per batch
     assert await read_all(cold, start=appends.acked[4321][0]) == appends.acked[4321:]
-
-
-async def test_concurrent_identical_reads_are_one(site: Site) -> None:
-    log = await site.broker().open(NAME, CONFIG)
-    await log.open_cursor("hold", EARLIEST)
-    appends = await load(log, 3, 100)
-    await log.close()
-    cold = await site.broker().open(NAME, CONFIG)
-    start = appends.acked[10][0]
-    batches = await asyncio.gather(*(cold.read(start, 20, 1 << 20) for _ in range(10)))
-    for batch in batches:
-        assert batch is not None
-        assert [bytes(x) for x in batch.bodies] == [x for _, x in appends.acked[10:30]]
-    assert cold.cache.misses == 1
 
 
 async def test_large_bodies_as_views(site: Site) -> None:

@@ -22,7 +22,6 @@ NAMESPACE = "public/copies"
 TOPIC = f"persistent://{NAMESPACE}/t"
 PATH = f"/persistent/{NAMESPACE}/t"
 FILESYSTEM = {"managedLedgerOffloadDriver": "filesystem"}
-LIMIT_S = 60.0
 
 
 @pytest.fixture

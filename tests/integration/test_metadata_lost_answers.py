@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import pytest
 
 from magnetar.metadata.errors import (
     BadVersionError,
-    MetadataWriteError,
     NotFoundError,
     OutcomeUnknownError,
-    StoreUnreachableError,
 )
-from magnetar.metadata.recipes import IdGenerator, update
 from magnetar.metadata.store import SessionEvent
 from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
 from magnetar.metadata.zookeeper.store import ZooKeeperStore
-from tests.integration.metadata_history import PATH, History
 from tests.integration.metadata_proxy import Proxy
 from tests.unit.metadata.event_log import EventLog, eventually
 from tests.zookeeper_process import ZooKeeperProcess
 
 _numbers = itertools.count()
-_T = TypeVar("_T")
 _SESSION_S = 20.0  # cut connections are found at once, so nothing here waits for it
 
 
@@ -195,92 +187,3 @@ async def test_reads_wait_for_the_connection(scene: Scene) -> None:
     assert found is not None
     assert (found.value, exists) == (b"1", True)
     assert log.events == [SessionEvent.CONNECTION_LOST, SessionEvent.RECONNECTED]
-
-
-class BadLine:
-    """Breaks a line in all ways while it is entered."""
-
-    def __init__(self, proxy: Proxy, seed: int) -> None:
-        self.breaks = 0
-        self._proxy, self._rng = proxy, random.Random(seed)
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def was_bad_enough(self) -> bool:
-        return self.breaks >= 10
-
-    async def __aenter__(self) -> BadLine:
-        self._task = asyncio.ensure_future(self._break())
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        self._proxy.heal()
-        self._proxy.cut()
-
-    async def _break(self) -> None:
-        proxy, rng = self._proxy, self._rng
-        while True:
-            await asyncio.sleep(rng.uniform(0.0, 0.04))
-            proxy.answers_pass, proxy.requests_pass = rng.random() < 0.5, rng.random() < 0.7
-            await asyncio.sleep(rng.uniform(0.0, 0.02))
-            proxy.heal()
-            proxy.cut()
-            self.breaks += 1
-
-
-async def persist(ask: Callable[[], Awaitable[_T]]) -> _T:
-    """What is refused for lack of a connection may be asked again."""
-    while True:
-        try:
-            return await ask()
-        except (StoreUnreachableError, MetadataWriteError):
-            await asyncio.sleep(0.01)
-
-
-async def test_ids_stay_unique_on_a_bad_line(scene: Scene) -> None:
-    generators = [
-        IdGenerator(store, "/ids", block=2) for store in (scene.store, scene.direct, scene.store)
-    ]
-    ids = list[int]()
-    async with BadLine(scene.proxy, 3) as line:
-        while not line.was_bad_enough or len(ids) < 30:
-            ids += await asyncio.gather(*(persist(each.next_id) for each in generators))
-    assert len(set(ids)) == len(ids)
-
-
-async def test_each_value_is_written_once_on_a_bad_line(scene: Scene) -> None:
-    """A register whose value is its whole history, set by compare-and-set from both sides."""
-    history = History()
-    await scene.direct.put(PATH, b"", -1)
-
-    async def write(store: ZooKeeperStore, name: str) -> None:
-        for part in itertools.count():
-            await history.write(store, f"{name}.{part}", 10)
-            if line.was_bad_enough and len(history.written) > 20:
-                return
-
-    async with BadLine(scene.proxy, 11) as line:
-        await asyncio.gather(
-            *(write(store, f"{i}") for i, store in enumerate([scene.store, scene.direct] * 2))
-        )
-    await history.check(scene.direct)
-
-
-async def test_update_counts_right_on_a_bad_line(scene: Scene) -> None:
-    marks = list[bytes]()
-    async with BadLine(scene.proxy, 5) as line:
-        while not line.was_bad_enough:
-            marks.append(b"|%d" % len(marks))
-
-            def append(value: bytes | None, mark: bytes = marks[-1]) -> bytes:
-                """Once, also if it is not known whether it was."""
-                value = value or b""
-                return value if value.endswith(mark) else value + mark
-
-            await persist(functools.partial(update, scene.store, "/log", append))
-    found = await scene.direct.get("/log")
-    assert found is not None
-    assert found.value == b"".join(marks)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 
-import httpx
 import pulsar
 import pytest
 
@@ -30,44 +28,6 @@ def _options(zookeeper: ZooKeeperProcess, chroot: str) -> list[str]:
         "metadataStoreSessionTimeoutMillis": "6000",
     }
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-
-
-def _produce(client: pulsar.Client, numbers: range) -> None:
-    producer = client.create_producer(TOPIC)
-    for number in numbers:
-        producer.send(b"%d" % number)
-    producer.close()
-
-
-def _consume(client: pulsar.Client, count: int) -> list[int]:
-    consumer = client.subscribe(TOPIC, "reader", initial_position=pulsar.InitialPosition.Earliest)
-    numbers = list[int]()
-    for _ in range(count):
-        message = consumer.receive(30_000)
-        numbers.append(int(message.data()))
-        consumer.acknowledge(message)
-    consumer.close()
-    return numbers
-
-
-def test_messages_survive_kill_nine_on_zookeeper(
-    zookeeper: ZooKeeperProcess, tmp_path: Path
-) -> None:
-    with StandaloneProcess(tmp_path / "data", *_options(zookeeper, "/broker/one")) as broker:
-        client = pulsar.Client(broker.service_url)
-        _produce(client, range(50))
-        broker.kill()
-        client.close()
-        broker.start(same_ports=True)
-        client = pulsar.Client(broker.service_url)
-        _produce(client, range(50, 100))
-        assert _consume(client, 100) == list(range(100))
-        client.close()
-        told = httpx.get(
-            f"{broker.admin_url}/admin/v2/brokers/internal-configuration", timeout=60
-        ).json()
-        assert told["metadataStoreUrl"] == zookeeper.url("/broker/one")
-        assert not (tmp_path / "data" / "metadata").exists()
 
 
 async def test_a_paused_broker_comes_back_under_a_new_session(
@@ -98,31 +58,6 @@ async def test_a_paused_broker_comes_back_under_a_new_session(
         assert "session_reestablished" in broker.log
         await asyncio.to_thread(client.close)
     await store.close()
-
-
-def test_topics_serve_on_while_zookeeper_is_away(tmp_path: Path) -> None:
-    with (
-        ZooKeeperProcess(tmp_path / "zookeeper") as zookeeper,
-        StandaloneProcess(tmp_path / "data", *_options(zookeeper, "/broker")) as broker,
-    ):
-        client = pulsar.Client(broker.service_url)
-        producer = client.create_producer(TOPIC)
-        producer.send(b"0")
-        zookeeper.kill()
-        sent = 1
-        deadline = time.monotonic() + 60.0
-        while "session_lost" not in broker.log:
-            assert time.monotonic() < deadline
-            producer.send(b"%d" % sent)
-            sent += 1
-        answer = httpx.get(f"{broker.admin_url}/admin/v2/persistent/public/default", timeout=30.0)
-        assert answer.status_code == 503
-        assert "session" in answer.json()["reason"]
-        zookeeper.start()
-        producer.send(b"%d" % sent)
-        _produce(client, range(sent + 1, sent + 50))
-        assert _consume(client, sent + 50) == list(range(sent + 50))
-        client.close()
 
 
 @pytest.mark.parametrize(

@@ -179,43 +179,6 @@ async def _zone_down(cluster: Cluster) -> None:
     assert cluster.metrics.zones["a"] == ("held", 0, 3)
 
 
-async def test_a_zone_that_is_down_needs_an_operator(cluster: Cluster, auditor: Auditor) -> None:
-    ledgers = [await cluster.ledger((f"a{n}", f"b{n}")) for n in range(3)]
-    await audited(cluster, 1)
-    await _zone_down(cluster)
-    off = await cluster.marks.disabled()
-    assert off is not None
-    assert off.reason == "zone down: a 0/3"
-    assert await cluster.marked() == {}
-    await cluster.marks.enable()
-
-    async def is_marked() -> bool:
-        return set(await cluster.marked()) == set(ledgers)
-
-    await eventually(is_marked)
-    assert cluster.metrics.zones["a"] == ("released", 0, 3)
-    assert await cluster.marks.is_enabled()
-
-
-async def test_a_zone_that_returns(cluster: Cluster, auditor: Auditor) -> None:
-    await cluster.ledger(("a0", "b0"))
-    await audited(cluster, 1)
-    await _zone_down(cluster)
-    await cluster.come("a0", "a1", "a2")
-
-    async def is_up() -> bool:
-        return cluster.metrics.zones["a"] == ("up", 3, 3) and not cluster.metrics.disabled
-
-    await eventually(is_up)
-    assert await cluster.marked() == {}
-    assert await cluster.marks.is_enabled()
-
-    async def is_forgotten() -> bool:
-        return await ZoneStore(cluster.store).read() == {}
-
-    await eventually(is_forgotten)
-
-
 async def test_what_an_operator_switched_off_stays_off(cluster: Cluster, auditor: Auditor) -> None:
     await cluster.marks.disable("maintenance")
     await _zone_down(cluster)
