@@ -43,6 +43,12 @@ def client(service_url: str) -> Iterator[pulsar.Client]:
 
 
 @pytest.fixture
+def http(admin_url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=admin_url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
 def admin(admin_url: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"{admin_url}/admin/v2", timeout=60) as client:
         yield client

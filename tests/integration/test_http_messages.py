@@ -16,12 +16,6 @@ from tests.standalone_process import StandaloneProcess
 
 
 @pytest.fixture
-def http(admin_url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=admin_url, timeout=30) as client:
-        yield client
-
-
-@pytest.fixture
 def topic(http: httpx.Client) -> Iterator[str]:
     name = f"public/default/rest-{secrets.token_hex(5)}"
     assert http.put(f"/admin/v2/persistent/{name}").status_code == 204

@@ -15,8 +15,6 @@ import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record
 from websockets.sync.client import connect
 
-from tests.official_client import open_client
-
 EARLIEST = pulsar.InitialPosition.Earliest
 TIMEOUT_S = 30
 CHUNKED_BYTES = 11 * 1024 * 1024  # three chunks of the 5 MiB that an entry may have
@@ -25,19 +23,6 @@ CHUNKED_BYTES = 11 * 1024 * 1024  # three chunks of the 5 MiB that an entry may 
 class Order(Record):  # type: ignore[misc] # the library has no types
     item = pulsar.schema.String()
     count = Integer(default=1)
-
-
-@pytest.fixture
-def client(service_url: str) -> Iterator[pulsar.Client]:
-    client = open_client(service_url, operation_timeout_seconds=TIMEOUT_S)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def http(admin_url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=admin_url, timeout=2 * TIMEOUT_S) as client:
-        yield client
 
 
 @pytest.fixture
