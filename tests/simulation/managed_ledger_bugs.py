@@ -1,17 +1,14 @@
-"""Does the managed ledger's simulation bite? ``python -m tests.simulation.managed_ledger_bugs``.
+"""Does the managed ledger's simulation bite? Bugs that ``rotation.py`` plants.
 
-Each bug is planted into the product's code, and the seeds of all its worlds run: the table in
-docs/internals/simulation.md says in how many a violation is noticed, and by which seed first.
+docs/internals/simulation.md says in how many seeds of each world they are noticed.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
@@ -44,7 +41,7 @@ from magnetar.managed_ledger.offload.offload_path import OffloadPath
 from magnetar.managed_ledger.orphan_ledgers import custom_metadata
 from magnetar.metadata.errors import MetadataError
 from tests.simulation import test_cursor, test_managed_ledger, test_managed_ledger_offload
-from tests.simulation.plant import Plant
+from tests.simulation.plant import Bugs, Plant, planted
 from tests.simulation.simulator import run_simulation
 from tests.simulation.test_managed_ledger_chunks import takeover_beside_a_collector, tiny_chunks
 from tests.simulation.test_managed_ledger_openers import open_together
@@ -96,21 +93,13 @@ def _offload_crash(seed: int) -> None:
 
 def _sliced(seed: int) -> None:
     """Cursors whose every write is in slices, and whose states are too large for a node."""
-    limits = Plant()
-    try:
-        test_cursor.tiny_limits(limits.set)
+    with planted(lambda plant: test_cursor.tiny_limits(plant.set)):
         _cursor(seed)
-    finally:
-        limits.undo()
 
 
 def _chunks_takeover(seed: int) -> None:
-    limits = Plant()
-    try:
-        tiny_chunks(limits.set)
+    with planted(lambda plant: tiny_chunks(plant.set)):
         run_simulation(seed, takeover_beside_a_collector)
-    finally:
-        limits.undo()
 
 
 #: One seed each; AssertionError tells what is violated.
@@ -131,15 +120,8 @@ WORLDS: Final[dict[str, Callable[[int], None]]] = {
 LEDGER_WORLDS: Final = ("log", "race", "rotation", "takeover")
 CURSOR_WORLDS: Final = ("cursor", "takeover", "log")
 
-BUGS: Final[dict[str, tuple[tuple[str, ...], Callable[[Plant], None]]]] = {}
-
-
-def bug(*worlds: str) -> Callable[[Callable[[Plant], None]], Callable[[Plant], None]]:
-    def register(plant: Callable[[Plant], None]) -> Callable[[Plant], None]:
-        BUGS[plant.__name__] = (worlds, plant)
-        return plant
-
-    return register
+BUGS: Final = Bugs(lambda world, seed: WORLDS[world](seed))
+bug: Final = BUGS.of
 
 
 # Appending and rotation
@@ -556,63 +538,3 @@ def a_doomed_copy_that_comes_late_stays(plant: Plant) -> None:
             await take_back(self, copy)
 
     take_back = plant.set(OffloadPath, "_take_back", trust_the_next_owner)
-
-
-@contextlib.contextmanager
-def planted(name: str) -> Iterator[tuple[str, ...]]:
-    """The bug is in the code for the time of the block; the worlds that may notice."""
-    worlds, plant_it = BUGS[name]
-    plant = Plant()
-    try:
-        plant_it(plant)
-        yield worlds
-    finally:
-        plant.undo()
-
-
-def violation(world: str, seed: int) -> str | None:
-    """What the run of a seed violates, if anything."""
-    try:
-        WORLDS[world](seed)
-    except AssertionError as error:
-        text = str(error).partition(": ")[2] or str(error)
-        return text.partition(" ms: ")[2].partition(";")[0] or text.splitlines()[0]
-    except Exception as error:  # a planted bug may break anything
-        return repr(error)
-    return None
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation.managed_ledger_bugs")
-    parser.add_argument("--bug", choices=list(BUGS))
-    parser.add_argument("--seeds", type=int, default=100, help="of each world")
-    parser.add_argument("--most", type=int, default=1000, help="if none of those notices")
-    arguments = parser.parse_args()
-    logging.disable()
-    print("| bug | noticed by (of so many seeds) | first seed | what it says |")
-    print("|---|---|---|---|")
-    missed = []
-    for name in [arguments.bug] if arguments.bug else BUGS:
-        says, first, counts = "", "", []
-        with planted(name) as worlds:
-            for world in worlds:
-                found: list[int] = []
-                for seed in range(arguments.seeds):
-                    if (what := violation(world, seed)) is not None:
-                        found.append(seed)
-                        says, first = says or what, first or f"{world} {seed}"
-                counts.append(f"{world} {len(found)}")
-            if not first:
-                for seed in range(arguments.seeds, arguments.most):
-                    if (what := violation(worlds[0], seed)) is not None:
-                        says, first = what, f"{worlds[0]} {seed}"
-                        break
-        print(f"| `{name}` | {', '.join(counts)} | {first or 'never'} | {says[:90]} |", flush=True)
-        if not first:
-            missed.append(name)
-    if missed:
-        sys.exit(f"not found: {', '.join(missed)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,18 +1,14 @@
-"""Does the simulation bite? ``python -m tests.simulation.planted_bugs [--bug NAME] [--seeds N]``.
+"""Does the simulation bite? Bugs of ledgers and bookies, which ``rotation.py`` plants.
 
-Each bug is planted into the product's code, and seeds run until it is noticed. Most of them are
-defects that the original protocol has had (docs/spec/storage.md, "Defects"); some were found here.
-The table is in docs/internals/simulation.md.
+Most are defects that the original protocol has had (docs/spec/storage.md, "Defects"); some were
+found here. The table is in docs/internals/simulation.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from magnetar.bookkeeper import codes
@@ -54,7 +50,7 @@ from magnetar.bookkeeper.replication.zones import Zones
 from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.errors import OutcomeUnknownError
 from tests.memory_file_system import MemoryFileSystem
-from tests.simulation.plant import Plant
+from tests.simulation.plant import Bugs, Plant, Planter
 from tests.simulation.worlds import (
     CLUSTER,
     DECAY,
@@ -65,31 +61,15 @@ from tests.simulation.worlds import (
     SLOW_TARGET,
     SURVIVORS,
     ZONES,
-    run_seed,
+    check_seed,
 )
 
+BUGS: Final = Bugs(check_seed)
 
-@dataclass(frozen=True)
-class Bug:
+
+def bug(world: str, defect: str) -> Callable[[Planter], Planter]:
     """``defect``: of docs/spec/storage.md, "Defects", or the heading of the broken rule."""
-
-    name: str
-    world: str
-    defect: str
-    plant: Callable[[Plant], None]
-
-
-BUGS: Final[dict[str, Bug]] = {}
-
-
-def bug(
-    world: str, defect: str, first: int = 0
-) -> Callable[[Callable[[Plant], None]], Callable[[Plant], None]]:
-    def register(plant: Callable[[Plant], None]) -> Callable[[Plant], None]:
-        BUGS[plant.__name__] = Bug(plant.__name__, world, defect, plant)
-        return plant
-
-    return register
+    return BUGS.of(world, defect=defect)
 
 
 # Recovery
@@ -659,68 +639,3 @@ def the_last_entry_on_disk_is_not_compared(plant: Plant) -> None:
 @bug(SURVIVORS, "0034: handles of the first ledger")
 def any_node_of_the_id_is_changed(plant: Plant) -> None:
     plant.set(LedgerMetadata, "require_creator", lambda *_: None)
-
-
-@contextlib.contextmanager
-def planted(name: str) -> Iterator[Bug]:
-    """The bug is in the code for the time of the block."""
-    plant = Plant()
-    try:
-        BUGS[name].plant(plant)
-        yield BUGS[name]
-    finally:
-        plant.undo()
-
-
-@dataclass
-class Found:
-    """What a search came to: how many of ``tried`` seeds notice, and what the first one says."""
-
-    tried: int = 0
-    seeds: list[int] = field(default_factory=list)
-    says: str = ""
-
-
-def find(name: str, count: int, count_max: int) -> Found:
-    """Run ``count`` seeds, and on up to ``count_max`` as long as none of them notices."""
-    found = Found()
-    with planted(name) as each:
-        for seed in range(count_max):
-            outcome = run_seed(each.world, seed)
-            found.tried += 1
-            if outcome.violations:
-                text = outcome.violations[0]
-                found.says = found.says or text.partition(" ms: ")[2] or text
-                found.seeds.append(seed)
-            if found.tried >= count and found.seeds:
-                break
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation.planted_bugs")
-    parser.add_argument("--bug", choices=list(BUGS))
-    parser.add_argument("--seeds", type=int, default=200, help="of the protocol; half of the other")
-    parser.add_argument("--most", type=int, default=2000, help="if none of those notices")
-    arguments = parser.parse_args()
-    print("| bug | defect | world | first seed | found by | what it says |")
-    print("|---|---|---|---|---|---|")
-    missed = []
-    for name in [arguments.bug] if arguments.bug else BUGS:
-        each = BUGS[name]
-        part = 1 if each.world == PROTOCOL else 2
-        found = find(name, arguments.seeds // part, arguments.most // part)
-        first = str(found.seeds[0]) if found.seeds else "never"
-        print(
-            f"| `{name}` | {each.defect} | {each.world} | {first} | "
-            f"{len(found.seeds)} of {found.tried} | {found.says[:90]} |",
-            flush=True,
-        )
-        if not found.seeds:
-            missed.append(name)
-    if missed:
-        sys.exit(f"not found: {', '.join(missed)}")
-
-
-if __name__ == "__main__":
-    main()

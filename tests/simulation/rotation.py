@@ -1,9 +1,9 @@
 """A tenth of all planted bugs in each run, so that ten runs in a row plant each of them once.
 
 Which tenth it is depends on the commit: the number of commits before it, or ``MAGNETAR_ROTATION``.
-``python -m tests.simulation.rotation [--all]`` does the same from a shell. The lists are those of
-``planted_bugs`` (bookkeeper), ``managed_ledger_bugs``, ``service_bugs`` (dispatch, ownership,
-epochs) and ``zookeeper_bugs``; ``naive_variants`` are all planted in each run.
+``python -m tests.simulation.rotation [--all | --bug NAME]`` does the same from a shell. The lists
+are those of ``planted_bugs`` (bookkeeper), ``managed_ledger_bugs``, ``service_bugs`` (dispatch,
+ownership, epochs) and ``zookeeper_bugs``; ``naive_variants`` are all planted in each run.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from tests.simulation import managed_ledger_bugs, planted_bugs, service_bugs, zookeeper_bugs
-from tests.simulation.worlds import run_seed
+from tests.simulation.plant import Bugs, planted
 
 TURNS: Final = 10
 BROKEN_PLANT: Final = ("TypeError(", "AttributeError(", "NameError(", "ImportError(")
@@ -86,11 +86,11 @@ WORLD: Final[dict[str, str]] = {
     "a_close_drops_what_nobody_waits_for": "cursor",
 }
 
-LISTS: Final[dict[str, Sequence[str]]] = {
-    "bookkeeper": list(planted_bugs.BUGS),
-    "managed ledger": list(managed_ledger_bugs.BUGS),
-    "service": list(service_bugs.BUGS),
-    "zookeeper": [name for name in zookeeper_bugs.BUGS if name != "none"],
+LISTS: Final[dict[str, Bugs]] = {
+    "bookkeeper": planted_bugs.BUGS,
+    "managed ledger": managed_ledger_bugs.BUGS,
+    "service": service_bugs.BUGS,
+    "zookeeper": zookeeper_bugs.BUGS,
 }
 ALL: Final = [(group, name) for group, names in LISTS.items() for name in names]
 
@@ -122,47 +122,26 @@ def _seeds(name: str, count: int) -> Iterable[int]:
 
 def search(group: str, name: str, seeds: int = 150) -> str | None:
     """What the first seed that notices says; None: none of so many does."""
-    if group == "zookeeper":
-        return _search_zookeeper(name, seeds // 3)
-    if group == "bookkeeper":
-        with planted_bugs.planted(name) as bug:
-            for seed in _seeds(name, seeds):
-                if violations := run_seed(bug.world, seed).violations:
-                    return f"{bug.world} {seed}: {violations[0].partition(' ms: ')[2]}"
-    elif group == "managed ledger":
-        with managed_ledger_bugs.planted(name) as worlds:
-            for seed in _seeds(name, seeds):
-                world = WORLD.get(name, worlds[0])
-                if (told := managed_ledger_bugs.violation(world, seed)) is not None:
-                    return f"{world} {seed}: {told}"
-    else:
-        with service_bugs.planted(name) as world:
-            for seed in _seeds(name, seeds):
-                if (told := service_bugs.violation(world, seed)) is not None:
-                    return f"{world} {seed}: {told}"
+    bugs = LISTS[group]
+    world = WORLD.get(name, bugs[name].worlds[0])
+    with planted(bugs[name].plant):
+        for seed in _seeds(name, seeds):
+            if (told := bugs.violation(world, seed)) is not None:
+                return f"{world} {seed}: {told}"
     return None
-
-
-def _search_zookeeper(name: str, seeds: int) -> str | None:
-    """In a process of its own: these bugs aren't taken out again."""
-    ended = subprocess.run(
-        [sys.executable, "-m", zookeeper_bugs.__name__, str(seeds), name, str(NEAR.get(name, 0))],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    told = ended.stdout.strip()
-    return None if told.endswith("None") else told
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.rotation")
     parser.add_argument("--all", action="store_true", help="not only the tenth of this commit")
+    parser.add_argument("--bug", choices=[name for _, name in ALL])
+    arguments = parser.parse_args()
     logging.disable()
+    wanted = ALL if arguments.all else chosen(turn())
+    if arguments.bug:
+        wanted = [each for each in ALL if each[1] == arguments.bug]
     missed = []
-    for group, name in ALL if parser.parse_args().all else chosen(turn()):
+    for group, name in wanted:
         told = search(group, name, 400)
         print(f"{group}, {name}: {told or 'NOT FOUND'}", flush=True)
         if told is None or any(kind in told for kind in BROKEN_PLANT):

@@ -7,9 +7,8 @@ all of them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from magnetar.broker.dispatch import shared, single_active
@@ -22,7 +21,7 @@ from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
 from magnetar.bundles.ownership import OwnershipService
 from magnetar.loadbalance.leader_epoch import BundleAssignment, LeaderEpoch
 from tests.simulation import test_bundles_ownership, test_dispatch, test_leader_epoch
-from tests.simulation.plant import Plant
+from tests.simulation.plant import Bugs, Plant
 from tests.simulation.simulator import VirtualLoop
 
 
@@ -58,15 +57,8 @@ WORLDS: Final[dict[str, Callable[[int], None]]] = {
     "epochs": _bundles(test_leader_epoch.EpochWorld),
 }
 
-BUGS: Final[dict[str, tuple[str, Callable[[Plant], None]]]] = {}
-
-
-def bug(world: str) -> Callable[[Callable[[Plant], None]], Callable[[Plant], None]]:
-    def register(plant: Callable[[Plant], None]) -> Callable[[Plant], None]:
-        BUGS[plant.__name__] = (world, plant)
-        return plant
-
-    return register
+BUGS: Final = Bugs(lambda world, seed: WORLDS[world](seed))
+bug: Final = BUGS.of
 
 
 # Dispatch
@@ -283,26 +275,3 @@ def an_assignment_of_an_ended_epoch_is_obeyed(plant: Plant) -> None:
         return True
 
     plant.set(LeaderEpoch, "is_current", is_current)
-
-
-@contextlib.contextmanager
-def planted(name: str) -> Iterator[str]:
-    """The bug is in the code for the time of the block; the world that must notice it."""
-    world, plant_it = BUGS[name]
-    plant = Plant()
-    try:
-        plant_it(plant)
-        yield world
-    finally:
-        plant.undo()
-
-
-def violation(world: str, seed: int) -> str | None:
-    """What the run of a seed violates, if anything."""
-    try:
-        WORLDS[world](seed)
-    except AssertionError as error:
-        return str(error).partition("\n")[0] or "an assertion"
-    except Exception as error:  # a planted bug may break anything
-        return repr(error)
-    return None
