@@ -28,7 +28,7 @@ from tests.cluster_tools import (
     owner_of,
 )
 from tests.cluster_traffic import TopicTraffic, reset_gaps, start_traffic
-from tests.integration.failure_tools import wait_until
+from tests.waiting import wait_until
 
 _BUNDLES = 32
 

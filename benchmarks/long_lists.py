@@ -161,7 +161,7 @@ async def fill(log: ManagedLedger, ledgers: int) -> None:
 async def offload(log: ManagedLedger, ledgers: int) -> None:
     rows = log.lists.info.ledgers
     log.offloads.offload_before((rows[min(ledgers, len(rows) - 1)].ledger_id, 0))
-    await eventually(lambda: log.offloads.status.state != "RUNNING", WAIT_S)
+    await eventually(lambda: log.offloads.status.state != "RUNNING", seconds_max=WAIT_S)
     assert log.offloads.status.state == "SUCCESS", log.offloads.status
 
 
@@ -276,7 +276,7 @@ async def operations(place: Place, name: str, config: ManagedLedgerConfig) -> di
 
     async def append() -> None:
         await fill(log, APPENDS)
-        await eventually(lambda: bool(log.lists.info.ledgers[-2].closed_ms), WAIT_S)
+        await eventually(lambda: bool(log.lists.info.ledgers[-2].closed_ms), seconds_max=WAIT_S)
 
     await done("entry appended to a ledger of its own", append, APPENDS)
 
@@ -307,7 +307,7 @@ async def operations(place: Place, name: str, config: ManagedLedgerConfig) -> di
     async def trim(count: int) -> None:
         upto = log.lists.info.ledgers[count].ledger_id
         log.cursors["sub"].ack_cumulative(log.offsets.previous_position((upto, 0)))
-        await eventually(lambda: log.lists.info.ledgers[0].ledger_id == upto, WAIT_S)
+        await eventually(lambda: log.lists.info.ledgers[0].ledger_id == upto, seconds_max=WAIT_S)
         await log.trimmer.finish()
 
     half = len(log.offsets) // 2

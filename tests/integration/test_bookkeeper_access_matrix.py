@@ -182,7 +182,7 @@ async def audits(part: AutoRecoveryPart) -> None:
     """Until there is an auditor to be named."""
     recovery = part.recovery
     assert recovery is not None
-    await eventually(lambda: recovery.metrics.is_auditor, seconds=60)
+    await eventually(lambda: recovery.metrics.is_auditor)
 
 
 # --- gRPC

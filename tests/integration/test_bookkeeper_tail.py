@@ -131,7 +131,7 @@ async def test_a_tail_across_an_ensemble_change(network: Network) -> None:
             if number == 40:
                 await network.stop(lost)
             writer.append([b""], [b"%d" % number])
-            await eventually(lambda number=number: writer.last_confirmed == number)  # type: ignore[misc]
+            await eventually(lambda number=number: writer.last_confirmed == number)
         await writer.close()
 
     writing = asyncio.create_task(write())

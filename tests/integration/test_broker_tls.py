@@ -333,13 +333,13 @@ def test_who_pauses_as_soon_as_it_is_connected_is_not_read(authority: Authority)
         port = await listener.start("127.0.0.1", 0, "test")
         _, writer = await _connect(port, authority)
         writer.write(bytes(1 << 20))
-        await eventually(lambda: bool(_Pausing.made), 30)
+        await eventually(lambda: bool(_Pausing.made))
         (protocol,) = _Pausing.made
         lower = cast("Any", protocol.transport)._lower
-        await eventually(lambda: not lower.is_reading(), 30)
+        await eventually(lambda: not lower.is_reading())
         assert protocol.size == 0
         protocol.transport.resume_reading()
-        await eventually(lambda: protocol.size == 1 << 20, 30)
+        await eventually(lambda: protocol.size == 1 << 20)
         writer.close()
         listener.close()
 

@@ -11,8 +11,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.interop.conftest import RECEIVE_MS, eventually
+from tests.interop.conftest import RECEIVE_MS
 from tests.interop.secured import Namespace, Secured
+from tests.waiting import wait_until
 
 LIFETIME_S = 3
 RENEWALS = 2  # the second one rests on what the first has set up
@@ -49,12 +50,12 @@ def _works_on(
         assert message.data() == b"%d" % number
         return renewals() >= start + wanted
 
-    eventually(done)
+    wait_until(done)
     assert _connections(namespace, "t") == before
 
 
 def _gone(namespace: Namespace, topic: str) -> None:
-    eventually(lambda: not _connections(namespace, topic))
+    wait_until(lambda: not _connections(namespace, topic))
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
@@ -165,7 +166,7 @@ def test_who_comes_back_with_more_rights_begins_anew(
     with _producer_and_consumer(secured, namespace, supply) as (producer, consumer):
         before = _connections(namespace, "t")
         roles.append("admin")
-        eventually(lambda: set(_connections(namespace, "t")).isdisjoint(before))
+        wait_until(lambda: set(_connections(namespace, "t")).isdisjoint(before))
         producer.send(b"second")
         assert consumer.receive(RECEIVE_MS).data() == b"second"
 

@@ -10,8 +10,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.interop.conftest import RECEIVE_MS, eventually
+from tests.interop.conftest import RECEIVE_MS
 from tests.interop.secured import Namespace, Secured
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -208,8 +209,8 @@ def test_revoked_rights_end_what_is_open(clients: _Clients, namespace: Namespace
         stats = namespace.stats("t")
         return len(stats["publishers"]) + len(stats["subscriptions"]["s"]["consumers"])
 
-    eventually(lambda: not _sends(producer))
-    eventually(lambda: members() == 0)
+    wait_until(lambda: not _sends(producer))
+    wait_until(lambda: members() == 0)
 
 
 def test_who_gets_the_right_back_is_served_again(
@@ -347,4 +348,4 @@ def test_dead_letters_need_the_right_to_produce_them(
         consumer.receive(1_000)
     # It can't be moved away, so it stays
     assert "dead" not in str(namespace.secured.admin("GET", f"/persistent/{namespace.name}"))
-    eventually(lambda: namespace.stats("t")["subscriptions"]["s"]["msgBacklog"] == 1)
+    wait_until(lambda: namespace.stats("t")["subscriptions"]["s"]["msgBacklog"] == 1)

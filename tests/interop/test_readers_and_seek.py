@@ -9,7 +9,8 @@ import pulsar
 import pytest
 from _pulsar import ConsumerType
 
-from tests.interop.conftest import RECEIVE_MS, Admin, eventually
+from tests.interop.conftest import RECEIVE_MS, Admin
+from tests.waiting import wait_until
 
 EARLIEST = pulsar.InitialPosition.Earliest
 
@@ -61,7 +62,7 @@ def test_reader_inside_a_batch(client: pulsar.Client, topic: str) -> None:
     for n in range(10):
         producer.send_async(b"%d" % n, lambda _, message_id: ids.append(message_id))
     producer.flush()
-    eventually(lambda: len(ids) == 10)
+    wait_until(lambda: len(ids) == 10)
     assert _read_all(client.create_reader(topic, ids[4])) == [b"%d" % n for n in range(5, 10)]
     keep.close()
 
@@ -118,10 +119,10 @@ def test_table_view(client: pulsar.Client, topic: str) -> None:
     for n in range(20):
         producer.send(b"%d" % n, partition_key=f"k{n % 4}")
     view = client.create_table_view(topic)
-    eventually(lambda: len(view) == 4)
+    wait_until(lambda: len(view) == 4)
     assert {key: view.get(key) for key in ("k0", "k3")} == {"k0": b"16", "k3": b"19"}
     producer.send(b"new", partition_key="k0")
-    eventually(lambda: view.get("k0") == b"new")
+    wait_until(lambda: view.get("k0") == b"new")
     view.close()
     keep.close()
 

@@ -14,8 +14,8 @@ from magnetar.broker.protocol.entry_header import make_header
 from magnetar.broker.protocol.framing import parse_entry_body
 from magnetar.pipeline.decode import EntryDecoder
 from magnetar.pipeline.row_columns import COLUMNS
-from tests.interop.conftest import eventually
 from tests.raw_client import RawClient
+from tests.waiting import wait_until
 
 COUNT = 300
 """Sequence ids of one and of two bytes."""
@@ -86,7 +86,7 @@ def test_rows_show_what_the_client_sent(
             **content(number),
         )
     producer.flush()
-    eventually(lambda: len(ids) == count)  # it doesn't wait for those who are told
+    wait_until(lambda: len(ids) == count)  # it doesn't wait for those who are told
     entries = stored(service_url, topic, 1 if batched else count)
     rows = rows_of(entries, topic)
     assert len(rows) == count

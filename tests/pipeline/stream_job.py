@@ -14,7 +14,7 @@ from tests.pipeline.conftest import SPARK_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def carry(spark: SparkSession, wanted: Mapping[str, Any]) -> StreamingQuery:

@@ -14,7 +14,7 @@ import pytest
 from tests.charts.control_plane import ControlPlane, until
 from tests.charts.live.conditions import NEEDS_LIVE
 from tests.charts.live.kubelet import Kubelet
-from tests.charts.live.load import QUIET, Load
+from tests.charts.live.load import Load
 from tests.charts.live.release import Release
 from tests.charts.live.secrets import NAMESPACE, RELEASE, Secrets, commands_of
 from tests.charts.renderings import CHART
@@ -98,7 +98,7 @@ def secrets(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Se
 def test_it_becomes_a_secured_one_with_its_data(release: Release, secrets: Secrets) -> None:
     words = ("--values", str(SECURED), "--set", "standalone.serviceMonitor.enabled=false")
     release.upgrade(*words)
-    client = partial(pulsar.Client, WITH_TLS, logger=QUIET)
+    client = partial(open_client, WITH_TLS)
     options: dict[str, Any] = secrets.options("admin")
     _use(client(**options), "third")
     release.tool("magnetar", "produce", TOPIC, "-m", "fourth")

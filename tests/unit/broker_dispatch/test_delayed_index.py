@@ -22,8 +22,9 @@ from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.subscription.consumer import KEY_SHARED, SHARED
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.position import Position
-from tests.unit.broker_dispatch.builders import Bench, until
+from tests.unit.broker_dispatch.builders import Bench
 from tests.unit.broker_dispatch.doubles import MemoryLedger, head
+from tests.waiting import eventually
 
 NOW = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -235,16 +236,16 @@ async def test_removed_entries_make_room(sub_type: int, how: str) -> None:
     def delayed(figure: str = "msgDelayed") -> int:
         return int(subscription.stats(NOW)[figure])
 
-    await until(lambda: delayed("delayedMessageIndexSizeInBytes") >= 2_000, 60)
+    await eventually(lambda: delayed("delayedMessageIndexSizeInBytes") >= 2_000)
     assert delayed("delayedMessageIndexSizeInBytes") < 2_500
     assert sink.got == []
     if how == "skip":
         subscription.acknowledge_cumulative(None, (10, 290))
-        await until(lambda: bool(sink.got) and delayed() == 9, 60)
+        await eventually(lambda: bool(sink.got) and delayed() == 9)
     else:
         for entry in range(300):
             subscription.acknowledge(None, [(10, entry)])
-        await until(lambda: bool(sink.got) and delayed() == 0, 60)
+        await eventually(lambda: bool(sink.got) and delayed() == 0)
     assert sink.got == [last]
 
 
@@ -277,7 +278,7 @@ async def test_a_full_index_is_told_when_it_begins_and_when_it_ends(
     def delayed() -> int:
         return int(bench.subscription.stats(NOW)["msgDelayed"])
 
-    await until(lambda: bool(caplog.messages), 60)
+    await eventually(lambda: bool(caplog.messages))
     name = f"{bench.subscription.topic.name} {bench.subscription.name}"
     begin = (
         f"{name}: more delayed messages wait than delayedDeliveryMaxIndexSizeInBytes allows: "
@@ -289,7 +290,7 @@ async def test_a_full_index_is_told_when_it_begins_and_when_it_ends(
         for _ in range(4):
             await asyncio.sleep(0)
     end = f"{name}: few enough delayed messages wait: delivery goes on"
-    await until(lambda: caplog.messages[-1] == end and not delayed(), 60)
+    await eventually(lambda: caplog.messages[-1] == end and not delayed())
     assert caplog.messages == [begin, end]
 
 

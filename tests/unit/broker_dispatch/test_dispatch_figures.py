@@ -18,8 +18,9 @@ from magnetar.broker.subscription.consumer import (
     SHARED,
     SubscribeRequest,
 )
-from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle, until
+from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle
 from tests.unit.broker_dispatch.doubles import head
+from tests.waiting import eventually
 
 NOW = 1_800_000_000_000
 _CHUNKS = (FLAG_CHUNK | FLAG_FIRST_CHUNK, FLAG_CHUNK, FLAG_CHUNK | FLAG_LAST_CHUNK)
@@ -38,7 +39,7 @@ async def test_parts_of_chunked_messages_have_a_rate(sub_type: int) -> None:
     plain = pb.MessageMetadata(producer_name="p", sequence_id=2, publish_time=1, partition_key="k")
     bench.ledger.append(make_header(plain))
     consumer, sink = await bench.consumer(sub_type, permits=10)
-    await until(lambda: len(sink.got) == 3, 60)
+    await eventually(lambda: len(sink.got) == 3)
     assert consumer.chunks_out == 2
     bench.subscription.sample(NOW)
     assert consumer.stats()["chunkedMessageRate"] == 0.0  # one point is no rate
@@ -47,7 +48,7 @@ async def test_parts_of_chunked_messages_have_a_rate(sub_type: int) -> None:
         metadata.chunk_id = number
         bench.ledger.append(make_header(metadata))
     bench.subscription.on_appended()
-    await until(lambda: len(sink.got) == 5, 60)
+    await eventually(lambda: len(sink.got) == 5)
     bench.subscription.sample(NOW + 4000)
     stats = bench.subscription.stats(NOW + 4000)
     assert stats["chunkedMessageRate"] == stats["consumers"][0]["chunkedMessageRate"] == 0.5
@@ -97,7 +98,7 @@ async def test_who_waits_for_the_former_owner_of_its_key_is_counted() -> None:
     assert stats["drainingHashesClearedTotal"] == metrics["drainingHashesClearedTotal"] == 0
 
     bench.subscription.acknowledge(first, [(10, entry) for entry in range(20)])
-    await until(lambda: bench.subscription.stats(NOW)["msgInReplay"] == 0, 60)
+    await eventually(lambda: bench.subscription.stats(NOW)["msgInReplay"] == 0)
     stats = bench.subscription.stats(NOW)
     assert stats["drainingHashesCount"] == stats["drainingHashesUnackedMessages"] == 0
     assert stats["drainingHashesClearedTotal"] == moved
@@ -112,7 +113,7 @@ async def test_delayed_messages_take_memory() -> None:
         bench.ledger.append(head(deliver_at_ms=due_ms))
     bench.ledger.append(head())
     bench.subscription.on_appended()
-    await until(lambda: len(sink.got) == 1, 60)
+    await eventually(lambda: len(sink.got) == 1)
     stats = bench.subscription.stats(NOW)
     assert stats["msgDelayed"] == 3
     assert 0 < stats["delayedMessageIndexSizeInBytes"] < 3_000

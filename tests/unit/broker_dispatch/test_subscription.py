@@ -25,8 +25,9 @@ from magnetar.broker.subscription.consumer import (
 )
 from magnetar.broker.subscription.persistent_subscription import start_position
 from magnetar.managed_ledger.position import EARLIEST, LATEST
-from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle, until
+from tests.unit.broker_dispatch.builders import Bench, FakeSink, non_persistent, settle
 from tests.unit.broker_dispatch.doubles import head
+from tests.waiting import eventually
 
 
 async def test_exclusive_refuses_a_second_consumer_that_lives() -> None:
@@ -89,7 +90,7 @@ async def test_a_cold_log_is_read_one_read_at_a_time() -> None:
     bench = Bench([30, 20])
     bench.ledger.cached = False
     _, sink = await bench.consumer(EXCLUSIVE, permits=1000)
-    await until(lambda: len(sink.got) == 50)
+    await eventually(lambda: len(sink.got) == 50)
     assert sink.got == bench.ledger.positions()
     assert bench.ledger.reads == 2
 
@@ -99,7 +100,7 @@ async def test_a_failing_read_is_tried_again() -> None:
     bench.ledger.cached = False
     bench.ledger.fail_reads = 1
     _, sink = await bench.consumer(SHARED, permits=1000)
-    await until(lambda: len(sink.got) == 5)
+    await eventually(lambda: len(sink.got) == 5)
     assert bench.ledger.reads == 2
 
 
@@ -119,11 +120,11 @@ async def test_what_waits_and_what_is_being_read(sub_type: int) -> None:
     ledger.cached = False
     ledger.may_read.clear()
     subscription.flow(consumer, 10)
-    await until(lambda: state() == (False, True))
+    await eventually(lambda: state() == (False, True))
     assert subscription.reading is not None
     assert not subscription.reading.replay
     ledger.may_read.set()
-    await until(lambda: len(sink.got) == 3)
+    await eventually(lambda: len(sink.got) == 3)
     await settle()
     assert state() == (True, False), "7 more could be taken"
     subscription.flow(consumer, -7)  # as if they were
@@ -144,13 +145,13 @@ async def test_a_read_that_is_repeated_and_one_that_failed() -> None:
     ledger.may_read.clear()
     subscription.redeliver(consumer, None)
     subscription.flow(consumer, 3)
-    await until(lambda: subscription.reading is not None)
+    await eventually(lambda: subscription.reading is not None)
     assert subscription.reading is not None
     assert subscription.reading.replay
     ledger.may_read.set()
-    await until(lambda: subscription.reading is None)
+    await eventually(lambda: subscription.reading is None)
     assert ledger.fail_reads == 0
-    await until(lambda: len(sink.got) == 6)
+    await eventually(lambda: len(sink.got) == 6)
     assert subscription.reading is None
 
 
@@ -288,13 +289,13 @@ async def test_failover_tells_who_is_active() -> None:
     second, new = await bench.consumer(FAILOVER, "a", permits=10)
     assert new.got == []
     bench.service.now_ms += 20
-    await until(lambda: bool(new.got))
+    await eventually(lambda: bool(new.got))
     assert (old.active, new.active) == ([True, False], [True])
     assert new.got == [(10, 1), (10, 2), (10, 3)]
     assert bench.subscription.stats(0)["activeConsumerName"] == "a"
     bench.subscription.remove_consumer(second)
     bench.service.now_ms += 20
-    await until(lambda: len(old.got) == 7)
+    await eventually(lambda: len(old.got) == 7)
 
 
 async def test_seek_closes_the_consumers_and_subscribers_wait_for_it() -> None:

@@ -88,7 +88,7 @@ class Cluster:
         for name in names:
             await eventually(
                 lambda name=name: self.machines.open_connections(name) == watchers, name
-            )  # type: ignore[misc]
+            )
 
     def kill(self, name: str) -> None:
         """As SIGKILL: its tasks stop, its connections end, its port is closed."""
@@ -174,7 +174,7 @@ async def test_a_broken_connection_alone_means_nothing(cluster: Cluster) -> None
         connections = len(cluster.machines.connections["b"])
         cluster.machines.cut("b")
         await eventually(
-            lambda connections=connections: len(cluster.machines.connections["b"]) > connections,  # type: ignore[misc]
+            lambda connections=connections: len(cluster.machines.connections["b"]) > connections,
             "a is connected again",
         )
     assert cluster.machines.refusals.count("b") == 3  # once each: it listens

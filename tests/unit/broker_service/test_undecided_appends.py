@@ -205,7 +205,7 @@ async def test_de_duplication_that_begins_meanwhile_waits_as_well(broker: Broker
     assert topic.deduplication is None
     assert topic.ledger.is_undecided
     await broker.service.apply_config(_with(broker, on=True))
-    await eventually(lambda: topic.deduplication is not None and topic.deduplication.judges)
+    await eventually(lambda: getattr(topic.deduplication, "judges", False))
     heal()
     client, last = await connected(broker, port=5001)
     client.feed(sends(1))

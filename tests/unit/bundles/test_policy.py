@@ -258,7 +258,7 @@ async def test_f4_an_outage_of_the_store_changes_no_owner(
     assert (a.unloaded.events, b.unloaded.events) == ([], [])
     for broker in (a, b):
         for owned in broker.service._owned.values():
-            await eventually(lambda lock=owned.lock: lock.proven)  # type: ignore[misc]
+            await eventually(lambda lock=owned.lock: lock.proven)
 
 
 async def test_f8_who_lost_the_race_for_its_own_bundle_unloads(

@@ -179,7 +179,7 @@ async def test_a_report_that_fails_is_sent_again(cluster: Cluster) -> None:
     for count in (1, 2):
         with pytest.raises(EntryDigestError):
             await writer.reader().read(1, 1, 100, 10)
-        await eventually(lambda count=count: len(told) == count)  # type: ignore[misc]
+        await eventually(lambda count=count: len(told) == count)
         await eventually(lambda: not cluster.client.replicas._reports)
     assert cluster.client.replicas.metrics.reported == 1
 

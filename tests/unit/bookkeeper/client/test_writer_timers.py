@@ -169,7 +169,7 @@ async def test_many_forces_at_the_same_time(cluster: Cluster) -> None:
     forces: list[asyncio.Task[int]] = []
     for count in range(1, 6):
         writer.append(*batch(writer.next_entry, 3))
-        await eventually(lambda count=count: writer.last_written == 3 * count - 1)  # type: ignore[misc]
+        await eventually(lambda count=count: writer.last_written == 3 * count - 1)
         forces.append(asyncio.create_task(writer.force()))
     async with asyncio.timeout(LONG):
         results = await asyncio.gather(*forces)
