@@ -91,6 +91,21 @@ class LedgerWriter(PendingAdds):
         lac_carried: the last confirmed entry as the last append told it to the bookies.
     """
 
+    __slots__ = (
+        "_changes",
+        "_config",
+        "_delayed",
+        "_effects",
+        "_forces",
+        "_in_change",
+        "_is_plain",
+        "_tolerated",
+        "error",
+        "lac_carried",
+        "length",
+        "next_entry",
+    )
+
     def __init__(
         self,
         metadata: LedgerMetadata,

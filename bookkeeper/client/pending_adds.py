@@ -87,6 +87,34 @@ class PendingAdds:
         frozen: a replacement is under way: nothing completes.
     """
 
+    __slots__ = (
+        "_all_slots",
+        "_creator",
+        "_deferred_sync",
+        "_done",
+        "_generations",
+        "_given_up",
+        "_live",
+        "_master_key",
+        "_only_counts",
+        "_recovery",
+        "_spread",
+        "_spread_of",
+        "_striped",
+        "ack_quorum",
+        "bookies",
+        "ensemble_size",
+        "failed",
+        "frozen",
+        "last_written",
+        "ledger_id",
+        "pending",
+        "pending_bytes",
+        "sends",
+        "write_quorum",
+        "written_length",
+    )
+
     def __init__(
         self,
         ledger_id: int,
