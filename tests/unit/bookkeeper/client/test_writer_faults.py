@@ -13,6 +13,8 @@ import pytest
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.client.ledger_writer import LedgerWriter
+from magnetar.bookkeeper.client.pending_adds import SendAdds
 from magnetar.bookkeeper.errors import LedgerError, LedgerFencedError
 from magnetar.bookkeeper.ledger_metadata import LedgerState
 from magnetar.bookkeeper.transport import AddRequest
@@ -26,9 +28,18 @@ from tests.unit.bookkeeper.client.test_replica_reads import members
 THREE = LedgerConfig(3, 3, 2)
 
 
+class _Deaf(LedgerWriter):
+    """No answer reaches it."""
+
+    __slots__ = ()
+
+    def on_add_done(self, request: SendAdds, code: int) -> None:
+        return
+
+
 def crash(writer: AsyncLedgerWriter) -> None:
     """It runs no more: no answer reaches its core, no task of it goes on."""
-    writer._core.on_add_done = lambda *_: None  # type: ignore[method-assign]
+    writer._core.__class__ = _Deaf
     writer._run = lambda: None  # type: ignore[method-assign]
     for task in (writer._change, *writer._tasks):
         if task is not None:
