@@ -151,7 +151,7 @@ async def test_a_crowd_of_one_address_leaves_room_for_others(
     for _, writer in crowd:
         await _end(writer)
     async with asyncio.timeout(60):
-        while endpoint.server._by_address:  # noqa: ASYNC110  # of ends nobody tells us
+        while endpoint.server._connections:  # noqa: ASYNC110  # of ends nobody tells us
             await asyncio.sleep(0.01)
 
 

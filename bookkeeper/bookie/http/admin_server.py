@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -65,7 +64,6 @@ class AdminServer:
         self._sites = sites
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], str] = {}  # with their addresses
-        self._by_address: Counter[str] = Counter()
 
     async def listen(self, host: str, port: int) -> int:
         """Bind; the port, which 0 leaves to the system.
@@ -92,20 +90,13 @@ class AdminServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         address = _address_of(writer).rpartition(":")[0]
-        is_full = len(self._connections) >= _CONNECTIONS_MAX
-        if is_full or self._by_address[address] >= _ADDRESS_MAX:
+        addresses = list(self._connections.values())
+        if len(addresses) >= _CONNECTIONS_MAX or addresses.count(address) >= _ADDRESS_MAX:
             writer.transport.abort()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections[task] = address
-        self._by_address[address] += 1
-        task.add_done_callback(self._leave)
-
-    def _leave(self, task: asyncio.Task[None]) -> None:
-        address = self._connections.pop(task)
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
+        task.add_done_callback(self._connections.pop)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
