@@ -12,16 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from reference_cli import with_reference
 from reference_rest import rest_page
 from reference_settings import settings_page
-
-from magnetar.broker.cli.reference import MARK, reference
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
 
 def _cli_page() -> str:
-    return (FOLDER / "cli.md").read_text().partition(MARK)[0] + MARK + reference()
+    return with_reference((FOLDER / "cli.md").read_text())
 
 
 PAGES: Final[dict[str, Callable[[], str]]] = {

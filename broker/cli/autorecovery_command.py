@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import datetime
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,7 +18,6 @@ from magnetar.broker.cli.node_options import given_settings
 if TYPE_CHECKING:
     from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery
     from magnetar.bookkeeper.replication.settings import AutoRecoverySettings
-    from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 
 _PERIOD_S: Final = 60.0  # that quantiles are of
 
@@ -76,6 +74,8 @@ async def _turn_switch(
 ) -> int:
     from magnetar.bookkeeper.replication.process import wall_clock_ms
     from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+    from magnetar.broker.cli.shell.cluster import ShellOutput
+    from magnetar.broker.cli.shell.repair import turn_switch
     from magnetar.metadata.errors import MetadataError
     from magnetar.metadata.factory import connect_store
 
@@ -86,21 +86,8 @@ async def _turn_switch(
         )
         try:
             marks = UnderReplicationStore(store, wall_clock_ms)
-            if options.enable:
-                await marks.enable()
-            elif options.disable is not None:
-                await marks.disable(options.disable)
-            print(await _status(marks))
+            return await turn_switch(marks, options, ShellOutput(as_json=False))
         finally:
             await store.close()
     except (MetadataError, OSError, ValueError) as error:
         raise CliError(str(error)) from error
-    return 0
-
-
-async def _status(marks: UnderReplicationStore) -> str:
-    off = await marks.disabled()
-    if off is None:
-        return "automatic repair is on"
-    since = datetime.datetime.fromtimestamp(off.since_ms / 1000, datetime.UTC)
-    return f"automatic repair is off since {since:%Y-%m-%d %H:%M:%S} UTC: {off.reason}"

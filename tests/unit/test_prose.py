@@ -24,7 +24,7 @@ BANNED = re.compile(
 # Sentences that begin with their relative clause: the reader gets the subject last.
 RIDDLE = re.compile(r"^(What|Who|Whom)\b[^?]*$")
 GENERATED = {"docs/reference/rest.md", "docs/reference/settings.md"}
-GENERATED_PART = "<!-- written by broker/cli/reference.py -->"
+GENERATED_PART = "<!-- written by scripts/reference_pages.py from the parsers -->"
 NOT_YET: frozenset[str] = frozenset({"benchmarks/README.md"})
 
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)

@@ -19,8 +19,7 @@ def test_no_setting_is_described_twice() -> None:
     assert len(keys) == len(set(keys)) > 400
 
 
-# That of the command line: tests/unit/broker_cli/test_cli_words.py.
-@pytest.mark.parametrize("page", ["settings.md", "rest.md"])
+@pytest.mark.parametrize("page", reference_pages.PAGES)
 def test_a_page_is_up_to_date(page: str) -> None:
     written = (reference_pages.FOLDER / page).read_text()
     assert written == reference_pages.PAGES[page](), "run: python scripts/reference_pages.py"

@@ -17,7 +17,10 @@ from magnetar.bookkeeper.replication.ledger_repair import LedgerRepair
 from magnetar.bookkeeper.replication.metrics import ReplicationMetrics
 from magnetar.bookkeeper.replication.registrations import read_registered, read_start
 from magnetar.bookkeeper.replication.replicator import ReplicationThrottle, Replicator
-from magnetar.bookkeeper.replication.under_replication import UNDER_REPLICATION_ROOT
+from magnetar.bookkeeper.replication.under_replication import (
+    UNDER_REPLICATION_ROOT,
+    UnderReplicationStore,
+)
 from magnetar.bookkeeper.replication.zone_store import ZoneStore
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.shell.cluster import ShellContext, ShellOutput, clock_ms
@@ -28,11 +31,18 @@ async def auto_recovery(
 ) -> int:
     if options.enable and options.disable is not None:
         raise CliError("--enable or --disable, not both")
+    return await turn_switch(cluster.markers, options, out)
+
+
+async def turn_switch(
+    markers: UnderReplicationStore, options: argparse.Namespace, out: ShellOutput
+) -> int:
+    """Automatic repair on or off if ``options`` say so; then how it is."""
     if options.enable:
-        await cluster.markers.enable()
+        await markers.enable()
     elif options.disable is not None:
-        await cluster.markers.disable(options.disable)
-    switch = await cluster.markers.disabled()
+        await markers.disable(options.disable)
+    switch = await markers.disabled()
     if switch is None:
         out.say("automatic repair is on", enabled=True)
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import string
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +14,10 @@ from magnetar.broker.cli.admin_commands import GROUPS, AdminCommand, commands_of
 from magnetar.broker.cli.argument_values import KINDS
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.main import build_parser
-from magnetar.broker.cli.reference import MARK, reference
 from magnetar.broker.cli.request import AdminRequest, request_of
 
 ALL = [(group, name, word) for group in GROUPS for name, word in commands_of(group).items()]
 LATEST = 2**63 - 1
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def requests(*line: str) -> list[AdminRequest]:
@@ -259,9 +256,3 @@ def test_times() -> None:
     assert parse_time("1795273200000") == 1_795_273_200_000
     with pytest.raises(argparse.ArgumentTypeError):
         parse_time("today")
-
-
-def test_the_reference_is_up_to_date() -> None:
-    _, mark, text = (ROOT / "docs" / "reference" / "cli.md").read_text().partition(MARK)
-    assert mark
-    assert text == reference(), "run: python -m magnetar.broker.cli.reference docs/reference/cli.md"

@@ -1,21 +1,20 @@
-"""The reference part of docs/reference/cli.md: ``python -m magnetar.broker.cli.reference FILE``."""
+"""The reference part of docs/reference/cli.md, out of the parsers of the command line."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from magnetar.broker.cli.admin_commands import GROUPS, commands_of
 from magnetar.broker.cli.main import build_parser
 
-MARK = "<!-- written by broker/cli/reference.py -->\n"
+MARK = "<!-- written by scripts/reference_pages.py from the parsers -->\n"
 
 
-def reference() -> str:
-    """Commands with their options, then every word of ``admin``."""
-    return "".join(f"{line}\n" for line in _lines())
+def with_reference(page: str) -> str:
+    """A page with what the parsers say now behind its mark: commands with their options, then every
+    word of ``admin``."""
+    return page.partition(MARK)[0] + MARK + "".join(f"{line}\n" for line in _lines())
 
 
 def _lines() -> Iterator[str]:
@@ -96,13 +95,3 @@ def _names(action: argparse.Action, *, brackets: bool = False) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("%%", "%")
-
-
-def main(file: Path) -> None:
-    """Replace what is behind the mark in a page."""
-    head, mark, _ = file.read_text().partition(MARK)
-    file.write_text(head + (mark or MARK) + reference())
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
