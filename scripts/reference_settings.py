@@ -85,6 +85,11 @@ def _fields(process: str) -> dict[str, Any]:
     return {normalize_key(each.name): each for each in fields}
 
 
+def default_of(key: str) -> str:
+    """Of a broker's setting, as the page has it."""
+    return _default(_fields("broker")[normalize_key(key)].default).strip("`")
+
+
 def settings_page() -> str:
     return "".join(f"{line}\n" for line in _lines())
 
