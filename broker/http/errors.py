@@ -99,9 +99,7 @@ def response_of(error: Exception) -> Response:
             return error_response(error.status, str(error))
         case BrokerError():
             return error_response(error.http_status, str(error))
-        case InvalidTopicNameError():
-            return error_response(412, str(error))
-        case ValueTooLargeError():
+        case InvalidTopicNameError() | ValueTooLargeError():
             return error_response(412, str(error))
         case _ if isinstance(error, _UNAVAILABLE):
             return error_response(503, f"metadata store: {error}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.policies.errors import PolicyRangeError, UnsupportedPolicyError
-from magnetar.broker.policies.values import LONG_MAX, Choice, Integer, Shape, ShapeField, Text
+from magnetar.broker.policies.values import ANY_LONG, Choice, Integer, Shape, ShapeField, Text
 from magnetar.managed_ledger.offload.config import OffloadConfig
 from magnetar.managed_ledger.offload.locations import FILESYSTEM, URI, path_of_uri
 
@@ -33,7 +33,7 @@ _LEGACY: Final = {
     DELETION_LAG: "offload_deletion_lag_ms",
 }
 
-_LONG: Final = ShapeField(Integer(-LONG_MAX - 1, LONG_MAX))
+_LONG: Final = ShapeField(ANY_LONG)
 _TEXT: Final = ShapeField(Text())
 _MEBIBYTE: Final = 1 << 20
 

@@ -35,20 +35,26 @@ from magnetar.broker.policies.offload import (
     check_place,
 )
 from magnetar.broker.policies.offload import FIELD as OFFLOAD_FIELD
-from magnetar.broker.policies.shapes import (
+from magnetar.broker.policies.values import (
+    ANY_LONG,
     AUTO_SUBSCRIPTION,
     AUTO_TOPIC,
     DELAYED_DELIVERY,
     DISPATCH_RATE,
     ENTRY_FILTERS,
     INACTIVE_TOPICS,
+    LONG_MAX,
     PERSISTENCE,
     PUBLISH_RATE,
     RETENTION,
     SUBSCRIBE_RATE,
     SUBSCRIPTION_TYPES,
+    Choice,
+    Flag,
+    Integer,
+    Names,
+    ValueKind,
 )
-from magnetar.broker.policies.values import LONG_MAX, Choice, Flag, Integer, Names, ValueKind
 
 if TYPE_CHECKING:
     from magnetar.broker.config import BrokerConfig
@@ -193,7 +199,6 @@ def _check_quorums(value: dict[str, Any], config: BrokerConfig) -> None:
 
 _COUNT: Final = Integer(0)
 _LONG_COUNT: Final = Integer(0, LONG_MAX)
-_ANY_LONG: Final = Integer(-LONG_MAX - 1, LONG_MAX)
 _MESSAGE_SIZE: Final = (
     "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than that "
     "in the broker-level"
@@ -318,7 +323,7 @@ _STORAGE: Final = (
     Policy(
         field="offload_threshold",
         inner=(OFFLOAD_FIELD, THRESHOLD_BYTES),
-        kind=_ANY_LONG,
+        kind=ANY_LONG,
         title="bytes of a topic above which ledgers are offloaded, negative: never",
         example=-1,
         namespace=PolicyRoute(
@@ -329,7 +334,7 @@ _STORAGE: Final = (
     Policy(
         field="offload_threshold_in_seconds",
         inner=(OFFLOAD_FIELD, THRESHOLD_SECONDS),
-        kind=_ANY_LONG,
+        kind=ANY_LONG,
         title="seconds after which ledgers are offloaded, negative: never",
         example=-1,
         namespace=PolicyRoute(
@@ -340,7 +345,7 @@ _STORAGE: Final = (
     Policy(
         field="offload_deletion_lag_ms",
         inner=(OFFLOAD_FIELD, DELETION_LAG),
-        kind=_ANY_LONG,
+        kind=ANY_LONG,
         title="milliseconds that offloaded ledgers stay in bookies, negative: for ever",
         example=-1,
         namespace=PolicyRoute("offloadDeletionLagMs", method="PUT", null_removes=False),

@@ -97,24 +97,23 @@ class Resources:
 
     async def bootstrap(self, cluster: str, urls: Mapping[str, str], bundle_count: int) -> None:
         """Create what every cluster has; what exists already stays as it is."""
-        await self._put_new(f"{_CLUSTERS}/{cluster}", dict(urls))
+        documents: dict[str, Document] = {f"{_CLUSTERS}/{cluster}": dict(urls)}
         for tenant, namespace in (("public", "default"), ("pulsar", "system")):
-            await self._put_new(
-                f"{POLICIES}/{tenant}", {"adminRoles": [], "allowedClusters": [cluster]}
-            )
-            path = f"{POLICIES}/{tenant}/{namespace}"
-            name = f"{tenant}/{namespace}"
-            await self._put_new(path, _new_policies(name, [cluster], bundle_count))
+            tenant_path, name = f"{POLICIES}/{tenant}", f"{tenant}/{namespace}"
+            documents[tenant_path] = {"adminRoles": [], "allowedClusters": [cluster]}
+            documents[f"{POLICIES}/{name}"] = _new_policies(name, [cluster], bundle_count)
+        for path, document in documents.items():
+            with contextlib.suppress(AlreadyExistsError):
+                await self._create(path, document, "")
 
-    async def _put_new(self, path: str, document: Document) -> bool:
-        """Raises PreconditionFailedError: the document is too large."""
+    async def _create(self, path: str, document: Document, exists: str) -> None:
+        """Raises AlreadyExistsError(exists); PreconditionFailedError: the document is too large."""
         try:
             await self._store.put(path, orjson.dumps(document), CREATE_ONLY)
-        except BadVersionError:
-            return False
+        except BadVersionError as error:
+            raise AlreadyExistsError(exists) from error
         except ValueTooLargeError as error:
             raise _too_large(error) from error
-        return True
 
     # --- clusters
 
@@ -142,8 +141,7 @@ class Resources:
 
     async def create_tenant(self, name: str, info: Document) -> None:
         """Raises AlreadyExistsError."""
-        if not await self._put_new(f"{POLICIES}/{encode_name(name)}", info):
-            raise AlreadyExistsError("Tenant already exists")
+        await self._create(f"{POLICIES}/{encode_name(name)}", info, "Tenant already exists")
 
     async def update_tenant(self, name: str, info: Document) -> None:
         """Raises TenantNotFoundError."""
@@ -195,8 +193,8 @@ class Resources:
         document.update(
             {key: value for key, value in (policies or {}).items() if value is not None}
         )
-        if not await self._put_new(f"{POLICIES}/{namespace}", document):
-            raise AlreadyExistsError(f"Namespace {namespace} already exists")
+        path = f"{POLICIES}/{namespace}"
+        await self._create(path, document, f"Namespace {namespace} already exists")
 
     async def update_policies(
         self, namespace: str, change: Callable[[Document], Document]
@@ -298,8 +296,7 @@ class Resources:
         document: Document = {"partitions": partitions}
         if properties:
             document["properties"] = dict(properties)
-        if not await self._put_new(_partitioned_path(name), document):
-            raise AlreadyExistsError("This topic already exists")
+        await self._create(_partitioned_path(name), document, "This topic already exists")
 
     async def update_partitioned(
         self, name: TopicName, change: Callable[[Document], Document]

@@ -12,6 +12,8 @@ from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse, no_content
 from magnetar.broker.http.topics.topic_access import not_found
 from magnetar.broker.policies.documents import (
+    QUOTA_TYPES,
+    QUOTAS,
     TOPIC_QUOTA_ABOVE_RETENTION,
     TOPIC_RETENTION_BELOW_QUOTA,
     change_inner,
@@ -24,7 +26,6 @@ from magnetar.broker.policies.documents import (
 )
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.errors import UnsupportedPolicyError
-from magnetar.broker.policies.quotas import QUOTA_TYPES, QUOTAS
 from magnetar.broker.policies.values import Names
 
 if TYPE_CHECKING:
@@ -164,6 +165,10 @@ class NamespacePolicyScope(PolicyScope):
         await self.service.policies.update_namespace(
             self.namespace, lambda document: change_quota(document, kind, quota)
         )
+
+
+async def namespace_scope(service: Service, namespace: Namespace) -> PolicyScope:
+    return NamespacePolicyScope(service, namespace)
 
 
 class TopicPolicyScope(PolicyScope):

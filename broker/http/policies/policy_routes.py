@@ -22,7 +22,12 @@ from magnetar.broker.http.policies.policy_access import (
 )
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, RouteOptions, Routes
-from magnetar.broker.policies.quotas import QUOTA_EXAMPLE, QUOTA_SCHEMA, applied_quotas, parse_quota
+from magnetar.broker.policies.documents import (
+    QUOTA_EXAMPLE,
+    QUOTA_SCHEMA,
+    applied_quotas,
+    parse_quota,
+)
 from magnetar.broker.policies.table import POLICIES
 
 if TYPE_CHECKING:

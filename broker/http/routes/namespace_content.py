@@ -22,9 +22,8 @@ from magnetar.broker.http.policies.policy_access import (
     ABSENT,
     JsonBody,
     NamespacePolicies,
-    NamespacePolicyScope,
-    PolicyScope,
     cluster_names,
+    namespace_scope,
     read_strictly,
     require_local,
 )
@@ -73,14 +72,13 @@ def _get(path: str, name: str, fields: str, summary: str, example: Any, **option
     routes.declare("GET", path, get, summary, name=name, example=example, **options)
 
 
-async def _scope(service: Service, namespace: Namespace) -> PolicyScope:
-    return NamespacePolicyScope(service, namespace)
-
-
 add_policy_routes(
     routes,
     ScopeConfig(
-        policy_scope=_scope, body=read_strictly, at=lambda row: row.namespace, is_topic=False
+        policy_scope=namespace_scope,
+        body=read_strictly,
+        at=lambda row: row.namespace,
+        is_topic=False,
     ),
 )
 

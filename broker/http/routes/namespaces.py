@@ -23,8 +23,7 @@ from magnetar.broker.http.topics.namespace_topics import (
     topics_everywhere,
 )
 from magnetar.broker.http.topics.topic_access import user_topics
-from magnetar.broker.policies.documents import parse_namespace
-from magnetar.broker.policies.quotas import QUOTA_SCHEMA, QUOTAS
+from magnetar.broker.policies.documents import QUOTA_SCHEMA, QUOTAS, parse_namespace
 from magnetar.broker.policies.table import POLICIES
 from magnetar.broker.policies.values import Names
 from magnetar.broker.service.broker_service import BrokerService

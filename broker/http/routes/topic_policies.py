@@ -27,8 +27,8 @@ from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.topics.topic_access import TOPIC
 from magnetar.broker.policies.documents import change_inner, change_topic, in_topic
-from magnetar.broker.policies.shapes import DISPATCH_RATE
 from magnetar.broker.policies.table import policy_of_field
+from magnetar.broker.policies.values import DISPATCH_RATE
 
 routes = Routes(
     TOPIC,

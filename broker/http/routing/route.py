@@ -75,8 +75,10 @@ class Route(APIRoute):
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
-            await authorize(request, self.access)
-            await send_to_owner(request, self.mode)
+            if request.scope["app"].state.access is not None:
+                await authorize(request, self.access)
+            if self.mode is not RoutingMode.LOCAL:
+                await send_to_owner(request, self.mode)
             return await handle(request)
 
         return guarded

@@ -1,8 +1,8 @@
 """Who may do what over HTTP and WebSocket: the rules that routes declare, and their application.
 
 Every route names its ``Access``: the permission that a role needs, on the tenant, namespace,
-topic or subscription of the path. ``authorize`` applies it before a route runs (route.py);
-WebSocket endpoints call ``authorize_websocket``. Both do nothing while authorization is off.
+topic or subscription of the path. ``authorize`` applies it before a route runs (route.py), where
+authorization is on; WebSocket endpoints call ``authorize_websocket``.
 
 Permissions and statuses are those of Apache Pulsar 4.2.4, asked route by route and role by role.
 """
@@ -56,15 +56,15 @@ class Access(Enum):
 
 
 async def authorize(request: Request, rule: Access) -> None:
-    """Before anything else of a route.
+    """Before anything else of a route. REQUIRES: authorization is on.
 
     Raises:
         ApiError: 401 or 403, the role may not do this; 404, there is no such tenant; 412, the path
             names nothing.
     """
     scope = request.scope
-    access: AccessControl | None = scope["app"].state.access
-    if access is None or rule.permission is Permission.NOTHING:
+    access: AccessControl = scope["app"].state.access
+    if rule.permission is Permission.NOTHING:
         return
     template: str = scope["route"].path
     right = (caller_of(scope), rule.permission, _resource_of(rule, template, scope["path_params"]))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 _NAMED_MAX: Final = 3
@@ -147,8 +148,7 @@ class ScatterGather:
         same = self.same_call(body)
         tail = "/" + "/".join(same.path.split("/")[_TAIL_AT:])
 
-        async def ask(index: int) -> PartResult[T] | None:
-            part = topic.partition(index)
+        async def ask(part: TopicName) -> T | Any:
             asked = same.about(topic_path(part, tail)) if call is None else call(part)
 
             async def here() -> T | object:
@@ -157,18 +157,11 @@ class ScatterGather:
                     return _ABSENT
                 return await one(part)
 
-            try:
-                if skips and topic.is_persistent and not await service.directory.exists(part):
-                    return None
-                value = await service.broker_client.on_owner(
-                    part, here, asked, until_s=self._until_s
-                )
-            except Exception as error:  # told, or raised again, by whoever asks for the answers
-                return PartResult(str(part), error=error)
-            return None if value is _ABSENT else PartResult(str(part), value)
+            if skips and topic.is_persistent and not await service.directory.exists(part):
+                return _ABSENT
+            return await self.on_owner(part, here, asked)
 
-        found = await each(range(count), ask)
-        return ScatterResults((answer for answer in found if answer is not None), "partitions")
+        return await _all(map(topic.partition, range(count)), ask, "partitions")
 
     async def on_owner(
         self, name: TopicName, one: Callable[[], Awaitable[T]], call: BrokerCall
@@ -196,20 +189,15 @@ class ScatterGather:
         """
         broker_client = self._service.broker_client
 
-        async def ask(bundle: str) -> PartResult[T]:
+        async def ask(bundle: str) -> T | Any:
             call = BrokerCall(method, f"{root}/{quote(namespace)}/{bundle}{tail}")
-            try:
-                if topic_in is not None:
-                    value = await self.on_owner(topic_in(bundle), lambda: one(bundle), call)
-                else:
-                    value = await broker_client.on_bundle_owner(
-                        f"{namespace}/{bundle}", lambda: one(bundle), call, until_s=self._until_s
-                    )
-                return PartResult(bundle, value)
-            except Exception as error:
-                return PartResult(bundle, error=error)
+            if topic_in is not None:
+                return await self.on_owner(topic_in(bundle), lambda: one(bundle), call)
+            return await broker_client.on_bundle_owner(
+                f"{namespace}/{bundle}", lambda: one(bundle), call, until_s=self._until_s
+            )
 
-        return ScatterResults(await each(list(ranges), ask), "bundles")
+        return await _all(ranges, ask, "bundles")
 
     async def brokers(
         self, here: Callable[[], Awaitable[T]], call: BrokerCall
@@ -217,27 +205,36 @@ class ScatterGather:
         """Ask every live broker, this one by ``here``. Raises MetadataError."""
         service = self._service
 
-        async def ask(name: str) -> PartResult[T] | None:
-            try:
-                if name == service.broker_id:
-                    return PartResult(name, await here())
-                if (found := await service.cluster_members.find(name)) is None:
-                    return None  # it has left
-                peer = BrokerEndpoint.of(found)
-                return PartResult(
-                    name, await service.broker_client.ask(peer, call, until_s=self._until_s)
-                )
-            except Exception as error:
-                return PartResult(name, error=error)
+        async def ask(name: str) -> T | Any:
+            if name == service.broker_id:
+                return await here()
+            if (found := await service.cluster_members.find(name)) is None:
+                return _ABSENT  # it has left
+            peer = BrokerEndpoint.of(found)
+            return await service.broker_client.ask(peer, call, until_s=self._until_s)
 
-        found = await each(await service.cluster_members.ids(), ask)
-        return ScatterResults((answer for answer in found if answer is not None), "brokers")
+        return await _all(await service.cluster_members.ids(), ask, "brokers")
 
     async def owned_by_others(self, namespace: str) -> list[str]:
         """Ranges of the bundles that other brokers own. Raises MetadataError."""
         own = set(self._service.bundles.owned_bundles)
         ranges = await self._service.store.children(f"{OWNERS_ROOT}/{namespace}")
         return sorted(each for each in ranges if f"{namespace}/{each}" not in own)
+
+
+async def _all(
+    parts: Iterable[P], ask: Callable[[P], Awaitable[T | Any]], kind: str
+) -> ScatterResults[T]:
+    """What each part answers; those that are ``_ABSENT`` don't count."""
+
+    async def one(part: P) -> PartResult[T]:
+        try:
+            return PartResult(str(part), await ask(part))
+        except Exception as error:  # told, or raised again, by whoever asks for the answers
+            return PartResult(str(part), error=error)
+
+    found = await each(list(parts), one)
+    return ScatterResults((answer for answer in found if answer.value is not _ABSENT), kind)
 
 
 async def _scatter(request: Request) -> ScatterGather:

@@ -56,6 +56,7 @@ async def test_every_route_is_compared(
         asked.add(f"{request.method} {template}")
         raise ApiError(PASSED, "noted")
 
+    app.state.access = object()
     monkeypatch.setattr(route, "authorize", note)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -19,6 +19,7 @@ from magnetar.broker.policies.documents import (
     in_namespace,
     in_topic,
     parse_namespace,
+    parse_quota,
     with_properties,
 )
 from magnetar.broker.policies.effective import EffectivePolicies
@@ -30,7 +31,6 @@ from magnetar.broker.policies.errors import (
     PolicyRangeError,
     UnsupportedPolicyError,
 )
-from magnetar.broker.policies.quotas import parse_quota
 from magnetar.broker.policies.table import POLICIES, Policy, PolicyRoute, policy_of_field
 
 ROOT = Path(__file__).resolve().parents[3]
