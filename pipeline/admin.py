@@ -10,7 +10,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
-from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
+from magnetar.broker.auth.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.admin_client import AdminClient, AdminResponse
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.protocol.topic_name import TopicName

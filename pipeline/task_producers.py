@@ -21,7 +21,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
+from magnetar.broker.auth.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.pipeline.entry_plan import EntryPlan
 from magnetar.pipeline.errors import OptionsError, PipelineError, WriteError

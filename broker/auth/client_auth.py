@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+from magnetar.broker.auth.client_auth_error import ClientAuthError
+
 if TYPE_CHECKING:
     import ssl
 
@@ -27,10 +29,6 @@ _PLUGINS: Final = {
     "oauth2.AuthenticationOAuth2": "oauth2",
 }
 _ON_THE_WIRE: Final = {"oauth2": "token"}
-
-
-class ClientAuthError(Exception):
-    """The credentials or the certificates can't be used, for a reason that a user understands."""
 
 
 @dataclass(frozen=True, slots=True)

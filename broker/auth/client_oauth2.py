@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from magnetar.broker.auth.client_auth import ClientAuthError
+from magnetar.broker.auth.client_auth_error import ClientAuthError
 
 if TYPE_CHECKING:
     import ssl

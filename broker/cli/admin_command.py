@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.auth.client_auth import ClientAuthError
+from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.admin_commands import GROUPS, AdminCommand, Option, commands_of
 from magnetar.broker.cli.argument_values import KINDS
 from magnetar.broker.cli.errors import CliError

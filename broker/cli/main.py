@@ -15,7 +15,7 @@ from functools import partial
 from importlib import import_module
 from typing import Final
 
-from magnetar.broker.auth.client_auth import ClientAuthError
+from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.client_options import add_consume, add_produce, add_read
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.global_options import (

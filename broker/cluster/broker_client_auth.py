@@ -7,7 +7,8 @@ import ssl
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from magnetar.broker.auth.chain import Credentials
-from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
+from magnetar.broker.auth.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import magnetar
-from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
+from magnetar.broker.auth.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.embedding import EmbeddedBroker
 from tests.open_id_issuer import Issuer
 

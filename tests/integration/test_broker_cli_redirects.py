@@ -16,7 +16,8 @@ from typing import Any, Self
 import jwt
 import pytest
 
-from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
+from magnetar.broker.auth.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.admin_client import AdminClient
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.main import main

@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "pipeline": {
         *("bookkeeper", "metadata", "managed_ledger.position", "managed_ledger.offload"),
         *("broker.protocol", "broker.schema.avro_values", "broker.schema.primitive_values"),
-        "broker.auth.client_auth",
+        *("broker.auth.client_auth", "broker.auth.client_auth_error"),
         *(f"broker.cli.{name}" for name in ("admin_client", "errors", "loop_thread")),
     },
     "magnetar": {"broker", "bookkeeper.auth.keys"},

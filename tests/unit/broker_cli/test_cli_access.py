@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.broker.auth.client_auth import ClientAuth, ClientAuthError
+from magnetar.broker.auth.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.main import build_parser, main
 from magnetar.broker.cli.profiles import DEFAULT, ClusterTarget, Profiles, resolve, target_of
