@@ -415,7 +415,8 @@ class SharedDispatcher(Dispatcher):
         used = turn.assign_plain(indexes) if rows is None else turn.assign_rows(indexes, rows)
         if turn.markers:
             self._effects.append(SkipEntries(turn.markers))
-        for consumer, picks in turn.picks.items():
+        for consumer, parts in turn.parts.items():
+            picks = parts[0] if len(parts) == 1 else [index for part in parts for index in part]
             chunks = turn.chunks.get(consumer, 0) if turn.chunks else 0
             self.mark_pending(consumer, batch, picks, turn.ack_sets, turn.sizes, chunks)
         return used
@@ -498,7 +499,7 @@ class _DispatchBatch:
         "core",
         "markers",
         "now_ms",
-        "picks",
+        "parts",
         "sizes",
     )
 
@@ -509,7 +510,7 @@ class _DispatchBatch:
         self.batch = batch
         self.ack_set_of = ack_set_of
         self.now_ms = now_ms
-        self.picks: dict[ConsumerState, Sequence[int]] = {}  # what each gets, ascending
+        self.parts: dict[ConsumerState, list[Sequence[int]]] = {}  # what each gets, ascending
         self.sizes: dict[int, int] = {}  # messages by index, of entries that aren't one message
         self.ack_sets: dict[int, Sequence[int]] = {}
         self.chunks: dict[ConsumerState, int] = {}  # parts of chunked messages that it gets
@@ -518,25 +519,22 @@ class _DispatchBatch:
     def assign_plain(self, indexes: Sequence[int]) -> int:
         """Ordinary single messages: whole slices at once. Returns how many indexes are used up."""
         core, used, total = self.core, 0, len(indexes)
-        limits, room = core.limits, core.room()
-        parts: defaultdict[ConsumerState, list[Sequence[int]]] = defaultdict(list)
+        limits, room, parts = core.limits, core.room(), self.parts
         while used < total and room > 0:
             if (consumer := core.round_robin.next()) is None:
                 break
             take = min(limits.round_robin_messages, consumer.permits, total - used, room)
             consumer.book(take, limits.unacked_per_consumer)
             room -= take
-            parts[consumer].append(indexes[used : used + take])
+            parts.setdefault(consumer, []).append(indexes[used : used + take])
             used += take
-        for consumer, some in parts.items():
-            whole = some[0] if len(some) == 1 else [index for part in some for index in part]
-            self.picks[consumer] = whole
         return used
 
     def assign_rows(self, indexes: Sequence[int], rows: list[tuple[int, int, int, int]]) -> int:
         """Entries looked at one by one: batches, chunks, markers, delayed ones."""
         core, first, ledger_id = self.core, self.batch.first, self.batch.ledger_id
-        limits, room = core.limits, core.room()
+        room, unacked_max = core.room(), core.limits.unacked_per_consumer
+        sizes, ack_set_of = self.sizes, self.ack_set_of
         picks: defaultdict[ConsumerState, list[int]] = defaultdict(list)
         consumer: ConsumerState | None = None
         quota = 0  # messages the consumer may still get before it is the next one's turn
@@ -548,17 +546,18 @@ class _DispatchBatch:
                 continue
             if deliver_at_ms and core.delay(ledger_id, first + index, deliver_at_ms, self.now_ms):
                 continue
-            if room > 0 and (
-                consumer is None or quota <= 0 or consumer.permits <= 0 or consumer.blocked
-            ):
-                consumer, quota = core.round_robin.next(), limits.round_robin_messages
-            if room <= 0 or consumer is None:
+            if room <= 0:
                 used = number
                 break
+            if consumer is None or quota <= 0 or consumer.permits <= 0 or consumer.blocked:
+                if (consumer := core.round_robin.next()) is None:
+                    used = number
+                    break
+                quota = core.limits.round_robin_messages
             if flags & FLAG_BATCH:
-                if self.ack_set_of is not None:
+                if ack_set_of is not None:
                     messages = self._remaining(index, messages)
-                self.sizes[index] = messages
+                sizes[index] = messages
             target = consumer
             if flags & FLAG_CHUNK:
                 target = self._chunk_owner(consumer, flags, chunk_hash)
@@ -570,10 +569,10 @@ class _DispatchBatch:
                 self.chunks[target] = self.chunks.get(target, 0) + 1
             if target is consumer:
                 quota -= messages
-            target.book(messages, limits.unacked_per_consumer)
+            target.book(messages, unacked_max)
             room -= messages
             picks[target].append(index)
-        self.picks.update(picks)
+        self.parts = {target: [chosen] for target, chosen in picks.items()}
         return used
 
     def _remaining(self, index: int, messages: int) -> int:
