@@ -543,7 +543,7 @@ async def test_lists_of_a_connection_are_made_one_by_one_and_in_steps(
         return names
 
     monkeypatch.setattr(TopicPattern, "matches", count)
-    monkeypatch.setattr(broker.service, "list_topics", list_topics)
+    monkeypatch.setattr(broker.service.directory, "names", list_topics)
     watchers, pattern = broker.service.watchers, TopicPattern("public/default/a.*9")
     lists = [
         asyncio.ensure_future(
