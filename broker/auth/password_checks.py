@@ -171,6 +171,7 @@ class PasswordChecks:
         self._closed = True
         for check in (*self._under_way, *self._queue.clear()):
             check.fail(AuthenticationError("the broker ends"))
+        self._under_way.clear()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             for worker in self._workers:
                 worker.cancel()
@@ -197,7 +198,6 @@ class PasswordChecks:
             return
         worker = asyncio.get_running_loop().create_task(self._work(check))
         self._workers.add(worker)
-        worker.add_done_callback(self._workers.discard)
 
     def _take(self) -> _Check | None:
         if (check := self._queue.take()) is not None:
@@ -219,6 +219,8 @@ class PasswordChecks:
                     check = await _sleep(self._throttled, rest_s)
                 check = check or self._take() or await _sleep(self._free, self._idle_s)
         finally:
+            # Not when the task is done, a turn later: whoever asks meanwhile would wait for it.
+            self._workers = {each for each in self._workers if each is not asyncio.current_task()}
             self._end(process)
         self._is_idle = True
 

@@ -304,6 +304,18 @@ async def test_idle_processes_end() -> None:
     checks.close()
 
 
+async def test_who_asks_just_when_a_worker_ends_is_answered() -> None:
+    checks = PasswordChecks(idle_s=0.0)
+    for turns in range(8):
+        assert await ask(checks)
+        while checks.pids:  # noqa: ASYNC110  # each turn of the loop counts
+            await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert await ask(checks)
+    checks.close()
+
+
 async def test_an_end_is_told_to_who_waits(tmp_path: Path) -> None:
     checks = PasswordChecks(boot=gated(tmp_path / "gate"))
     waiting = [asyncio.create_task(ask(checks, name=str(number))) for number in range(5)]
@@ -313,6 +325,7 @@ async def test_an_end_is_told_to_who_waits(tmp_path: Path) -> None:
     for each in await asyncio.gather(*waiting, return_exceptions=True):
         assert isinstance(each, AuthenticationError)
     assert not any(map(is_alive, pids))
+    assert checks.pending == 0
     with pytest.raises(AuthenticationError):
         await ask(checks)
 
