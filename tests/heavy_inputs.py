@@ -19,7 +19,7 @@ from google.protobuf import descriptor_pb2
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.compression import COMPRESSIONS, compress
-from magnetar.broker.protocol.framing import encode_body, encode_payload_command
+from magnetar.broker.protocol.framing import encode_body, encode_command
 
 ENTRY_BYTES_MAX = 5 * 1024 * 1024  # maxMessageSize
 BATCH_COUNTS = (1_000, 200_000, 262_144, 262_145, 1_000_000)
@@ -99,7 +99,7 @@ class HeavyInputs:
             metadata.producer_name, metadata.sequence_id, metadata.publish_time = "p", number, 1
             command = pb.BaseCommand(type=pb.BaseCommand.SEND)
             command.send.producer_id, command.send.sequence_id = 1, number
-            yield encode_payload_command(command, encode_body(metadata, payload))
+            yield encode_command(command, encode_body(metadata, payload))
 
     def _batch(self) -> tuple[pb.MessageMetadata, bytes]:
         count = self.size(self.rng.choice(BATCH_COUNTS))

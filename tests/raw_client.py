@@ -18,7 +18,6 @@ from magnetar.broker.protocol.framing import (
     FrameReader,
     encode_body,
     encode_command,
-    encode_payload_command,
     parse_entry_body,
 )
 
@@ -183,7 +182,7 @@ class RawClient:
         )
         for name, value in metadata.items():
             setattr(head, name, value)
-        return encode_payload_command(command, encode_body(head, payload))
+        return encode_command(command, encode_body(head, payload))
 
     def subscribe(
         self, topic: str, subscription: str, consumer_id: int = 1, **fields: object

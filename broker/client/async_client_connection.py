@@ -81,6 +81,7 @@ class AsyncClientConnection(asyncio.Protocol):
         self.name = name
         self.users: dict[tuple[str, int], ConnectionListener] = {}
         self.closed = False
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._core = core.ClientConnection(self.send, frame_bytes_max)
         self.next_id, self.tell = self._core.next_id, self._core.tell
         self.request = self._core.request  # without waiting for its answer
@@ -191,6 +192,10 @@ class AsyncClientConnection(asyncio.Protocol):
         self.users.clear()
         self._end()
 
+    async def ended(self) -> None:
+        """Returns when nothing comes or goes any more."""
+        await asyncio.shield(self._ended)
+
     def _lost(self) -> ServiceNotReadyError:
         return ServiceNotReadyError(f"The connection to broker {self.name} has ended")
 
@@ -198,6 +203,7 @@ class AsyncClientConnection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
+        self._ended.set_result(None)
         if self._transport is not None:
             self._transport.close()
         for future in (*self._calls.values(), self._hello):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from magnetar.broker.cluster.broker_client import CALLER
@@ -12,7 +12,6 @@ from magnetar.broker.cluster.broker_connection import connect_to_broker
 
 if TYPE_CHECKING:
     from magnetar.broker.client.async_client_connection import AsyncClientConnection
-    from magnetar.broker.errors import ServiceNotReadyError
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.bundles.lookup import BrokerLookup
 
@@ -27,10 +26,10 @@ class BrokerPeerNetwork:
     def __init__(self, service: BrokerService) -> None:
         self._service = service
 
-    async def connect(self, broker: BrokerLookup) -> BrokerPeerConnection:
+    async def connect(self, broker: BrokerLookup) -> AsyncClientConnection:
         caller = CALLER.set(_CALLER)
         try:
-            return BrokerPeerConnection(await connect_to_broker(self._service, broker))
+            return await connect_to_broker(self._service, broker)
         finally:
             CALLER.reset(caller)
 
@@ -53,26 +52,3 @@ class BrokerPeerNetwork:
                 except OSError:  # TimeoutError, too
                     return False
         return bool(found)
-
-
-class BrokerPeerConnection:
-    """One that nothing is sent over; a ``failure_detector.PeerConnection``."""
-
-    def __init__(self, connection: AsyncClientConnection) -> None:
-        self._connection = connection
-        self._ended = asyncio.Event()
-        connection.users["peer", 0] = self
-        if connection.closed:
-            self._ended.set()
-
-    async def ended(self) -> None:
-        await self._ended.wait()
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def on_command(self, command: Any, body: bytes) -> None:
-        """Nothing is asked, so nothing comes."""
-
-    def on_connection_lost(self, error: ServiceNotReadyError) -> None:
-        self._ended.set()

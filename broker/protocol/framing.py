@@ -28,7 +28,6 @@ FRAME_PADDING_BYTES = 10_240
 CHECKSUM_MAGIC = 0x0E01
 NO_ID = 2**64 - 1
 """What the wire has for -1: no request, no message, the latest position."""
-BROKER_ENTRY_MAGIC = 0x0E02
 CHECKSUM_HEADER_BYTES = 6
 """Magic and CRC in front of the metadata size."""
 METADATA_BYTES_MAX = 1024 * 1024
@@ -60,18 +59,11 @@ class Body(NamedTuple):
     payload_from: int
 
 
-def encode_command(command: BaseCommand) -> bytes:
-    """The frame of a command without payload."""
+def encode_command(command: BaseCommand, body: bytes = b"") -> bytes:
+    """The frame of a command; of SEND and MESSAGE with ``body`` (checksum magic on) behind it."""
     data = command.SerializeToString()
     size = len(data)
-    return _TWO_U32.pack(size + 4, size) + data
-
-
-def encode_payload_command(command: BaseCommand, body: bytes) -> bytes:
-    """The frame of SEND or MESSAGE with ``body`` (checksum magic on) behind the command."""
-    data = command.SerializeToString()
-    size = len(data)
-    return b"".join((_TWO_U32.pack(size + 4 + len(body), size), data, body))
+    return _TWO_U32.pack(size + 4 + len(body), size) + data + body
 
 
 def encode_body(metadata: MessageMetadata, payload: bytes) -> bytes:
@@ -104,11 +96,6 @@ def parse_body(buffer: bytes | bytearray | memoryview, start: int, end: int) -> 
             f"metadata size {metadata_bytes} exceeds the {end - start - 4} bytes of the frame"
         )
     return Body(checksum, start, start + 4, payload_from)
-
-
-def checksum_matches(buffer: memoryview, body: Body, end: int) -> bool:
-    """Whether the sender's CRC32C is right (True when it sent none)."""
-    return body.checksum is None or crc32c(buffer[body.checked_from : end]) == body.checksum
 
 
 def parse_entry_body(

@@ -22,7 +22,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_body, encode_command, encode_payload_command
+from magnetar.broker.protocol.framing import encode_body, encode_command
 from tests.official_client import open_client
 from tests.raw_client import ConnectionClosedError, RawClient
 from tests.standalone_process import StandaloneProcess
@@ -109,7 +109,7 @@ class Forge:
             metadata.ClearField("txnid_least_bits")  # else it would only be refused
             metadata.ClearField("marker_type")
         body = encode_body(metadata, self.rng.randbytes(self.rng.choice((0, 1, 5_000))))
-        return encode_payload_command(command, body)
+        return encode_command(command, body)
 
     def _fill(self, message: Message, depth: int = 0) -> None:
         rng = self.rng
@@ -360,7 +360,7 @@ def test_lying_message_counts_stop_no_consumer(server: StandaloneProcess) -> Non
                 uncompressed_size=2**32 - 1,
                 compression=pb.ZSTD,
             )
-            sender.send_bytes(encode_payload_command(command, encode_body(metadata, b"zz")))
+            sender.send_bytes(encode_command(command, encode_body(metadata, b"zz")))
         sender.send_bytes(sender.send_frame(len(lies), b"truth"))
         told = [reader.receive_message()[1] for _ in range(len(kinds) * (len(lies) + 1))]
         assert told.count(b"truth") == len(kinds)

@@ -29,7 +29,7 @@ from websockets.asyncio.client import connect
 
 import magnetar
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_body, encode_payload_command
+from magnetar.broker.protocol.framing import encode_body, encode_command
 from magnetar.embedding import EmbeddedBroker
 from tests import stalls
 from tests.official_client import open_client
@@ -248,7 +248,7 @@ class Load:
             partition_key=fact[1],
             properties=[pb.KeyValue(key=key, value=value) for key, value in fact[2]],
         )
-        return encode_payload_command(command, encode_body(metadata, fact[0]))
+        return encode_command(command, encode_body(metadata, fact[0]))
 
     def read(self) -> None:
         reader = self.client.create_reader("orders", pulsar.MessageId.earliest)

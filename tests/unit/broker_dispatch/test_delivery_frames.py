@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from magnetar.broker.connection.message_frames import MessageFrames
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_payload_command
+from magnetar.broker.protocol.framing import encode_command
 from magnetar.managed_ledger.entry_batch import EntryBatch
 
 LIMITS = [0, 1, 126, 127, 128, 129, 16_382, 16_383, 16_384, 16_385, 2_097_151, 2_097_152, 10**9]
@@ -37,7 +37,7 @@ def expected(
     message.ack_set.extend(ack_set or [])
     if epoch is not None:
         message.consumer_epoch = epoch
-    return encode_payload_command(command, bytes(batch.bodies[index]))
+    return encode_command(command, bytes(batch.bodies[index]))
 
 
 def test_known_bytes() -> None:

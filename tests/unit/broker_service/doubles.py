@@ -14,7 +14,6 @@ from magnetar.broker.protocol.framing import (
     FrameReader,
     encode_body,
     encode_command,
-    encode_payload_command,
 )
 from magnetar.broker.service.broker_service import BrokerService
 from tests.unit.managed_ledger.cluster import Cluster, eventually
@@ -224,7 +223,7 @@ def message(
     body = encode_body(metadata, payload)
     if damage:
         body = body[:-1] + bytes((body[-1] ^ 1,))
-    return encode_payload_command(command, body if checksum else body[6:])
+    return encode_command(command, body if checksum else body[6:])
 
 
 def receipts(commands: Sequence[pb.BaseCommand]) -> list[tuple[int, int, int]]:
