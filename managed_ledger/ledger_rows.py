@@ -131,6 +131,15 @@ class _CopyColumns:
         self.sizes += other.sizes
         self.place += other.place
 
+    def is_like(self, other: _CopyColumns) -> bool:
+        """Whether each column is the same."""
+        columns = (self.states, self.completed_ms, self.sizes, self.place, self.places)
+        if columns != (other.states, other.completed_ms, other.sizes, other.place, other.places):
+            return False
+        if self._uuid_width == other._uuid_width:
+            return self.uuids == other.uuids
+        return self._all_uuids() == other._all_uuids()
+
     def _all_uuids(self) -> list[str]:
         return [self._uuid(slot) for slot in range(len(self.states))]
 
@@ -384,6 +393,7 @@ class PackedRows:
             raise ValueError("no ascending rows")
         if not 0 <= ref.trimmed < len(ids) or found.ref() != ref:
             raise ValueError(f"not the rows of {ref}")
+        found._oldest_times()  # now: those of a million rows in one turn of the loop are too long
         return found
 
     def ref(self) -> ChunkRef:
@@ -480,7 +490,16 @@ class PackedRows:
             return False
         if self.name and self.name == other.name:
             return self.crc == other.crc
-        return self._ids == other._ids and list(self) == list(other)
+        for ours, theirs in zip(self._columns(), other._columns(), strict=True):
+            if ours[self.trimmed :] != theirs[self.trimmed :]:
+                return False
+        if self._copies is None and other._copies is None:
+            return True
+        if self._copies is not None and other._copies is not None:
+            start, stop = self.trimmed, len(self._ids)
+            if self._copies.part(start, stop).is_like(other._copies.part(start, stop)):
+                return True
+        return all(map(LedgerInfo.__eq__, self, other))  # the columns of equal copies may differ
 
     __hash__ = None  # type: ignore[assignment]  # equal ones may have other names
 
@@ -691,19 +710,36 @@ class LedgerRows(Sequence[LedgerInfo]):
             return False
         if self.segments is other.segments:
             return self.tail == other.tail
-        ours, theirs = list(self.segments), list(other.segments)
-        for at in (0, -1):  # segments that both have, at both ends, so as to look at few rows
-            while ours and theirs and ours[at] == theirs[at]:
-                del ours[at], theirs[at]
-        if not ours and not theirs:
-            return self.tail == other.tail
-        rows, others = chain(*ours, self.tail), chain(*theirs, other.tail)
-        return all(map(LedgerInfo.__eq__, rows, others))
+        if self._packed == other._packed:
+            return self.tail == other.tail and _are_equal(self.segments, other.segments)
+        return _are_equal(self.blocks(), other.blocks())
 
     __hash__ = None  # type: ignore[assignment]  # never a key
 
     def __repr__(self) -> str:
         return f"LedgerRows({len(self.segments)} segments, {self.tail!r})"
+
+
+def _are_equal(blocks: Iterable[PackedRows], others: Iterable[PackedRows]) -> bool:
+    """Whether as many rows are the same, by column, wherever one segment ends and another begins:
+    a million rows as objects would hold the loop for seconds.
+    """
+    left, others_left = iter(blocks), iter(others)
+    block, other, at, other_at = next(left, None), next(others_left, None), 0, 0
+    while block is not None and other is not None:
+        count = min(len(block) - at, len(other) - other_at)
+        if count == len(block) == len(other) and block.trimmed == other.trimmed:
+            is_same = block == other
+        else:
+            is_same = block._part(at, at + count) == other._part(other_at, other_at + count)
+        if not is_same:
+            return False
+        at, other_at = at + count, other_at + count
+        if at == len(block):
+            block, at = next(left, None), 0
+        if other_at == len(other):
+            other, other_at = next(others_left, None), 0
+    return True
 
 
 def ids_gone(before: LedgerRows, after: LedgerRows) -> list[int]:
