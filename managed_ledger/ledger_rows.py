@@ -295,6 +295,18 @@ class PackedRows:
             self._oldest = (min(self._closed_ms[self.trimmed :], default=0), complete)
         return self._oldest
 
+    def complete_until(self, completed_ms: int) -> Iterator[int]:
+        """Ids of the rows whose copy is in the state COMPLETE and got there by that time."""
+        copies, start = self._copies, self.trimmed
+        if copies is None or self.oldest_complete_ms is None:
+            return iter(())
+        columns = (self._ids[start:], copies.states[start:], copies.completed_ms[start:])
+        return (
+            ledger_id
+            for ledger_id, state, at_ms in zip(*columns, strict=True)
+            if state == CopyState.COMPLETE and at_ms <= completed_ms
+        )
+
     def is_like(self, other: PackedRows) -> bool:
         """Whether both may be parts of one segment: of one size, their copies in one state."""
         if self._level == _LEVELS - 1 or self._level != other._level:
@@ -624,8 +636,7 @@ class LedgerRows(Sequence[LedgerInfo]):
         """
         if len(self.tail) <= tail_rows_max:
             return self
-        kept = max(1, min(tail_rows_max - CHUNK_ROWS, CHUNK_ROWS))
-        count = min(len(self.tail) - kept, CHUNK_ROWS)
+        count = min(len(self.tail) - 1, CHUNK_ROWS)
         rows = self.tail[:count]
         if not all(x.closed_ms and x.entries for x in rows):
             return self

@@ -84,19 +84,19 @@ def ledgers_to_release(ledgers: LedgerRows, config: OffloadConfig, now_ms: int) 
         return []
     # A clock that went back makes a copy younger: it stays longer.
     before_ms = now_ms - config.deletion_lag_ms
-    packed = chain.from_iterable(
-        x
+    packed = (
+        x.complete_until(before_ms)
         for x in ledgers.segments
         if x.oldest_complete_ms is not None and x.oldest_complete_ms <= before_ms
     )
-    chosen = (
+    newest = (
         x.ledger_id
-        for x in chain(packed, ledgers.tail)
+        for x in ledgers.tail
         if x.offload is not None
         and x.offload.state is CopyState.COMPLETE
         and x.offload.completed_ms <= before_ms
     )
-    return list(islice(chosen, AT_ONCE))
+    return list(islice(chain(chain.from_iterable(packed), newest), AT_ONCE))
 
 
 def _closed(ledgers: PackedRows | Iterator[LedgerInfo], end: int) -> Iterator[LedgerInfo]:
