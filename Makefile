@@ -25,10 +25,10 @@ $(STAMP): pyproject.toml constraints.txt
 standalone: $(STAMP)  ## one process: binary protocol on 6650, HTTP on 8080, data in data/
 	$(BIN)/magnetar standalone --data data --port 6650 --web-port 8080 --bind 127.0.0.1
 
-# Four workers for two cores: half of the tests' time is waiting for processes. Order and what
+# Six workers for two cores: half of the tests' time is waiting for processes. Order and what
 # stays together: tests/conftest.py.
 test: $(STAMP)  ## all tests that CI runs
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=20
+	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --durations=20
 
 test-quick: $(STAMP)  ## unit tests of what differs from main [SINCE=commit]
 	$(BIN)/python -m pytest -x -n 2 $$($(BIN)/python scripts/changed_tests.py $(or $(SINCE),main))
