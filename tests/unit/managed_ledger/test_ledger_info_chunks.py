@@ -270,7 +270,7 @@ async def test_a_list_with_chunks_has_few_rows_outside(
     lists = await owner(store)
     tails: list[int] = []
     for number in range(30):
-        await lists.update(lambda info, n=number: info.with_rows(info.ledgers.with_row(row(n))))
+        await store_rows(lists, lists.info.ledgers.with_row(row(number)))
         tails.append(len(lists.info.ledgers.tail))
     assert tails == [*range(1, 21), 17, 14, 11, 8, 5, 6, 7, 8, 5, 6]
 
