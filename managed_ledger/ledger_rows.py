@@ -131,7 +131,7 @@ class _CopyColumns:
         self.sizes += other.sizes
         self.place += other.place
 
-    def is_like(self, other: _CopyColumns) -> bool:
+    def equals(self, other: _CopyColumns) -> bool:
         """Whether each column is the same."""
         columns = (self.states, self.completed_ms, self.sizes, self.place, self.places)
         if columns != (other.states, other.completed_ms, other.sizes, other.place, other.places):
@@ -509,7 +509,7 @@ class PackedRows:
             return True
         if self._copies is not None and other._copies is not None:
             start, stop = self.trimmed, len(self._ids)
-            if self._copies.part(start, stop).is_like(other._copies.part(start, stop)):
+            if self._copies.part(start, stop).equals(other._copies.part(start, stop)):
                 return True
         return all(map(LedgerInfo.__eq__, self, other))  # the columns of equal copies may differ
 

@@ -3,7 +3,7 @@
 A check takes milliseconds on purpose, so unauthenticated clients who guess keep more checks waiting
 than anybody can compute. Places are bounded, and turns go round: first by address, then by the name
 of the user as it was shown (whether there is such a user makes no difference, or waiting would
-tell). When all places are taken, whoever has most of them loses his last one to a newcomer who has
+tell). When all places are taken, the address with most of them loses its last one to one that has
 fewer. Those whose credentials were good before are trusted: they wait for nobody but each other.
 """
 

@@ -10,7 +10,7 @@ from magnetar.broker.errors import AuthenticationError
 REFUSED: Final = "Failed to authenticate"
 """All that a client is told, whatever was wrong (ServerCnx.authenticationFailed)."""
 BUSY: Final = "Too many logins wait for their check, try again"
-"""To whom nobody has looked at; his credentials may be good."""
+"""For a client whose credentials were not checked; they may be good."""
 
 
 class KeysNeededError(AuthenticationError):

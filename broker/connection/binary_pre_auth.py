@@ -2,7 +2,7 @@
 
 Whoever shows wrong credentials, talks nonsense or says nothing is turned away here, for a fifth of
 what a connection costs. Whoever is known gets one. While a password is checked, who has shown it
-remains a pending socket like the silent ones: the next too many may cut him.
+remains a pending socket like the silent ones: the limiter may close it.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.lookup_commands import parse_topic
+from magnetar.broker.connection.unsupported_commands import NO_TRANSACTIONS
 from magnetar.broker.errors import (
     BrokerError,
     BrokerMetadataError,
@@ -207,7 +208,7 @@ def on_ack(connection: Connection, command: pb.CommandAck) -> None:
     if command.HasField("request_id"):
         request_id = command.request_id
         if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
-            error = NotAllowedError("Transactions are not enabled on this broker")
+            error = NotAllowedError(NO_TRANSACTIONS)
             _ack_response(connection, consumer.consumer_id, request_id, error)
             return
 

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from magnetar.broker.connection.assigned_broker import send_close
 from magnetar.broker.connection.pause_reason import PauseReason
+from magnetar.broker.connection.unsupported_commands import NO_TRANSACTIONS
 from magnetar.broker.errors import BrokerError, TopicFencedError
 from magnetar.broker.producer.producer import TOO_LARGE, Producer, PublishBatch
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -140,7 +141,7 @@ class SendPath:
         """Checks that only some entries or some producers need."""
         producer = batch.producer
         if head[3] & FLAG_TRANSACTION:
-            self._fault(batch, pb.NotAllowedError, "Transactions are not enabled on this broker")
+            self._fault(batch, pb.NotAllowedError, NO_TRANSACTIONS)
             return False
         if producer.encryption_required and not head[3] & FLAG_ENCRYPTED:
             self._fault(batch, pb.MetadataError, "Messages must be encrypted")

@@ -27,7 +27,7 @@ def on_close(connection: Connection, command: Any) -> None:
     """Nothing was opened, and nobody waits for an answer."""
 
 
-_NO_TRANSACTIONS: Final = "Transactions are not enabled on this broker"
+NO_TRANSACTIONS: Final = "Transactions are not enabled on this broker"
 _NO_SCALABLE_TOPICS: Final = "Scalable topics are not supported by this broker"
 _TRANSACTIONS: Final[dict[int, Any]] = dict.fromkeys(
     (
@@ -39,7 +39,7 @@ _TRANSACTIONS: Final[dict[int, Any]] = dict.fromkeys(
         pb.BaseCommand.END_TXN_ON_PARTITION,
         pb.BaseCommand.END_TXN_ON_SUBSCRIPTION,
     ),
-    _decline("request_id", _NO_TRANSACTIONS),
+    _decline("request_id", NO_TRANSACTIONS),
 )
 HANDLERS: Final[dict[int, Any]] = {
     **_TRANSACTIONS,
@@ -48,6 +48,6 @@ HANDLERS: Final[dict[int, Any]] = {
     pb.BaseCommand.SCALABLE_TOPIC_CLOSE: on_close,
     pb.BaseCommand.WATCH_SCALABLE_TOPICS: _decline("watch_id", _NO_SCALABLE_TOPICS),
     pb.BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: on_close,
-    pb.BaseCommand.WATCH_TC_ASSIGNMENTS: _decline("watch_id", _NO_TRANSACTIONS),
+    pb.BaseCommand.WATCH_TC_ASSIGNMENTS: _decline("watch_id", NO_TRANSACTIONS),
     pb.BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE: on_close,
 }

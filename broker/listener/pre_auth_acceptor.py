@@ -1,13 +1,13 @@
 """Where accepted sockets stand until their clients have said who they are.
 
-An unauthenticated client costs a socket, an entry in a bounded room and what he has sent of his
-first words: no transport, no protocol, no TLS session. The acceptor of a port looks at those words;
-it turns him away with some bytes, or takes the socket and makes a real connection of it. Accepting,
-reading and looking are paced, so that those who are known are served in between
+An unauthenticated client costs a socket, an entry in a bounded set and the first bytes that it has
+sent: no transport, no protocol, no TLS session. The acceptor of a port looks at these bytes; it
+refuses the client with some bytes, or takes the socket and makes a real connection of it.
+Accepting, reading and looking are paced, so that authenticated clients are served in between
 (time_sliced_queue.py).
 
 Most unauthenticated clients are turned away at once, so each system call counts, 1 to 5 us of 30.
-Their sockets stay in blocking mode, where only the calls don't wait; the last words leave with the
+Their sockets stay in blocking mode, where only the calls don't wait; the last bytes leave with the
 end.
 """
 
@@ -41,7 +41,7 @@ _AFTER_FAILURE_S: Final = 1.0
 _SWEEP_S: Final = 1.0
 _AT_ONCE: Final = socket.MSG_DONTWAIT
 _WITH_THE_END: Final = _AT_ONCE | getattr(socket, "MSG_MORE", 0)
-"""One packet for the last words and the end of the connection, where the system can do that."""
+"""One packet for the last bytes and the end of the connection, where the system can do that."""
 
 
 class PendingSocket:
@@ -52,11 +52,11 @@ class PendingSocket:
     def __init__(self, acceptor: PreAuthAcceptor, accepted: socket.socket, peer: Any) -> None:
         self._acceptor = acceptor
         self._socket = accepted
-        self._is_read = False  # the loop waits for more of him
+        self._is_read = False  # the loop waits for more bytes
         self.ip: str = peer[0]
         self.port: int = peer[1]
         self.received = bytearray()
-        """What he has said and nobody has used yet; only ``use`` takes from it."""
+        """What was read and nobody has used yet; only ``use`` takes from it."""
         self.ended = False
         """Nothing can be done any more, or somebody has taken the socket."""
         self.state: Any = None
@@ -81,18 +81,18 @@ class PendingSocket:
             self._acceptor.loop.add_reader(self._socket, self._acceptor.on_readable, self)
 
     def send(self, data: bytes) -> None:
-        """At once and whole, or he is ended: whoever doesn't read gets no memory for that."""
+        """At once and whole, or the socket is closed: a client that doesn't read gets no memory."""
         if self.ended or not data:
             return
         try:
             if self._socket.send(data, _AT_ONCE) == len(data):
                 return
         except OSError:
-            pass  # gone, or his buffer is full
+            pass  # gone, or its buffer is full
         self.end()
 
     def end(self, answer: bytes = b"") -> None:
-        """Say this, as far as he takes it, and close."""
+        """Send this, as far as the socket takes it, and close."""
         if self.ended:
             return
         accepted = self._leave()
@@ -183,11 +183,11 @@ class PreAuthAcceptor(ABC):
     def look(self, pending: PendingSocket) -> None:
         """``pending.received`` has grown. One of ``wait``, ``end``, ``take`` follows, soon or now.
 
-        Until then nothing more is read of him.
+        Until then nothing more is read.
         """
 
-    def gone(self, pending: PendingSocket) -> None:  # noqa: B027  # most keep nothing of him
-        """He has left, or was ended; not called after ``take``."""
+    def gone(self, pending: PendingSocket) -> None:  # noqa: B027  # most keep nothing
+        """The client has left, or was refused; not called after ``take``."""
 
     def listen(self, listener: socket.socket, backlog: int) -> int:
         """Listen on a bound socket, which belongs to the acceptor now; its port."""
@@ -267,7 +267,7 @@ class PreAuthAcceptor(ABC):
                 return
             self._close_oldest()
         try:
-            if self._read_from(pending):  # of most the first words are here already
+            if self._read_from(pending):  # of most the first bytes are here already
                 self.look(pending)
         finally:
             if not pending.ended:
@@ -284,7 +284,7 @@ class PreAuthAcceptor(ABC):
     # --- reading
 
     def on_readable(self, pending: PendingSocket) -> None:
-        pending.stop_reading()  # until it is his turn
+        pending.stop_reading()  # until its turn comes
         self._queue.add(pending)
 
     def _read(self, pending: PendingSocket) -> None:
@@ -296,7 +296,7 @@ class PreAuthAcceptor(ABC):
             self.look(pending)
 
     def _read_from(self, pending: PendingSocket) -> bool:
-        """Whether he has said something; if not, he is waited for, or ended."""
+        """Whether something was read; if not, the socket is waited for, or closed."""
         try:
             count = pending.read_into(self._buffer, self._flags)
         except BlockingIOError:

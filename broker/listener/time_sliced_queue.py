@@ -1,9 +1,9 @@
 """Work for unauthenticated clients, done in small pieces between everybody else's.
 
-Whoever comes to a port in great numbers makes work before anybody knows him: to be accepted, read,
-checked, refused. Done as it comes, fifty of them would keep the loop for many milliseconds. Here it
-queues, and of each turn of the loop it gets a fraction of a millisecond: those who are known are
-served in between. A loop that has nothing else to do loses nothing by that.
+Clients that come to a port in great numbers make work before they are authenticated: they are
+accepted, read, checked, refused. Done as it comes, fifty of them would hold the loop for many
+milliseconds. Here the work queues, and gets a fraction of a millisecond of each turn of the loop:
+authenticated clients are served in between. A loop that has nothing else to do loses nothing.
 """
 
 from __future__ import annotations

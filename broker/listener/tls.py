@@ -36,7 +36,7 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 _HANDSHAKE_S: Final = 10.0
 _HANDSHAKES_MAX: Final = 4096
 """At once, and never more than a sixteenth of the files that may be open; of one address, half.
-Above that, whoever has waited longest is cut."""
+Above that, the one that has waited longest is closed."""
 _STEPS_MAX: Final = 16
 _BYTES_MAX: Final = 128 * 1024
 """Of one handshake: long chains of certificates are some ten thousand."""

@@ -8,7 +8,7 @@ good: the thread needs the GIL for moments, and who waits for that would wait fo
 processes of the machine. To be interrupted in the middle of a step, as hashes of passwords are, is
 none either, for the same reason: measured with half handshakes at 2,000 a second, p99 of a known
 client 1.7 ms with interruptions, 1.3 without, 2.8 where the thread rests only as long as it has
-worked.) Addresses take turns: who makes thousands of handshakes delays his own.
+worked.) Addresses take turns: one that makes thousands of handshakes delays its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The client's side of a connection, without I/O: what arrives becomes events, what is asked bytes.
 
-Shells: `cluster/broker_connection.py` on the loop, `cli/binary_client.py` on a blocking socket.
+Its shell is `broker/client/async_client_connection.py`.
 """
 
 from __future__ import annotations
