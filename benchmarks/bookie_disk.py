@@ -10,8 +10,6 @@ included, in turns; the ratio of the sums is what counts. ``--over-old`` lets th
 over blocks that exist already, which no log can do for ever: an upper bound.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -194,7 +192,7 @@ class Snapshot:
     thread_s: list[float]
 
     @classmethod
-    def take(cls, bookie: Bookie, threads: list[int]) -> Snapshot:
+    def take(cls, bookie: Bookie, threads: list[int]) -> "Snapshot":
         index = (bookie.config.data_dir / "index" / "data.mdb").stat()
         io = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
         return cls(

@@ -7,8 +7,6 @@ bytes to each ledger over gRPC. Resident memory is told when everything is flush
 and again after a restart, which has read the index and nothing else.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

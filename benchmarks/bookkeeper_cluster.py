@@ -8,8 +8,6 @@ of unconfirmed entries; an entry counts when its ack quorum of bookies has synce
 bookies and the writer share the machine, as a small cluster on one node would.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

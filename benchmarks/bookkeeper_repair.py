@@ -8,8 +8,6 @@ have just started; one of the ledger's is stopped, and a worker in this process 
 another one. ZooKeeper, bookies and the worker share the machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -9,8 +9,6 @@ printed are both tables: ratios, and where the time goes. Our cluster runs first
 before the peer starts.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -86,7 +84,7 @@ class Use:
     switches: int
 
     @classmethod
-    def of(cls, pid: int) -> Use:
+    def of(cls, pid: int) -> "Use":
         times = psutil.Process(pid).cpu_times()
         switches = 0
         for status in Path(f"/proc/{pid}/task").glob("*/status"):
@@ -95,7 +93,7 @@ class Use:
                 switches += sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
         return cls(times.user, times.system, switches)
 
-    def since(self, before: Use, messages: int) -> dict[str, float]:
+    def since(self, before: "Use", messages: int) -> dict[str, float]:
         """Of each message: microseconds, and switches."""
         return {
             "user_us": round((self.user_s - before.user_s) / messages * 1e6, 2),

@@ -6,8 +6,6 @@ Each line of an output is a name and one JSON object. Ratios are ours by peer's:
 throughput, below 1 for latency.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -12,8 +12,6 @@ Held: CPU a message when the median ratio is within 3 %; throughput and latency 
 ratio lies within the spread. Exit code 1: something isn't held.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -5,8 +5,6 @@ own ZooKeeper; topics of one bundle, each with a producer and a consumer of the 
 stall is the longest time between two receipts of a topic, so each event gives one for every topic.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -13,8 +13,6 @@ all ledgers as HTTP does, trims half of them, then all but 10,000, and deletes i
 that it does the same to a log of ten ledgers. Turns of the event loop up to 10 ms aren't looked at.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -10,8 +10,6 @@
 ``--json FILE`` adds a line for each figure; ``table --json FILE`` prints them as Markdown.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import ctypes

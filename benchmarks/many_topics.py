@@ -10,8 +10,6 @@ pattern subscription that matches 100 of them. Memory is what is resident; of Zo
 its Java heap.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

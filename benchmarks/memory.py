@@ -8,8 +8,6 @@ message. ``warm`` is taken after one message of each kind, so that what the firs
 costs isn't counted as kept by the load. What later rounds add over the first would be a leak.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -73,7 +71,7 @@ class Memory:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._sample)
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> "Memory":
         self._thread.start()
         return self
 

@@ -7,8 +7,6 @@ core and with two, values only and all columns. A line of JSON for each says MB/
 how much CPU the broker and the bookies used for it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ For comparisons with other brokers use the yardstick described in benchmarks/REA
 needs nothing but the test extra, and its client is slower than the broker.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -8,8 +8,6 @@ Each load runs plain and over TLS in turns, so that both meet the same machine; 
 medians of all rounds. CPU is the broker's (of --pid), all threads and its part of the kernel.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -9,8 +9,6 @@ in ``$PEERS_HOME/pulsar`` (default ``~/.cache/magnetar-peers``); its memory is w
 heap after a collection (``jcmd``), ours what is resident.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -12,8 +12,6 @@ the middle of their TLS handshake, or ask over HTTP without being known. For eac
 Strangers, client and control run on one core, the broker on the other, so two cores are needed.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import contextlib

@@ -6,8 +6,6 @@ scripts/admin_commands.txt says what pulsar-admin calls them. It is a file becau
 starts fast and is installed without the server. A test compares.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -32,7 +30,7 @@ class Row:
 
     words: list[str]
     help: str
-    rows: list[Row] = field(default_factory=list)
+    rows: "list[Row]" = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

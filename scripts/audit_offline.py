@@ -5,8 +5,6 @@ For machines without an open network: DIR is a checkout of pypa/advisory-databas
 A copy is as good as it is new, so the age of its newest entry is part of the answer.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping

@@ -6,8 +6,6 @@ tests, and those in the folder of its package: ``tests/unit/broker_service`` is 
 runs everything.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -11,8 +11,6 @@ refuses, another role, or with another status. Answers that come before its rule
 difference is left.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 import sys

@@ -10,8 +10,6 @@ differences are in docs/reference/http-differences.md and are marked "known" her
 when another difference is left. Standard library only, but for the area ``statistics``.
 """
 
-from __future__ import annotations
-
 import http.client
 import importlib
 import json

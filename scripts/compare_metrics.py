@@ -9,8 +9,6 @@ labels of Pulsar's. Let clients produce and consume on both before. Prints one l
 exit code 1 when there is one. Standard library only.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import urllib.request

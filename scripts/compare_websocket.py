@@ -8,8 +8,6 @@ sees it, or what is left unacknowledged. URLs are those of HTTP. Rows that diffe
 on purpose are explained in docs/reference/http-differences.md.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

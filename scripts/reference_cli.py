@@ -1,7 +1,5 @@
 """The reference part of docs/reference/cli.md, out of the parsers of the command line."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ from the OpenAPI document and the table of permissions, the end of ``cli.md`` fr
 With ``--check`` nothing is written, and pages that would change are named (exit code 1).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``docs/reference/rest.md``: every call of a broker's HTTP port, from its OpenAPI document."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

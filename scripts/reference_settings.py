@@ -1,7 +1,5 @@
 """``docs/reference/settings.md``: types and defaults of the settings classes, with meanings."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Real ``magnetar autorecovery`` processes for tests, and what they show over HTTP."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

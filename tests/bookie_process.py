@@ -1,7 +1,5 @@
 """Real ``magnetar bookie`` processes for tests: start, kill, pause, restart, stop."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """A real ``magnetar broker`` process for tests: a broker whose bookies are elsewhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.standalone_process import StandaloneProcess

@@ -1,7 +1,5 @@
 """Certificates for tests: an authority, and what it signs, as PEM files."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Wheels from a copy of this checkout, as a build writes beside its sources; without a network."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A server process of a test: its output in a file, and its ends: stop, kill, pause."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

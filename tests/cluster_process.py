@@ -1,7 +1,5 @@
 """A real ``magnetar cluster`` for tests, and the processes it starts."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """What is asked of a cluster of processes while clients use it."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

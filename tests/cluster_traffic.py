@@ -1,7 +1,5 @@
 """Official clients that use a cluster while it is hurt, and what they saw."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping, Sequence

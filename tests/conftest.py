@@ -5,8 +5,6 @@
 runs the same tests against Apache Pulsar, the oracle.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

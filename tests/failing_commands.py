@@ -3,8 +3,6 @@
 Nothing lists them: the broker's table of handlers does. For ``tests/failing_operations.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 

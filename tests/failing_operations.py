@@ -10,8 +10,6 @@ and one in which it met no fault: whatever is observed after a fault is, part by
 the two, and as in the second if the operation said that it succeeded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -106,7 +104,7 @@ class Call:
     is_alone: bool = False
     """The round finds a broker without clients."""
     command: int = 0
-    before: Call | None = None
+    before: "Call | None" = None
     """What makes the thing that this one deletes."""
 
     async def perform(self, world: World) -> int:

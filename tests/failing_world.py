@@ -3,8 +3,6 @@
 Metadata in memory, a model bookie, virtual time. For ``tests/failing_operations.py``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ EIO, after its bytes were handed over: what a failing disk looks like. If it say
 return; if it says "close", closing any file fails as well.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

@@ -5,8 +5,6 @@
 ``test_cluster_local.py`` starts the real one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Ports for servers that are started later."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -5,8 +5,6 @@ decompress to nothing or to much, JSON of many values. What they cost a broker i
 (stalls.py), not what it answers.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import random

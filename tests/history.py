@@ -5,8 +5,6 @@ consumer the acknowledgements that it asked for and those that were confirmed; `
 compares both with what a fresh reader reads.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -4,8 +4,6 @@ Pure: tests bring what producers, consumers and a fresh reader saw. Every bound 
 message that is missing, comes again, moves or is skipped is an error in each of these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias

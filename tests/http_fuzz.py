@@ -6,8 +6,6 @@ is owed, whatever it asks for: an answer in time, never a 500, an error with a r
 of what was refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter
@@ -83,7 +81,7 @@ class FuzzedBroker:
         self._dump: dict[str, bytes] | None = None
         self.url = ""
 
-    def __enter__(self) -> FuzzedBroker:
+    def __enter__(self) -> "FuzzedBroker":
         self._thread.start()
         self.url = self._ready.result(60).web_url
         return self

@@ -3,8 +3,6 @@
 python -m tests.jumping_clock FILE standalone --data ...
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which changes of a ledger's stored metadata are legal: the judge of simulators and tests."""
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 
 

@@ -1,7 +1,5 @@
 """An event loop's clock and timers by hand: time passes when a test says so."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Callable

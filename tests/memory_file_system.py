@@ -6,8 +6,6 @@ did not, independent of the others. Model of Linux's failed sync: the error is r
 dirty bytes stay readable but are never written, and the next sync succeeds.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Sequence
@@ -125,7 +123,7 @@ class MemoryFileSystem(FileSystem):
         """Lose power between two calls."""
         self._lost_power = True
 
-    def crash(self, rng: CrashRandom) -> MemoryFileSystem:
+    def crash(self, rng: CrashRandom) -> "MemoryFileSystem":
         """What a machine finds on its disk after the power cut."""
         after = MemoryFileSystem(Faults(space_bytes=self.faults.space_bytes))
         after._directories = set(self._directories)

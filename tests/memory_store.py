@@ -1,7 +1,5 @@
 """The LMDB store's interface in memory: same commits, and a crash loses what was not synced."""
 
-from __future__ import annotations
-
 import errno
 from bisect import bisect_left, bisect_right, insort
 
@@ -58,7 +56,7 @@ class MemoryStore(OrderedStore):
     def close(self) -> None:
         pass
 
-    def crash(self, rng: CrashRandom, file_system: MemoryFileSystem) -> MemoryStore:
+    def crash(self, rng: CrashRandom, file_system: MemoryFileSystem) -> "MemoryStore":
         """What is left after the power cut: a prefix of the unsynced commits, each as a whole."""
         after = MemoryStore(file_system)
         after._durable = dict(self._durable)

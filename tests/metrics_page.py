@@ -1,7 +1,5 @@
 """Pages of ``/metrics`` and the dashboards that ask for what is on them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

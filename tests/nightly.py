@@ -1,7 +1,5 @@
 """Whether tests run at their full size: ``make nightly`` sets MAGNETAR_NIGHTLY, CI doesn't."""
 
-from __future__ import annotations
-
 import os
 from typing import Final
 

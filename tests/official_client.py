@@ -1,7 +1,5 @@
 """The official client as tests use it: it says nothing but errors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final

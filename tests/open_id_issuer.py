@@ -1,7 +1,5 @@
 """An OpenID Connect issuer on loopback: discovery, keys, and tokens for clients with a secret."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

@@ -4,8 +4,6 @@ It knows framing and protobuf only (``broker.protocol``): no reconnects, no retr
 What the server answers is what the test sees.
 """
 
-from __future__ import annotations
-
 import itertools
 import socket
 import time
@@ -44,7 +42,7 @@ class RawClient:
         if connect:
             self.connected = self.connect()
 
-    def __enter__(self) -> RawClient:
+    def __enter__(self) -> "RawClient":
         return self
 
     def __exit__(

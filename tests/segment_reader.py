@@ -1,7 +1,5 @@
 """Reads a topic past its broker: from the bookies and copies that ``segments`` tells of."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable

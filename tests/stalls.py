@@ -14,8 +14,6 @@ the kernel's (a socket written, memory given back), which a busy machine stretch
 is five times as much.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

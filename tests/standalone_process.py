@@ -1,7 +1,5 @@
 """A real ``magnetar standalone`` process for tests: start, kill, restart, stop."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import resource

@@ -3,8 +3,6 @@
 Prints "ready" once it waits, then a line with entry id and body for each entry, "end" at the end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import sys

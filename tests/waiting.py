@@ -1,7 +1,5 @@
 """Waiting for what comes soon: with a deadline that only a failure reaches."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

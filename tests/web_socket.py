@@ -1,7 +1,5 @@
 """A WebSocket for tests that wait."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

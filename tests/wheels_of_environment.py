@@ -4,8 +4,6 @@ An installed package keeps the list of its files; zipped again at their places t
 that it came from, but for scripts, which pip makes of entry points.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterable
 from importlib import metadata

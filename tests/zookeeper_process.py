@@ -1,7 +1,5 @@
 """A real ZooKeeper server for tests: start, kill, restart, pause, stop. It is part of pyspark."""
 
-from __future__ import annotations
-
 import importlib.util
 import socket
 import subprocess

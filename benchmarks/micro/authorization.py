@@ -5,8 +5,6 @@ front of a handler, for namespaces with few and with many grants; then a message
 SEND to receipt, on connections that differ in nothing but the gate, in turns.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ to move. A round is told whole and by its longest step, because others run betwe
 are of the processor, so that other work on the machine counts less.
 """
 
-from __future__ import annotations
-
 import gc
 import random
 import statistics

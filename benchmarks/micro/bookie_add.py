@@ -7,8 +7,6 @@ before the clock starts, so the figures are the bookie's own. "loop us" is CPU t
 thread per entry, "all us" that of the process.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import shutil

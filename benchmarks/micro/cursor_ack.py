@@ -4,8 +4,6 @@ Best of a few rounds, in microseconds for each position, on the real `AckState` 
 list; then the size and time of storing a million holes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -39,7 +37,7 @@ class Log:
     last_confirmed = (LEDGERS - 1, LEDGER_ENTRIES - 1)
 
     @property
-    def offsets(self) -> Log:
+    def offsets(self) -> "Log":
         return self
 
     def entries(self, ledger_id: int) -> int | None:

@@ -3,8 +3,6 @@
 Run: python -m benchmarks.micro.delivery
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from struct import Struct

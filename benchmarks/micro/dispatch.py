@@ -3,8 +3,6 @@
 Run: python -m benchmarks.micro.dispatch
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

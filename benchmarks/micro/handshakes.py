@@ -5,8 +5,6 @@ that other load on the machine matters little; in brackets how long the loop was
 "loop" is the event loop's own TLS server.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import datetime

@@ -7,8 +7,6 @@ were: its topics are in a tenant of their own, which is deleted at the end. TOPI
 environment makes it shorter (with 10,000 topics Pulsar takes minutes to create and delete them).
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

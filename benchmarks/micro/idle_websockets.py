@@ -11,8 +11,6 @@ rather than what it needs. The sockets are opened by this process, which stays c
 figure is taken; topics of a given server are deleted again.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import re
@@ -46,7 +44,7 @@ class Load:
     topics: list[str]
 
     @classmethod
-    def make(cls, count: int, kind: str, topics: int) -> Load:
+    def make(cls, count: int, kind: str, topics: int) -> "Load":
         run = secrets.token_hex(3)
         names = [f"persistent/public/default/idle-{run}-{number}" for number in range(topics)]
         return cls(count, kind, names)

@@ -3,8 +3,6 @@
 Run: .venv/bin/python -m benchmarks.micro.ledger_writer
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

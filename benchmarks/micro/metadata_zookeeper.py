@@ -6,8 +6,6 @@ the loop busy, as in a loaded broker. At last: what the event of a change costs 
 watches.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import tempfile

@@ -7,8 +7,6 @@ first line tells what that alone makes. The processor time of the loop's thread 
 timer's runs tells the same without the others' part.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import multiprocessing
@@ -82,7 +80,7 @@ class LoopWatch:
             gc.callbacks.remove(self._on_gc)
 
 
-def scrape(url: str, answers: multiprocessing.Queue[tuple[float, int]], count: int) -> None:
+def scrape(url: str, answers: "multiprocessing.Queue[tuple[float, int]]", count: int) -> None:
     """In a process of its own: one page after the other, seconds and bytes of each."""
     for _ in range(count):
         request = urllib.request.Request(f"{url}/metrics", headers={"Accept-Encoding": "gzip"})

@@ -5,8 +5,6 @@ Run: python -m benchmarks.micro.send_path
 Ledgers are in memory, so the second figure is the broker's own work but for the sockets.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -5,8 +5,6 @@ as the broker's connections are. CPU seconds of the server's process, so that ot
 machine matters little: plain, over the event loop's own TLS, and over ours.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import multiprocessing

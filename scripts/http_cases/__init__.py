@@ -6,8 +6,6 @@ as the second argument. One with ``view`` has values compared: of both answers i
 be equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

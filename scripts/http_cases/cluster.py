@@ -3,8 +3,6 @@
 Never touches the servers' own cluster, and takes back every setting it changes.
 """
 
-from __future__ import annotations
-
 from http_cases import NS, Case, T
 
 C = "/admin/v2/clusters"

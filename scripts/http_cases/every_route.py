@@ -3,8 +3,6 @@
 Statuses only: reasons are compared where the other areas ask.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Tenants, namespaces, topics, subscriptions, lookup: the life cycle of each, in this order."""
 
-from __future__ import annotations
-
 from http_cases import NS, Case, T
 
 CLUSTERS = {"allowedClusters": ["standalone"]}

@@ -1,7 +1,5 @@
 """Policies of offloading, its trigger and status; no server has a driver by its settings."""
 
-from __future__ import annotations
-
 from http_cases import NS, Case, T
 
 FIRST = {"ledgerId": 0, "entryId": 0, "partitionIndex": -1}

@@ -1,7 +1,5 @@
 """Policies of namespaces and topics, permissions, properties."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from http_cases import NS, Case, T

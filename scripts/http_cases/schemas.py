@@ -1,7 +1,5 @@
 """The schema registry, and REST produce by schema."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

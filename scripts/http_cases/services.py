@@ -1,7 +1,5 @@
 """Services that this broker doesn't have: functions, connectors, packages, transactions."""
 
-from __future__ import annotations
-
 from http_cases import Case
 
 

@@ -6,8 +6,6 @@ an answer, but for ledger ids (which become their order), times, rates and sizes
 their kind), and `EXPLAINED`.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """Topics: every endpoint on a plain, a partitioned and a non-persistent topic, and on none."""
 
-from __future__ import annotations
-
 from http_cases import NS, Case, T
 
 EARLIEST = {"ledgerId": -1, "entryId": -1}

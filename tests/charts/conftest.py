@@ -1,7 +1,5 @@
 """Fixtures of tests that need a control plane; what a cluster was like when one of them failed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

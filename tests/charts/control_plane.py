@@ -9,8 +9,6 @@ KUBE_PORT is the first of three ports it may take, KUBE_NODES how many nodes it 
 of its own: zone-1 and so on. Nodes may be simulated (kwok): pods are ready at once and run nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

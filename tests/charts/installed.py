@@ -1,7 +1,5 @@
 """A release that is installed, as the API server shows it."""
 
-from __future__ import annotations
-
 import json
 
 from tests.charts.control_plane import ControlPlane, until

@@ -3,8 +3,6 @@
 A rule takes all objects of a release and yields one sentence for each fault: none is good.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

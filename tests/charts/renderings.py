@@ -6,8 +6,6 @@ that neither can change alone. ``refused.yaml`` is the same for values that the 
 (``refusals.yaml``): what helm says of each. ``make chart-renderings`` makes them anew.
 """
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Skipped where there is none: ``make test-chart KUBE=kube.sh``.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

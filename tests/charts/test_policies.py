@@ -1,7 +1,5 @@
 """The rules find what they are there for: each fault is planted in a rendering, and named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

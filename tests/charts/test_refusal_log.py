@@ -3,8 +3,6 @@
 Helm itself need not be there: its messages are committed (``renderings.py``).
 """
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -1,7 +1,5 @@
 """The committed renderings are what the chart makes, and fit Kubernetes and our rules."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """What the chart tells its processes is what they understand: commands, arguments, settings."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import socket

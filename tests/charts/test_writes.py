@@ -3,8 +3,6 @@
 Skipped where there is no control plane: ``make test-chart KUBE=kube.sh``.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

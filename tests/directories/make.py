@@ -3,8 +3,6 @@
 See README.md.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

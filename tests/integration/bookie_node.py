@@ -1,7 +1,5 @@
 """Helpers of the bookie tests: one bookie on one directory, requests, a registry of ledgers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Bookies of this process that are reached over real sockets, and a client of them."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path

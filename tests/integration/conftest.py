@@ -7,8 +7,6 @@
 | ``SETTINGS`` | ``server``: keys and values | none |
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the failure tests share: traffic over raw clients, a small disk, what a topic holds."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

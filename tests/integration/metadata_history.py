@@ -1,7 +1,5 @@
 """A register whose value is its whole history: who wrote what is read off its end."""
 
-from __future__ import annotations
-
 import asyncio
 
 from magnetar.metadata.errors import MetadataError, OutcomeUnknownError, SessionLostError

@@ -1,7 +1,5 @@
 """A TCP proxy in the test's loop that loses what it is told to lose."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from types import TracebackType
@@ -19,7 +17,7 @@ class Proxy:
         self.accepts = True
         self.request_bytes_lost = self.answer_bytes_lost = 0
 
-    async def __aenter__(self) -> Proxy:
+    async def __aenter__(self) -> "Proxy":
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self

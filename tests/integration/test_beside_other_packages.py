@@ -4,8 +4,6 @@ The wheel is built without a network and installed into an environment of its ow
 the packages of this environment, but neither its editable installation nor this checkout.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

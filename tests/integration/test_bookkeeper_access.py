@@ -1,7 +1,5 @@
 """Tokens and certificates at the gRPC port of bookies: every call, and streams that live on."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

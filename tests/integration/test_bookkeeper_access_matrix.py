@@ -4,8 +4,6 @@ What there is comes from the servers and from the descriptor of the service, wha
 ``bookkeeper_access_answers.txt``: a call or a route that is added without a line there fails.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

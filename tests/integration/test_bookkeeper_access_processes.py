@@ -1,7 +1,5 @@
 """Tokens between brokers and bookies that are processes: set-up, renewal, mistakes."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

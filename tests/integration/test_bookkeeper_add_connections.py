@@ -1,7 +1,5 @@
 """Adds that move from gRPC to a plain connection, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from dataclasses import replace

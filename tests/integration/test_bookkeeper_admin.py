@@ -1,7 +1,5 @@
 """A bookie's HTTP port: probes, state, metrics, and what it refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Bookies, auto-recovery and ZooKeeper as processes: killed, returned, by one, by zones."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

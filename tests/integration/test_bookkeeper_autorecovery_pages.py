@@ -1,7 +1,5 @@
 """What auto-recovery shows over HTTP, and its metrics page."""
 
-from __future__ import annotations
-
 import json
 import random
 

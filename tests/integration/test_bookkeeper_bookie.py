@@ -1,7 +1,5 @@
 """A bookie on a real disk with LMDB and threads: add, read, fence, restart."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import threading

@@ -1,7 +1,5 @@
 """Garbage collection of a bookie: what may go, when, how fast, and what must not."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

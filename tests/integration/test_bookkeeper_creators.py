@@ -1,7 +1,5 @@
 """One bookie, and two ledgers that share an id: the metadata store went back to an older state."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import Callable, Sequence

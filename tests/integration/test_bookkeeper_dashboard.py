@@ -1,7 +1,5 @@
 """The dashboard of bookies and auto-recovery, beside a bookie that repairs, too."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

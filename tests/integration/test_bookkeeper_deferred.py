@@ -1,7 +1,5 @@
 """Deferred adds on real bookies, in process and over gRPC: power cuts, restarts, a slow disk."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

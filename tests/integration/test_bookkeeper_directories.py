@@ -1,7 +1,5 @@
 """A bookie on several directories: where its files lie, and which directories it refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """What a bookie counts of its work, for metrics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from magnetar.bookkeeper import codes

@@ -1,7 +1,5 @@
 """Placement by free space, as real bookies tell it over the network."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

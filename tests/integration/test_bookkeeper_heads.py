@@ -1,7 +1,5 @@
 """Heads of entries over real sockets: what whole entries have, within the bookie's bounds."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

@@ -1,7 +1,5 @@
 """Bookies that lose or damage data get it back from each other, and deny nothing meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """One name, one process, one directory: what else claims to be a bookie doesn't answer as it."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bookies over gRPC: the ledger protocol end to end, and every way an answer can fail to come."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

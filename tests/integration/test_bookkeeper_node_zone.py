@@ -1,7 +1,5 @@
 """The zone of a process's node, asked of an API server over TLS with the pod's token."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

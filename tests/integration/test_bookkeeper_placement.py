@@ -1,7 +1,5 @@
 """Bookie processes in three zones: ledgers follow the policy, and a lost zone stops nobody."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -40,7 +38,7 @@ SETTINGS = (
 @pytest.fixture(scope="module")
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperProcess
-) -> Iterator[Cluster]:
+) -> "Iterator[Cluster]":
     """One for all tests, which leave it whole."""
     with contextlib.ExitStack() as stack:
         yield Cluster(tmp_path_factory.mktemp("cluster"), zookeeper.url("/zones"), stack)

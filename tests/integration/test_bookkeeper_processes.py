@@ -1,7 +1,5 @@
 """A broker, three bookies and a real ZooKeeper as processes: killed, paused, restarted."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

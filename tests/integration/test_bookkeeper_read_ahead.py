@@ -1,7 +1,5 @@
 """Read-ahead of a bookie: the same answers with and without it, fewer trips to the disk."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence

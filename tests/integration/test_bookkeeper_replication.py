@@ -1,7 +1,5 @@
 """Repair under a broker, with real processes: a bookie dies for good, a worker dies at work."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """``magnetar bookie-shell`` on real bookies: what it tells, what it refuses, what it repairs."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

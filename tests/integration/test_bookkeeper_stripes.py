@@ -1,7 +1,5 @@
 """Striped ledgers (E > Qw) read from bookies over gRPC: a request brings all that one holds."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

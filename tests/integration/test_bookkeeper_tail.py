@@ -1,7 +1,5 @@
 """Long polls of real bookies, and a tail in a process of its own (L6, L8)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -5,8 +5,6 @@ secret is in the log, no connection of theirs is left, and a client with a good 
 reads all the while. Bounded in time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -119,7 +117,7 @@ class Witness:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Witness:
+    def __enter__(self) -> "Witness":
         self._thread.start()
         assert self._first.wait(LIMIT_S), self._error
         return self

@@ -3,8 +3,6 @@
 Each test is something that worked once, or that works elsewhere.
 """
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

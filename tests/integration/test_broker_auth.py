@@ -3,8 +3,6 @@
 The official client, the web port and WebSockets: ``tests/interop/test_auth_*.py``.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import time

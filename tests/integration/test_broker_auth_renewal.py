@@ -1,7 +1,5 @@
 """Keys that change on disk while clients are connected: who stays, who is asked, who goes."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

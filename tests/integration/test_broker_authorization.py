@@ -3,8 +3,6 @@
 The official client: ``tests/interop/test_auth_rights.py``.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``magnetar admin`` over a real standalone broker, word by word."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The command line with credentials and TLS, against a broker that wants both."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
@@ -119,7 +117,7 @@ class NameProxy:
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
-    def __enter__(self) -> NameProxy:
+    def __enter__(self) -> "NameProxy":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """``magnetar produce``, ``consume`` and ``read`` against a real broker and the official client."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

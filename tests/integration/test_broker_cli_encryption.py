@@ -1,7 +1,5 @@
 """End-to-end encryption of ``magnetar`` and of the official client: each reads the other's."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import re
@@ -35,7 +33,7 @@ class Keys:
     @classmethod
     def write(
         cls, folder: Path, name: str, key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
-    ) -> Keys:
+    ) -> "Keys":
         keys = cls(folder / f"{name}-private.pem", folder / f"{name}-public.pem")
         form = serialization.PrivateFormat.TraditionalOpenSSL
         keys.private.write_bytes(key.private_bytes(_PEM, form, serialization.NoEncryption()))

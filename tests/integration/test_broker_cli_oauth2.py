@@ -1,7 +1,5 @@
 """The command line with tokens that it gets from an issuer (OAuth 2.0, client credentials)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Where credentials go when a server sends a call elsewhere: by our HTTP clients, over sockets."""
 
-from __future__ import annotations
-
 import base64
 import json
 import ssl

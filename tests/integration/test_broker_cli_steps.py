@@ -1,7 +1,5 @@
 """Words of several calls: against a real broker, and against a server that plays its part."""
 
-from __future__ import annotations
-
 import json
 import threading
 import uuid

@@ -1,7 +1,5 @@
 """Messages that are sent again, with the official client: stored once, whoever dies in between."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Subscription types end to end with the official client; runs against Apache Pulsar as well."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 

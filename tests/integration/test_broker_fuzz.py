@@ -5,8 +5,6 @@ traceback, and nothing of the hostile connections is left. Replay a failure by i
 the test's name.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import socket
@@ -161,7 +159,7 @@ class Witness(threading.Thread):
         self._service_url = service_url
         self._stopped = threading.Event()
 
-    def __enter__(self) -> Witness:
+    def __enter__(self) -> "Witness":
         self.start()
         return self
 

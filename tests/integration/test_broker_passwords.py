@@ -1,7 +1,5 @@
 """The processes that compute hashes of passwords: their lives, and logins beside a flood."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -375,7 +373,7 @@ class Guesses:
         self.codes: set[int] = set()
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(2)]
 
-    def __enter__(self) -> Guesses:
+    def __enter__(self) -> "Guesses":
         for thread in self._threads:
             thread.start()
         return self

@@ -3,8 +3,6 @@
 Times are only ever bounded from below: a loaded machine is late, never early.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import threading

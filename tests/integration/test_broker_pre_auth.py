@@ -1,7 +1,5 @@
 """Pending sockets: bytes that trickle, silent peers, thousands of both; TLS below."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import resource

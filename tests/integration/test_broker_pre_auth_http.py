@@ -1,7 +1,5 @@
 """Plain requests that the web port refuses before a connection exists: the same answers."""
 
-from __future__ import annotations
-
 import base64
 import re
 import socket

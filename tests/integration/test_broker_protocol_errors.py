@@ -6,8 +6,6 @@
 Source: docs/spec/wire-protocol.md.
 """
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import threading

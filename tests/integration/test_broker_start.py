@@ -1,7 +1,5 @@
 """Starts that can't succeed end with exit code 1 and one line that says why."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """TLS on both ports, mutual TLS, and renewal of certificates, with the official client."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -311,7 +309,7 @@ async def test_the_timer_notices_changed_files(authority: Authority) -> None:
 class _Pausing(asyncio.Protocol):
     """Reads nothing for now."""
 
-    made: list[_Pausing]
+    made: "list[_Pausing]"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)

@@ -1,7 +1,5 @@
 """``maxUnackedMessagesPerBroker`` with the official client."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from typing import Any

@@ -4,8 +4,6 @@ None is admitted, each answer is a refusal, no traceback or secret is in the log
 theirs is left, and an authenticated client works all the while. Bounded in time.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

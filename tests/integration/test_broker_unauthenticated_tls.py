@@ -5,8 +5,6 @@ like TLS, and that come through it. None is admitted, no line of the log is a tr
 and a client with a good token works on. Bounded in time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import random

@@ -1,7 +1,5 @@
 """Topics that move or go while clients use them, with the official client."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from http.client import HTTPConnection

@@ -1,7 +1,5 @@
 """Cluster-wide admin calls against a server of their own: settings, shutdown, racks, domains."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import httpx

@@ -1,7 +1,5 @@
 """Bundles that are split and unloaded while official clients produce and consume."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time

@@ -4,8 +4,6 @@ Built from a copy of this checkout, without a network. An import hook stands for
 its dependencies only.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

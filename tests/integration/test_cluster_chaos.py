@@ -5,8 +5,6 @@ by the history: nothing acknowledged is lost, nothing is out of order, nothing i
 what was unacknowledged, and everybody goes on by themselves.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Brokers of a real cluster are killed and paused while official clients use it."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Sequence

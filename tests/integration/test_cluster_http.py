@@ -1,7 +1,5 @@
 """HTTP with three brokers: whichever is asked, the answer is the same; and a broker that dies."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Two brokers with tokens: each asks the other as itself, in the name of its caller."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """``magnetar cluster`` with real processes: used, hurt, stopped, killed, started again."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

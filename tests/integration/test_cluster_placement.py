@@ -1,7 +1,5 @@
 """Whoever is asked, and by whatever call: bundles that nobody owns go where they are allowed to."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """Probes and signals: any order of starts, no ZooKeeper, drains (docs/guides/containers.md)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

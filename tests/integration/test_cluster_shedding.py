@@ -1,7 +1,5 @@
 """The leader of a real cluster moves and cuts bundles by itself while official clients use them."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

@@ -1,7 +1,5 @@
 """Two brokers that talk to each other over TLS, with tokens; and clients that do so too."""
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

@@ -4,8 +4,6 @@ Packages come from this environment, zipped up as the wheels they were, so that 
 does in an image, and nothing is fetched.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio.events
 import importlib.util

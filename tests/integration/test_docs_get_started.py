@@ -4,8 +4,6 @@ The page begins with ``make setup``, which made the environment of this test, an
 a broker, which the test does on free ports.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The program on the page about ledgers as a library, run as it stands there."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -3,8 +3,6 @@
 A client notes what was answered "ok"; whoever is active at the end must know all of it, in order.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """Clients that stall, vanish or come in thousands: they cost a bounded amount, and only theirs."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

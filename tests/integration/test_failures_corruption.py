@@ -1,7 +1,5 @@
 """One changed byte on a real process's disk: told by name, and nothing else is hurt."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

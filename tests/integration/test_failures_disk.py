@@ -1,7 +1,5 @@
 """A full disk and a failing one below a real process (docs/internals/failures.md)."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import time

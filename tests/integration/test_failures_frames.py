@@ -1,7 +1,5 @@
 """Hostile bytes on the port of a real process: their sender is refused, a bystander isn't hurt."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import secrets

@@ -1,7 +1,5 @@
 """Starts that must be refused, each with exit code 1 and a message that names what and where."""
 
-from __future__ import annotations
-
 import logging
 import random
 import socket

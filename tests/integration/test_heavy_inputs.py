@@ -4,8 +4,6 @@ What is judged: no turn of the loop is long (stalls.py), the log has no tracebac
 answers. Some seeds in CI; `make fuzz` takes others and larger sizes.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -185,7 +183,7 @@ class Peer:
     def __init__(self, server: StandaloneProcess) -> None:
         self._socket = socket.create_connection(("127.0.0.1", server.web_port), WAIT_S)
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> "Peer":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Admin REST against a real server: Magnetar, or Pulsar by --service-url and --admin-url."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The attacks run twice: against a broker as it starts by default, and against one
 opened it to every page, where each of them must succeed: so they are attacks.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

@@ -4,8 +4,6 @@ Short and always the same in `make test`. `make fuzz` goes on for longer: MAGNET
 requests an operation, MAGNETAR_FUZZ_SEED, MAGNETAR_FUZZ_ONLY (a part of the paths to try).
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

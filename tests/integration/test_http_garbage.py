@@ -1,7 +1,5 @@
 """Garbage of many kinds at every HTTP port: no traceback, no line for each, and they go on."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random
@@ -109,7 +107,7 @@ class Peer:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), 30)
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> "Peer":
         return self
 
     def __exit__(self, *_: object) -> None:

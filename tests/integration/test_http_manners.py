@@ -1,7 +1,5 @@
 """How the HTTP port treats clients that are slow, greedy, or no HTTP clients at all."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -39,13 +37,13 @@ class Raw:
     def __init__(self, server: StandaloneProcess) -> None:
         self.socket = socket.create_connection(("127.0.0.1", server.web_port), 30)
 
-    def __enter__(self) -> Raw:
+    def __enter__(self) -> "Raw":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def send(self, data: bytes) -> Raw:
+    def send(self, data: bytes) -> "Raw":
         self.socket.sendall(data)
         return self
 

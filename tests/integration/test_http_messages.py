@@ -1,7 +1,5 @@
 """REST produce and consume of a real server; consume is Magnetar's own, skipped on others."""
 
-from __future__ import annotations
-
 import base64
 import secrets
 import time

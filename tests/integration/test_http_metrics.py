@@ -1,7 +1,5 @@
 """The metrics page of a working broker: valid text, true figures, a dashboard that finds them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

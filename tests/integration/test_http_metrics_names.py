@@ -1,7 +1,5 @@
 """The metrics page has the names that the list of Pulsar's series says it has."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Schemas, chunks and streams over HTTP, with the official client on the other side."""
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

@@ -1,7 +1,5 @@
 """``segments`` of a standalone: what it tells is there, and is read past the broker; no more."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """Messages shown by the admin API: by id, peeked, examined; Magnetar, or Pulsar by the options."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time

@@ -1,7 +1,5 @@
 """Requests that offer another protocol are served as HTTP/1.1; raw, as Java's client sends them."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import socket

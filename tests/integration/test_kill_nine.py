@@ -1,7 +1,5 @@
 """``kill -9`` in mid-load, again and again: nothing acknowledged is lost, doubled, reordered."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

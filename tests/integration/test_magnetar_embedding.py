@@ -1,7 +1,5 @@
 """``magnetar.embedded``: the official client against both modes, and nothing left afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The pytest plugin as other projects have it: found by its entry point, in runs of their own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -6,8 +6,6 @@ before its time. State that belongs to the process and not to one broker breaks 
 interpreter switches threads while it is used; the test makes it switch a hundred times as often.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

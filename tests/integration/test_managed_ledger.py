@@ -1,7 +1,5 @@
 """The managed ledger on a real bookie and metadata on disk: load, take-over, restart."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 What clients see then is told in docs/guides/ledgers.md, "No bookie to spare".
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

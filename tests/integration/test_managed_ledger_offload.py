@@ -1,7 +1,5 @@
 """Copies of ledgers by a real process: filled, offloaded, killed in between, read by the client."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ZooKeeper servers that refuse, are silent, or answer: who is reached, and how soon."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import socket

@@ -1,7 +1,5 @@
 """Answers that get lost between a real ZooKeeper and the store: each is judged by proof alone."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,8 +1,6 @@
 """Embedded metadata that don't belong to the bookie's directory beside them: another moment's or
 another store's. A copy of the whole data directory is fine."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

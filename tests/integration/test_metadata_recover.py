@@ -1,7 +1,5 @@
 """``magnetar metadata recover``: what it says is lost is what is lost, and no id comes again."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A broker with its embedded bookie whose metadata live in a real ZooKeeper."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

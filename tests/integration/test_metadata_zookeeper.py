@@ -1,7 +1,5 @@
 """The ZooKeeper backend passes the conformance suite against a real server."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import AsyncIterator

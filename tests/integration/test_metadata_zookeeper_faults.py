@@ -1,7 +1,5 @@
 """Sessions that end, servers that are killed and paused, watches across it all."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -1,7 +1,5 @@
 """TLS with certificates on both sides, and digest logins, on a real ZooKeeper."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

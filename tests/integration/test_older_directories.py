@@ -1,8 +1,6 @@
 """Data directories of an older version (tests/directories): today's version opens them, finds what
 is written in their histories, goes on with them, and finds that again."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The pipeline's readers at a standalone that wants to see a token, another one for each topic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

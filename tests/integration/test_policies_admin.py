@@ -1,7 +1,5 @@
 """Policies over HTTP against a real server, and what connected clients of it feel."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from typing import Any

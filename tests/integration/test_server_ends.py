@@ -1,7 +1,5 @@
 """Servers end when they are told to, also as process 1 of a container, and in time."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

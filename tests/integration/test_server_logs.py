@@ -1,7 +1,5 @@
 """With ``logFormat=json`` every line on standard error is an object, whoever says it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Topics by HTTP: properties, permissions, figures, ends; Magnetar, or Pulsar by the options."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import json

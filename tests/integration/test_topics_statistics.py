@@ -1,7 +1,5 @@
 """Statistics of topics after what happened to them; Magnetar, or Pulsar by the options."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Iterator

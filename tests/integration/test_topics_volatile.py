@@ -1,7 +1,5 @@
 """Non-persistent topics by HTTP; Magnetar, or Pulsar by the options."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 

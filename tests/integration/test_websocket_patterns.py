@@ -1,7 +1,5 @@
 """``/ws/v3/consumer/{subscription}?topicsPattern=``: topics by pattern, also those to come."""
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets
@@ -35,7 +33,7 @@ class Server:
             token = jwt.encode({"sub": role}, SECRET, "HS256")
             self._headers["Authorization"] = f"Bearer {token}"
 
-    def as_role(self, role: str) -> Server:
+    def as_role(self, role: str) -> "Server":
         return Server(self._web_url, self.namespace, role)
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:

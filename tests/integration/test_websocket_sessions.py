@@ -1,7 +1,5 @@
 """WebSocket producer, consumer and reader against a real server."""
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

@@ -1,7 +1,5 @@
 """A client that takes nothing any more, as a machine that lost power: its session ends."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """``magnetar zookeeper --certificates``: renewed files are used while the server runs."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import subprocess

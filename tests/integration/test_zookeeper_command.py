@@ -1,7 +1,5 @@
 """``magnetar zookeeper``: members of an ensemble, and what their probes say."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -9,8 +9,6 @@ the artifacts it is started from: without it, tests that need an issuer are skip
 serves the issuer until it is killed, for tests that aren't Python's.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets
@@ -49,7 +47,7 @@ class Material:
         self.foreign_authority = folder / "foreign" / "foreign.pem"
 
     @classmethod
-    def create(cls, folder: Path) -> Material:
+    def create(cls, folder: Path) -> "Material":
         foreign = folder / "foreign"
         foreign.mkdir(parents=True)
         (folder / "secret.key").write_bytes(secrets.token_bytes(32))

@@ -1,7 +1,5 @@
 """The official Python client against the server under test (Magnetar, or Apache Pulsar by URL)."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import ssl
@@ -58,7 +56,7 @@ def client(service_url: str, topic: str, credentials: dict[str, Any]) -> Iterato
 
 
 @pytest.fixture
-def topic(admin: Admin) -> Iterator[str]:
+def topic(admin: "Admin") -> Iterator[str]:
     """A name of this test's own; it, its partitions and what is named after it are deleted.
 
     A Pulsar whose bookie refuses an entry tries it again for as long as the topic exists, each time

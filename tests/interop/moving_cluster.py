@@ -15,8 +15,6 @@ sends 0, 1, 2, ..., at most WINDOW at once, and tells by lines:
     end                   and all of them received; it exits with 0
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

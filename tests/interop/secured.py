@@ -1,7 +1,5 @@
 """The server under test where nobody is trusted, and a tenant of each test's own in it."""
 
-from __future__ import annotations
-
 import json
 import ssl
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The official client's asyncio interface."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

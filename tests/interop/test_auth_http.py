@@ -1,7 +1,5 @@
 """The same credentials over HTTP and WebSocket."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Who gets in with the official client, by every kind of credentials; and who doesn't."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Credentials that expire while producers and consumers are at work."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

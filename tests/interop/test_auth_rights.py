@@ -1,7 +1,5 @@
 """What a role may do, before and while its clients are at work."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,7 +14,7 @@ from tests.waiting import wait_until
 
 
 @pytest.fixture
-def clients(secured: Secured) -> Iterator[_Clients]:
+def clients(secured: Secured) -> "Iterator[_Clients]":
     with ExitStack() as stack:
         yield _Clients(secured, stack)
 

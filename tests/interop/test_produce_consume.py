@@ -1,7 +1,5 @@
 """What every user does first: produce, consume, acknowledge, negative-acknowledge, redeliver."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import time

@@ -1,7 +1,5 @@
 """Readers, seek, last message id, table view, partitioned topics, patterns, dead letters."""
 
-from __future__ import annotations
-
 import re
 import time
 

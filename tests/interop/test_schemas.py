@@ -1,7 +1,5 @@
 """Typed producers and consumers of the official Python client, and the registry's HTTP side."""
 
-from __future__ import annotations
-
 import json
 import struct
 from typing import Any

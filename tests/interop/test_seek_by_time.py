@@ -3,8 +3,6 @@
 Decision 0013 says where Pulsar's answer depends on clocks, which is not asked for here.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

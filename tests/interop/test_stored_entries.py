@@ -1,7 +1,5 @@
 """Bytes of the official client's making, through the decoder of the Spark source."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any

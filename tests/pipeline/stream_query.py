@@ -1,7 +1,5 @@
 """A query of the streaming source without Spark: what its driver does with the reader."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from typing import Any
@@ -35,7 +33,7 @@ class Query:
             self.reader.stop()
             raise
 
-    def __enter__(self) -> Query:
+    def __enter__(self) -> "Query":
         return self
 
     def __exit__(self, *_: object) -> None:

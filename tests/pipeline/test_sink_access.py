@@ -1,7 +1,5 @@
 """Credentials and TLS of the sink, without Spark: the client and the admin calls take the same."""
 
-from __future__ import annotations
-
 import base64
 import time
 from collections.abc import Callable, Iterator

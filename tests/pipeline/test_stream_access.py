@@ -1,7 +1,5 @@
 """The streaming source at a broker that wants tokens: of a role that may consume, and no more."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

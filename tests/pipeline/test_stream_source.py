@@ -4,8 +4,6 @@ The reader is driven as Spark drives it, without a JVM between; ``test_cluster_p
 Spark.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator, Sequence

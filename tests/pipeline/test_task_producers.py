@@ -4,8 +4,6 @@ Spark's part is in test_sink_restarts.py; here an attempt can end behind every s
 the broker holds an entry that is neither stored nor lost.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import threading

@@ -3,8 +3,6 @@
 Threads are replaced by steps: whoever drives the machine decides, from a seed, what happens next.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

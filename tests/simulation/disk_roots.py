@@ -1,7 +1,5 @@
 """Several disks of one simulated machine: views of one file system that loses power as a whole."""
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.bookie.storage.directories import MultiDirFileSystem
 from magnetar.bookkeeper.storage.file_system import DirectoryLock, File, FileSystem
 from tests.memory_file_system import MemoryFileSystem

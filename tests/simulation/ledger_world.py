@@ -3,8 +3,6 @@
 Numbers in comments are those of docs/spec/storage.md, "Safety".
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeVar
@@ -58,7 +56,7 @@ NEVER_MS = 600_000.0
 class Registry:
     """The metadata tree: linearizable, always up; the world judges every ledger write."""
 
-    def __init__(self, world: LedgerWorld) -> None:
+    def __init__(self, world: "LedgerWorld") -> None:
         self.up = True
         self.nodes: dict[str, tuple[bytes, int]] = {}
         self._world = world
@@ -83,7 +81,7 @@ class Registry:
 class SimulatedStore(MetadataStore):
     """One node's session: every call takes time, and the answer to a write may be lost."""
 
-    def __init__(self, node: Node, world: LedgerWorld) -> None:
+    def __init__(self, node: Node, world: "LedgerWorld") -> None:
         self._node, self._world = node, world
         self._registry = world.registry
 
@@ -181,7 +179,7 @@ class SimulatedStore(MetadataStore):
 class SimulatedBookieClient(BookieClient):
     """A bookie as one node sees it over the faulty network."""
 
-    def __init__(self, node: Node, bookie: ModelBookie, world: LedgerWorld) -> None:
+    def __init__(self, node: Node, bookie: ModelBookie, world: "LedgerWorld") -> None:
         self._node, self._bookie, self._world = node, bookie, world
         self._network = world.simulator.network
 

@@ -3,8 +3,6 @@
 docs/internals/simulation.md says in how many seeds of each world they are noticed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys

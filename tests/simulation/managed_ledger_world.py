@@ -4,8 +4,6 @@ Numbers in comments are those of docs/spec/storage.md, "Safety". The storage bel
 ledger protocol's simulation, without its judge of a single ledger.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace
@@ -111,7 +109,7 @@ class LogWorld(LedgerWorld):
     def check_log(
         self,
         log: list[tuple[Position, bytes]],
-        brokers: list[Broker],
+        brokers: "list[Broker]",
         consumed: Position = EARLIEST,
     ) -> None:
         """Everything a fresh owner reads, against everything that was promised.
@@ -139,7 +137,7 @@ class LogWorld(LedgerWorld):
                 self._check_gaps(broker, kept, ours[-1], consumed)
 
     def _check_gaps(
-        self, broker: Broker, kept: set[bytes], last: bytes, consumed: Position
+        self, broker: "Broker", kept: set[bytes], last: bytes, consumed: Position
     ) -> None:
         """Before an entry that is there, only those may be missing that the producer was told
         aren't stored, and those that were trimmed: a prefix.

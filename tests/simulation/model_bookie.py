@@ -3,8 +3,6 @@
 It is synchronous and has no disk; what it acknowledged it keeps, until a test takes its disk away.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ whole simulation has to find are in ``planted_bugs.py``; those that a test notic
 from there.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

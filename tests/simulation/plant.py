@@ -1,7 +1,5 @@
 """Changes to the product's code for the time of a test, which shall notice them."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Most are defects that the original protocol has had (docs/spec/storage.md, "Defe
 found here. The table is in docs/internals/simulation.md.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

@@ -6,8 +6,6 @@ are those of ``planted_bugs`` (bookkeeper), ``managed_ledger_bugs``, ``service_b
 ownership, epochs) and ``zookeeper_bugs``; ``naive_variants`` are all planted in each run.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

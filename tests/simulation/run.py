@@ -5,8 +5,6 @@ that were reached, so that one sees that the seeds aren't empty. A failing seed 
 command that replays it; one seed alone (``--seed``) prints every event of its run.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json
@@ -42,7 +40,7 @@ class Tally:
     counters: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: "Tally") -> None:
         self.seeds += other.seeds
         self.cpu_s += other.cpu_s
         self.counters += other.counters

@@ -4,8 +4,6 @@
 all of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable

@@ -7,8 +7,6 @@ comes from one seeded ``random.Random``, so a seed replays exactly.
     world = run_simulation(seed, lambda simulator: scenario(simulator))
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import hashlib
@@ -64,7 +62,7 @@ _TURNS_MAX = 3_000_000
 class _NoSelector:
     """Where a real loop would wait for sockets, time passes at once."""
 
-    def __init__(self, loop: VirtualLoop) -> None:
+    def __init__(self, loop: "VirtualLoop") -> None:
         self._loop, self._turns = loop, 0
 
     def select(self, timeout: float | None) -> list[Any]:

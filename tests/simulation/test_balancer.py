@@ -5,8 +5,6 @@ that hold at every decision are in ``balancer/checks.py``; F and I are numbers o
 docs/internals/cluster-faults.md.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any

@@ -3,8 +3,6 @@
 Invariant 26: the set of live entries and their bytes stay the same; the old log goes last.
 """
 
-from __future__ import annotations
-
 import errno
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Failing calls, torn tails and flipped bits in a bookie's files: each has one defined answer."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Files of a bookie that are gone, short or damaged: what is left is served, the rest unknown."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

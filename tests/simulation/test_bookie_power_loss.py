@@ -4,8 +4,6 @@ And the other way round: for each sync in the code, a storage without this one s
 something. A sync that no test misses would be a sync nobody needs.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Damage of every kind in a bookie's files: the scrub names it, and a repair is all or nothing."""
 
-from __future__ import annotations
-
 import errno
 import random
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ moment (L6), and the end.
 Replay one seed: MAGNETAR_SEED=41 MAGNETAR_SEEDS=1 pytest tests/simulation/test_bookkeeper_tails.py
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 
@@ -57,7 +55,7 @@ class _Watch(Watch):
 class WatchedStore(SimulatedStore):
     """Tells of writes to ledgers, a little later than they happen."""
 
-    def __init__(self, node: Node, world: TailWorld) -> None:
+    def __init__(self, node: Node, world: "TailWorld") -> None:
         super().__init__(node, world)
         self._tails = world
 

@@ -4,8 +4,6 @@ As in ``test_bundles_ownership.py``, but boundaries are persistent. Moreover, on
 stored boundaries hold every cut that was confirmed, and no node is left of a bundle that is none.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Seeds of the whole cluster (``cluster/scenario.py``) in CI, and that they aren't empty."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 The bug that the world finds is ``late_answers_to_forces_count`` (``test_rotation.py``).
 """
 
-from __future__ import annotations
-
 from tests.simulation.worlds import LATE_FORCES, run_seed
 
 

@@ -7,8 +7,6 @@ only other one. When everything was acknowledged the target loses disk or journa
 has the time to look at all ledgers: none of them names it. Only then the worker goes on.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

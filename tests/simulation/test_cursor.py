@@ -17,8 +17,6 @@ Whatever happens, for every acknowledged batch index (docs/spec/storage.md, "Saf
 A seed replays exactly: ``MAGNETAR_SEED=17 MAGNETAR_SEEDS=1 pytest``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
@@ -73,7 +71,7 @@ def acked_by(cursor: Cursor, log: FakeLog) -> Acked:
 class Owner:
     """One broker's cursor."""
 
-    def __init__(self, world: World, log: FakeLog, cursor: Cursor) -> None:
+    def __init__(self, world: "World", log: FakeLog, cursor: Cursor) -> None:
         self.world, self.log, self.cursor = world, log, cursor
         self.memory = acked_by(cursor, log)
 

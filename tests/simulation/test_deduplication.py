@@ -11,8 +11,6 @@ At the end each (name, sequence id) is in the log once, in order, and so is all 
 acknowledged. Replay one seed: MAGNETAR_SEED=41 MAGNETAR_SEEDS=1 pytest FILE
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

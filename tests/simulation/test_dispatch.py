@@ -4,8 +4,6 @@ Safety is checked at every delivery; at the end the faults stop and everything m
 ``MAGNETAR_SEEDS`` sets how many schedules run.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import random

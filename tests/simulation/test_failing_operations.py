@@ -6,8 +6,6 @@ by the commit; MAGNETAR_FAILURES=N runs N, "all" every operation with every faul
 the operations whose name has it.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -7,8 +7,6 @@ of an epoch that had ended when it asked, assignments and epochs never go back, 
 have one epoch.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter
@@ -41,7 +39,7 @@ from tests.simulation.test_bundles_ownership import (
 class Leader:
     """Believes to lead from the moment when its epoch has begun, for ever."""
 
-    def __init__(self, world: EpochWorld, name: str) -> None:
+    def __init__(self, world: "EpochWorld", name: str) -> None:
         self.name, self.epoch = name, 0
         self.store = FaultySession(world.base, world.rng)
         self.leader_epoch = LeaderEpoch(self.store)

@@ -5,8 +5,6 @@ move twice within the grace period by the true time, which none of them knows; a
 decides by epochs, no order is obeyed once the epoch of a later leader has begun (I29, F35).
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -8,8 +8,6 @@ readable, with everything that was acknowledged.
 Replay one seed: python -m tests.simulation.run --world protocol --seed 41
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 

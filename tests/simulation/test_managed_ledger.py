@@ -9,8 +9,6 @@ acknowledged payload once, at its position, in order.
 Replay one seed: MAGNETAR_SEED=41 MAGNETAR_SEEDS=1 pytest tests/simulation/test_managed_ledger.py
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

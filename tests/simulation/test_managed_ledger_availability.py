@@ -5,8 +5,6 @@ each bookie down in turn; "client down" means that the owner has crashed with ap
 another process does it. Times are virtual: a bookie that is down is given up after one second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 import pytest

@@ -4,8 +4,6 @@ A collector looks for leaked chunks all the time. 41: what the list's node names
 nobody writes any more, one round of the collector leaves the named chunks only.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -7,8 +7,6 @@ what was acknowledged, and bookies lose a ledger only after the list says so), a
 and no others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
@@ -70,7 +68,7 @@ class ObjectStore:
 class SimulatedObjects:
     """One node's way to the store: every call takes time, fails at times, and its node may die."""
 
-    def __init__(self, node: Node, world: OffloadWorld) -> None:
+    def __init__(self, node: Node, world: "OffloadWorld") -> None:
         self.node, self.world = node, world
 
     async def call(self, handle: Callable[[], T], *, may_fail: bool = True) -> T:
@@ -91,7 +89,7 @@ class SimulatedObjects:
             raise reply[0]
         return reply[0]
 
-    async def create(self, name: str) -> SimulatedUpload:
+    async def create(self, name: str) -> "SimulatedUpload":
         await self.call(lambda: None)
         return SimulatedUpload(self, name)
 

@@ -8,8 +8,6 @@ end, not none and not two, and it is the one that the list names. The others wer
 open or by the first thing they wrote.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

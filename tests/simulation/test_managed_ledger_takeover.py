@@ -13,8 +13,6 @@ between.
 ``MAGNETAR_SEEDS=4000`` runs about every pair; by default each n meets a few m.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

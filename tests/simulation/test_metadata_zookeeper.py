@@ -5,8 +5,6 @@ once in the log, refused means never, also not later, unknown means at most once
 given up by the ensemble before its client knew, no new one begins while the old one can still act.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter
@@ -47,7 +45,7 @@ class Tally:
 
 
 class Client:
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: "World", number: int) -> None:
         self.world, self.number = world, number
         self.store: ZooKeeperStore
         self.caches: CachedValues[bytes]

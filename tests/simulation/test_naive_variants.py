@@ -1,7 +1,5 @@
 """Every test of the defect catalogue fails on the naive implementation of its row."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

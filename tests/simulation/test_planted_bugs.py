@@ -3,8 +3,6 @@
 The others take turns: ``test_rotation.py``.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Seeds of the world whose metadata store goes back (``cluster/restored.py``), and their states."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from tests.simulation.simulator import seeds

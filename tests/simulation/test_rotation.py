@@ -1,7 +1,5 @@
 """A tenth of all planted bugs, another one for each commit, and each must be noticed."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

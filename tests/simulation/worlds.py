@@ -1,7 +1,5 @@
 """The simulations that run by seed, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final, TextIO, TypeAlias
 

@@ -1,7 +1,5 @@
 """Does the simulation of the ZooKeeper store bite? Bugs that ``rotation.py`` plants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

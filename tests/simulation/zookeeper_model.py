@@ -9,8 +9,6 @@ client, or when it says so. Everything else is hostile: delays, cuts with a part
 that stop or stall.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections import deque
@@ -62,7 +60,7 @@ class Session:
     timeout_s: float
     heard_at: float
     alive: bool = True
-    connection: Connection | None = None
+    connection: "Connection | None" = None
 
 
 class Leader:
@@ -220,7 +218,7 @@ class _Request:
 class Transport(asyncio.Transport):
     """The client's end."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: "Connection") -> None:
         super().__init__()
         self._connection = connection
 
@@ -490,7 +488,7 @@ class Ensemble:
     reached: dict[socket.socket, str] = field(default_factory=dict)  # and not yet talked over
 
     @classmethod
-    def of(cls, simulator: Simulator, count: int, lag_s: float) -> Ensemble:
+    def of(cls, simulator: Simulator, count: int, lag_s: float) -> "Ensemble":
         leader = Leader(simulator)
         servers = {f"s{i}": Server(leader, lag_s) for i in range(count)}
         return cls(simulator, leader, servers)

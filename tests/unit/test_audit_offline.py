@@ -1,7 +1,5 @@
 """`make audit DATABASE=DIR` finds what a copy of the advisory database knows, and nothing else."""
 
-from __future__ import annotations
-
 from datetime import date
 from pathlib import Path
 

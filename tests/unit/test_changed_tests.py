@@ -1,7 +1,5 @@
 """`make test-quick` runs the unit tests of what has changed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from changed_tests import affected

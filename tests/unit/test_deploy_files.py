@@ -1,7 +1,5 @@
 """The image's and the laptop's files in deploy/, judged without an engine that could run them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Libraries lose what isn't loaded, and nothing else."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pages about faults name tests: each of them exists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

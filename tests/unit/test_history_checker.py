@@ -1,7 +1,5 @@
 """The judge itself: honest histories pass, and each way to lie is noticed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

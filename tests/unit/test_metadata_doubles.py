@@ -1,7 +1,5 @@
 """The metadata stores of tests refuse what the real ones refuse, before they do anything."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,8 +5,6 @@ container that is filled where it is made and that no code changes by its name. 
 stands in ``ALLOWED`` with its reason. Changes by another name can't be read from source.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections.abc import Iterable, Iterator

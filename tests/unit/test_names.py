@@ -1,7 +1,5 @@
 """Names are those of the field: no metaphors, and no class name that means two things."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

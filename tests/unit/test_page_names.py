@@ -1,7 +1,5 @@
 """Commands and settings on pages, and series on pages for operators, exist."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Pages for readers name files and headings that exist, and each page of the site has its place."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

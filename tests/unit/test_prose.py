@@ -4,8 +4,6 @@
 that has become good must leave it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

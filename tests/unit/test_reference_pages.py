@@ -1,7 +1,5 @@
 """The generated pages of docs/reference are what the code says; every setting has a text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import admin_commands

@@ -5,8 +5,6 @@ table (``BackgroundTasks.rounds``, ``ManagedLedgerFactory.rounds``, ``LoadManage
 here what it waits for.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What fails tests by long turns of loops."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``stored-values.md`` names every path of the metadata store that the product knows."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The style as a test: sizes, banned words, and what a repository of ours must not contain."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

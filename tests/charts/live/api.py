@@ -1,7 +1,5 @@
 """The API server's HTTP interface, as little of it as a kubelet needs."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl

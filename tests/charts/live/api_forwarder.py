@@ -1,7 +1,5 @@
 """The Service ``kubernetes``: pods reach the API server at the first address of the Services."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import socketserver
@@ -15,7 +13,7 @@ _CONNECT_S: Final = 10.0
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    server: _Server
+    server: "_Server"
 
     def handle(self) -> None:
         """Until one side ends: who asks for something here does so once."""

@@ -1,7 +1,5 @@
 """What the live tests need: to be asked for, root, namespaces of their own, tools."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from typing import Final

@@ -1,7 +1,5 @@
 """A control plane and its nodes, of each module anew: nothing is left of the pods of another."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """One container of a pod over its life: started, probed, started anew, ended."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -3,8 +3,6 @@
 Everything lives in this process's namespaces and ends with them, whatever happens to it.
 """
 
-from __future__ import annotations
-
 import http.client
 import logging
 import threading
@@ -68,7 +66,7 @@ class Kubelet:
     def nodes(self) -> list[str]:
         return [f"node-{number}" for number in range(1, self._zones + 1)]
 
-    def __enter__(self) -> Kubelet:
+    def __enter__(self) -> "Kubelet":
         for number, name in enumerate(self.nodes, 1):
             self._register(name, f"zone-{number}")
         for each in (*self._mirrors(), *self._chores):

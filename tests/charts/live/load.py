@@ -1,7 +1,5 @@
 """Official clients on several topics while a test hurts the cluster, and the verdict afterwards."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
@@ -27,7 +25,7 @@ class Load:
         self.topics = [f"persistent://public/default/{name}-{n}" for n in range(_TOPICS)]
         self._traffic: list[TopicTraffic] = []
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> "Load":
         self._traffic = start_traffic(self._url, self.topics, self._options)
         self.wait_for_progress()
         return self

@@ -1,7 +1,5 @@
 """A copy of a kind's objects that follows the API server."""
 
-from __future__ import annotations
-
 import http.client
 import logging
 import threading

@@ -4,8 +4,6 @@ A Service with an address of its own is answered with the addresses of its ready
 there is no proxy here, and the chart's Services use the ports of their pods.
 """
 
-from __future__ import annotations
-
 import socket
 import socketserver
 import struct
@@ -71,7 +69,7 @@ def answer(request: bytes, table: dict[str, list[str]]) -> bytes:
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    server: _Server
+    server: "_Server"
 
     def handle(self) -> None:
         request, server_socket = self.request

@@ -3,8 +3,6 @@
 All of it is made in the network namespace that this process lives in, and dies with that.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A pod on a node of ours, from the moment it is scheduled until its object is deleted."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import os

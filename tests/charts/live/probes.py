@@ -1,7 +1,5 @@
 """Probes, asked at their times: a thread each, for as long as a process runs."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """One release in a namespace: its pods, and commands in them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ root in memory; the user, rights and read-only root are the pod's. Not here: lim
 processors, seccomp.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex
@@ -65,7 +63,7 @@ class Sandbox:
     variables: Mapping[str, str]
     command: Sequence[str]
 
-    def start(self, log: Path) -> Process:
+    def start(self, log: Path) -> "Process":
         root = self.folder / "root"
         root.mkdir(parents=True, exist_ok=True)
         script = self.folder / "start.sh"

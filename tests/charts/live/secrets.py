@@ -1,7 +1,5 @@
 """Secrets made by the commands of docs/guides/kubernetes.md."""
 
-from __future__ import annotations
-
 import os
 import re
 import ssl

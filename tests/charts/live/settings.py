@@ -1,7 +1,5 @@
 """What a container is told: its environment, and its command with the variables in it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Final

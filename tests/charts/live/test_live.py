@@ -4,8 +4,6 @@ Run by ``make test-chart-live`` alone, in namespaces of its own; tests are in th
 cluster's life and go on with the same one.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,8 +1,6 @@
 """A plain cluster becomes one with TLS and tokens under load: two upgrades for clients, and one for
 the servers among themselves, which interrupts them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

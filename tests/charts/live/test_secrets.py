@@ -1,7 +1,5 @@
 """What a user is told about Secrets can be run by tests that need no cluster to find it."""
 
-from __future__ import annotations
-
 from tests.charts.live.secrets import commands_of
 
 

@@ -4,8 +4,6 @@ the commands of docs/guides/kubernetes.md.
 Tests are in the order of a cluster's life and go on with the same one.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Everything in one pod: installed, replaced under load, and made a secured one with its data."""
 
-from __future__ import annotations
-
 import ssl
 import urllib.error
 import urllib.request

@@ -1,7 +1,5 @@
 """Files and folders of pods: what a kubelet mounts, and what a provisioner makes for claims."""
 
-from __future__ import annotations
-
 import base64
 import os
 import shutil

@@ -11,8 +11,6 @@
 | every bundle has one owner or is on its way; the leader's books add up | I8 |
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Final
 

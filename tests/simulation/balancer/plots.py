@@ -1,7 +1,5 @@
 """Curves as SVG."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -6,8 +6,6 @@ series goes on where it was. Then the table and, for each load, the curves are w
 with 1 when a rule of ``checks.py`` was broken in any of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Clusters to begin with, and what "even" means for each strategy."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any, Final

@@ -7,8 +7,6 @@ bundle is served by nobody until its unload has ended; then a lookup asks the le
 All chance comes from one generator, so a seed is one run.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import Counter

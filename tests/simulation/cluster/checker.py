@@ -3,8 +3,6 @@
 Numbers in comments and messages are those of 10.1; docs/internals/simulation.md has the table.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

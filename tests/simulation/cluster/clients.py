@@ -1,7 +1,5 @@
 """A bookie as one process sees it over the faulty links, and a process's ledger client."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

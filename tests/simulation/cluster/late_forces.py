@@ -1,7 +1,5 @@
 """Two forces of one ledger; a bookie's answer to the first comes when the second is under way."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -4,8 +4,6 @@ The bookie is the product's, shell and storage, over a file system in memory tha
 not synced. A restart is a new process on what the disk kept.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import random
@@ -65,14 +63,14 @@ class MachineChecker(Protocol):
 
     def is_repair(self, request: AddRequest) -> bool: ...
 
-    def on_forgotten(self, machine: BookieMachine, ledger_id: int) -> None: ...
+    def on_forgotten(self, machine: "BookieMachine", ledger_id: int) -> None: ...
 
     def on_added(
-        self, machine: BookieMachine, request: AddRequest, code: int, was_fenced: bool
+        self, machine: "BookieMachine", request: AddRequest, code: int, was_fenced: bool
     ) -> None: ...
 
     def on_forced(
-        self, machine: BookieMachine, ledger_id: int, early: dict[int, bytes], code: int
+        self, machine: "BookieMachine", ledger_id: int, early: dict[int, bytes], code: int
     ) -> None: ...
 
 

@@ -5,8 +5,6 @@ answers get lost, the connection breaks, the session expires; reads may trail ot
 (a follower's view), never the session's own. Contract: ``metadata/store.py``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

@@ -5,8 +5,6 @@ timers go by its clock, wait while it is paused and are gone when it is dead, wi
 code knowing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import random
@@ -18,7 +16,7 @@ from typing import Any
 from tests.memory_file_system import PowerLoss
 from tests.simulation.simulator import Node, Recorder, VirtualLoop
 
-PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+PROCESS: "contextvars.ContextVar[Process | None]" = contextvars.ContextVar("process", default=None)
 
 
 class Process(Node):

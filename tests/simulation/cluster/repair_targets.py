@@ -1,7 +1,5 @@
 """A closed ledger loses a bookie, and a worker copies its share to the only other one."""
 
-from __future__ import annotations
-
 import asyncio
 
 from magnetar.bookkeeper.client.config import LedgerConfig

@@ -3,8 +3,6 @@
 Put together as ``bookie/process.py`` and ``replication/process.py`` do it, with shorter times.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ A small world of its own: in the large one an id names one ledger. Here a ledger
 (``creator_token``), and the judge goes by that.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

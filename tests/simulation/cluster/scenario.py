@@ -4,8 +4,6 @@ Which kinds of trouble a seed knows is chance, too: with all of them at once lit
 deep states would never be reached.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

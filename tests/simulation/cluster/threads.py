@@ -3,8 +3,6 @@
 The work of a thread is one event, a step of a long job too; between two events anything may happen.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import deque

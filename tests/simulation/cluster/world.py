@@ -1,7 +1,5 @@
 """A cluster in one thread: bookies, metadata store, links, and the processes of clients."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random
@@ -35,7 +33,7 @@ logging.getLogger("magnetar.bookkeeper").propagate = False
 class Member:
     """A client process of the cluster: its session, its pool, its ledger client."""
 
-    def __init__(self, cluster: Cluster, process: Process) -> None:
+    def __init__(self, cluster: "Cluster", process: Process) -> None:
         self.process = process
         self.store = ClusterStore(cluster.server, process)
         self.pool = BookiePool(self.store, lambda host: cluster.linked(process, host))

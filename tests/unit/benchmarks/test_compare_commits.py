@@ -1,7 +1,5 @@
 """What ``make bench-compare`` says of figures."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.compare_commits import CPU, Figures, Row, rows_of, table

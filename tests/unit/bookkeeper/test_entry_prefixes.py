@@ -1,7 +1,5 @@
 """Heads cut from whole entries: which entries, how many bytes, and what ends a reply."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import pytest

@@ -1,7 +1,5 @@
 """Settings among environment variables, and what Kubernetes puts among them."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.bookkeeper.bookie.settings import BookieSettings

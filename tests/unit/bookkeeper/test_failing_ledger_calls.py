@@ -3,8 +3,6 @@
 Its methods are found, not listed: one that comes new is in if its parameters are known here.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final

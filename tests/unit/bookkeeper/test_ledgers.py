@@ -1,7 +1,5 @@
 """Ledgers as a library: single entries, bounded memory, honest errors."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The watch for long turns of the loop: what it counts, what it doesn't, and what it says."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

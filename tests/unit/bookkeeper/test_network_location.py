@@ -1,7 +1,5 @@
 """``/zone/upgrade-domain`` out of settings."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.bookkeeper.bookie.settings import BookieSettings, BookieSettingsError

@@ -1,7 +1,5 @@
 """Which requests of browsers pass: by Origin and Sec-Fetch-Site, and by Host."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.bookkeeper.origin_check import OriginCheck, host_names, is_loopback, names_to_answer

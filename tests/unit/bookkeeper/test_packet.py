@@ -1,7 +1,5 @@
 """The packet header: layout, digest, and that any flipped bit is noticed."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """What a process's session says to probes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, cast

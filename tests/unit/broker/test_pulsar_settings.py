@@ -5,8 +5,6 @@ reflection from its jar. ``pulsar_files_4_2_4.tsv``: what its broker.conf and st
 anything else.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

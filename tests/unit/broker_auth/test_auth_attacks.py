@@ -1,7 +1,5 @@
 """What somebody forges who knows the public key, the broker's source, and other people's tricks."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

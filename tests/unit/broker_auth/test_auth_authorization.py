@@ -1,7 +1,5 @@
 """The rules of authorization. Expected answers are Apache Pulsar 4.2.4's, asked with each case."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

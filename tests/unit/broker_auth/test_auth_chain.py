@@ -1,7 +1,5 @@
 """Which provider is asked, who may speak for others, what is remembered."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

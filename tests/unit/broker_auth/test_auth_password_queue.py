@@ -1,7 +1,5 @@
 """Whose password is checked next, and who gets no place."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Password files and the basic provider."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import bcrypt

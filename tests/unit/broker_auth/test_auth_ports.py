@@ -1,7 +1,5 @@
 """Which ports are open: plain, TLS, or both."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.broker.config import BrokerConfig, ConfigError

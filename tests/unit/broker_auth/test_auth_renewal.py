@@ -1,7 +1,5 @@
 """Keys and password files that change while the broker runs, and who is asked again then."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Tokens: what is accepted, and everything that must not be."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

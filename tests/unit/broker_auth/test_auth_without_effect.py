@@ -1,7 +1,5 @@
 """Keys and roles that nobody asks for are told at the start, and name no secret."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

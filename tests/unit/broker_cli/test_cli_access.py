@@ -1,7 +1,5 @@
 """Credentials of the command line: their forms, and where they may go."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

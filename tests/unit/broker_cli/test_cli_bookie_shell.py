@@ -1,7 +1,5 @@
 """What ``magnetar bookie-shell`` shows to the metadata store of its cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

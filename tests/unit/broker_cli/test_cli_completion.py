@@ -1,7 +1,5 @@
 """Completion scripts: all words are in them, and bash completes with ours."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

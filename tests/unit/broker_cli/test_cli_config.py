@@ -1,7 +1,5 @@
 """Settings and the command line: sources, precedence, clear errors, fast start."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import subprocess

@@ -1,7 +1,5 @@
 """Options that may stand before a command's name and behind it."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 

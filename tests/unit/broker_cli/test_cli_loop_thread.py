@@ -1,7 +1,5 @@
 """An event loop for callers that wait."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

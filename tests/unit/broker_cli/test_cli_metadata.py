@@ -1,7 +1,5 @@
 """``magnetar metadata recover``: what is put in the place of what is lost."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.bookkeeper.bookie.storage.directory_contents import DirectoryContents

@@ -1,7 +1,5 @@
 """``magnetar probe`` against whatever may listen on a port."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

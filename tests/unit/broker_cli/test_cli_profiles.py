@@ -1,7 +1,5 @@
 """Profiles: the file's safety, and which address wins."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

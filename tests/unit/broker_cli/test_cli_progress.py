@@ -1,7 +1,5 @@
 """Progress bars: on a terminal, for long work, and nowhere else."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

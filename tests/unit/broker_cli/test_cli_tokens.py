@@ -1,7 +1,5 @@
 """``magnetar tokens``: keys and tokens as Pulsar's own tool makes them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """The commands for ws:// URLs, against the library's own server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

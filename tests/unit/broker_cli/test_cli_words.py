@@ -1,7 +1,5 @@
 """The tables of words: whole, and what becomes of a word and its arguments."""
 
-from __future__ import annotations
-
 import argparse
 import string
 from typing import Any

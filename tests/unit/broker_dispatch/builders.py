@@ -1,7 +1,5 @@
 """A topic, a service and a sink for subscriptions under test: no socket, no disk."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, cast

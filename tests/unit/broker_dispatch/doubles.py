@@ -1,7 +1,5 @@
 """In-memory ledger and cursor with the reading faces that dispatch needs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
@@ -70,7 +68,7 @@ class MemoryLedger:
         return sum(len(a) + len(b) for entries in self.ledgers.values() for a, b in entries)
 
     @property
-    def offsets(self) -> MemoryLedger:
+    def offsets(self) -> "MemoryLedger":
         return self
 
     def entries_between(self, after: Position, upto: Position) -> int:
@@ -173,7 +171,7 @@ class MemoryCursor:
         self.properties: dict[str, int] = {}
 
     @property
-    def state(self) -> MemoryCursor:
+    def state(self) -> "MemoryCursor":
         return self
 
     def _position_list(self) -> list[Position]:

@@ -1,7 +1,5 @@
 """Command handlers with a connection that only remembers what it sends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """docs/spec/wire-protocol.md, "Single active consumer" and "Shared", one rule after another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Delayed entries take bounded memory: nothing lost, nothing early, and what is dead leaves."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import tracemalloc

@@ -1,7 +1,5 @@
 """MESSAGE frames byte for byte against protobuf's own encoding."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What dispatch tells of itself in statistics."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb

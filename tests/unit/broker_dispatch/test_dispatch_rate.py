@@ -1,7 +1,5 @@
 """Dispatch under rate limits, by a clock that the test moves."""
 
-from __future__ import annotations
-
 import random
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Key_Shared: slots, ranges, draining, admission."""
 
-from __future__ import annotations
-
 import random
 
 import mmh3

@@ -1,7 +1,5 @@
 """Thousands of consumers of one subscription: who is chosen stays the same, and costs little."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """PositionSet against a plain set."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap

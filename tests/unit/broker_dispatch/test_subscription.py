@@ -1,7 +1,5 @@
 """Subscriptions over a memory ledger: admission, acknowledgments, reset, expiry, statistics."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

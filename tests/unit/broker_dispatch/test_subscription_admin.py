@@ -1,7 +1,5 @@
 """Expiry by Pulsar's rule, analysis of a backlog, properties: what admins do to a subscription."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.broker.protocol.entry_header import FLAG_MARKER

@@ -1,7 +1,5 @@
 """``maxUnackedMessagesPerBroker``: subscriptions over memory ledgers that share one budget."""
 
-from __future__ import annotations
-
 import functools
 import logging
 

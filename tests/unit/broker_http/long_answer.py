@@ -1,7 +1,5 @@
 """Reads an answer that is made by pieces."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

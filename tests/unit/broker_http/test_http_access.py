@@ -7,8 +7,6 @@ differs, or has no such route, docs/reference/http-differences.md says so. A new
 there.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The layer in front of all routes that says who asks."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """What entries and ids cost HTTP clients' feeds is bounded, whatever they claim."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 

@@ -1,7 +1,5 @@
 """A WebSocket's channel: order, back-pressure, idle timeout, the end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any

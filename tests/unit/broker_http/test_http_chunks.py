@@ -1,7 +1,5 @@
 """Chunked messages put together: order, repeats, bounds, expiry."""
 
-from __future__ import annotations
-
 import random
 from base64 import b64decode
 from collections.abc import AsyncIterator

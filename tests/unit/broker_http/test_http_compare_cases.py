@@ -1,7 +1,5 @@
 """scripts/compare_http.py asks Pulsar about every route that both have."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

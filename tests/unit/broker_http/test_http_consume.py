@@ -1,7 +1,5 @@
 """REST consume by schema, and streams: NDJSON, server-sent events, windows, acknowledgement."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """Garbage at the HTTP port is told in the log, once a second and reason however much there is."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

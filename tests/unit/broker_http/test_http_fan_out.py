@@ -1,7 +1,5 @@
 """What becomes of a call whose parts are done by several brokers."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.broker.cluster.broker_client import BrokerRefusedError, BrokerUnreachableError

@@ -1,7 +1,5 @@
 """The pure parts of the web port: rates, gzip, request ids, the audit line, log lines."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Answers about topics with very many ledgers: whole, by pieces, and no long turn of the loop."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast

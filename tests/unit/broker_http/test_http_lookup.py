@@ -1,7 +1,5 @@
 """What a lookup over HTTP answers while nobody can tell whose the topic is."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager

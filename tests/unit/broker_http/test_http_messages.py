@@ -1,7 +1,5 @@
 """Entries taken apart and built: batches, compression, ids, and bytes that lie."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.broker.http.websocket.protocol import text_frame_head

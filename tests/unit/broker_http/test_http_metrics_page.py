@@ -1,7 +1,5 @@
 """The metrics page in the making: its text, and that it never keeps the loop to itself."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator

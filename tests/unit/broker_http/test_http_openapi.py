@@ -1,7 +1,5 @@
 """The OpenAPI document: every operation says what it is, takes, answers and refuses, by example."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 from typing import Any

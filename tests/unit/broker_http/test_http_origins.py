@@ -1,7 +1,5 @@
 """Pages of other sites, and unknown hosts, reach no route and no WebSocket of a broker."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What clients send, parsed: WebSocket parameters, REST messages, partitioned sums."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

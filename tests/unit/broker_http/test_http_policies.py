@@ -1,7 +1,5 @@
 """Policies over HTTP, in process: settings of the broker, documents of others, lost races."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

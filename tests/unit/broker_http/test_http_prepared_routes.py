@@ -1,7 +1,5 @@
 """Who analyses the routes, and when."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Requests about what another broker owns are answered with its address."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx

@@ -1,7 +1,5 @@
 """Schemas over HTTP, on the application itself: answers, refusals, and the namespace's policies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Sums over partitions, shapes of internal statistics: pure parts of the topics' routes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Every field of internalStats that the log knows, against a log that has something to tell."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Where a topic's entries are: the answer's rows, and that all of it is of one moment."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What one read brings is parsed for some milliseconds a turn of the loop, in order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

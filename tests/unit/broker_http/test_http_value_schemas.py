@@ -1,7 +1,5 @@
 """REST produce by schema: values as typed consumers read them, versions, refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

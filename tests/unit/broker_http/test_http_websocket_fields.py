@@ -1,7 +1,5 @@
 """Values in WebSocket frames: what is understood, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pattern sessions inside one process: limits, missed events, topics that can't be had yet."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """uvicorn's two protocol classes are what ours are made for (docs/decisions/0048)."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

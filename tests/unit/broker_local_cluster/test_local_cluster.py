@@ -1,7 +1,5 @@
 """The pure parts of ``magnetar cluster``: plan, ports, restarts, rows."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 from pathlib import Path

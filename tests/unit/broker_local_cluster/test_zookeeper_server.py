@@ -1,7 +1,5 @@
 """zoo.cfg and myid of a server that isn't a laptop's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

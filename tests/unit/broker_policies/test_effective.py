@@ -1,7 +1,5 @@
 """Effective policies: a topic's over its namespace's over the broker's settings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

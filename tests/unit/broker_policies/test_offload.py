@@ -1,7 +1,5 @@
 """Policies of copies elsewhere: what is taken, where it is written, what holds in the end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

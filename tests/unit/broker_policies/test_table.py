@@ -1,7 +1,5 @@
 """The table of policies: each row is whole, documented, and what its own example says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Definitions for tests, in few characters."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

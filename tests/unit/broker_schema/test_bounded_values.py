@@ -1,7 +1,5 @@
 """What a value costs is bounded by its bytes, whatever its definition says."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from typing import Any

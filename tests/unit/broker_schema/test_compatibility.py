@@ -1,7 +1,5 @@
 """Which definition may follow which: a table of evolutions per strategy, and what is no schema."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

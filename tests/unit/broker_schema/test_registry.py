@@ -1,7 +1,5 @@
 """The registry on a real store: versions, races, deletion, bounds, damage."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import AsyncIterator

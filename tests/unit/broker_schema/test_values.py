@@ -1,7 +1,5 @@
 """Texts to the bytes that typed clients exchange, and back; hostile bytes harm nobody."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

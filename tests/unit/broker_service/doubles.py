@@ -1,7 +1,5 @@
 """A broker on a real managed ledger over a model bookie, and clients that are only bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
@@ -83,7 +81,7 @@ class Broker:
     def bookie(self) -> object:
         return self.cluster.connections[0]
 
-    async def start(self) -> Broker:
+    async def start(self) -> "Broker":
         await self.service.start(8080)
         return self
 
@@ -97,7 +95,7 @@ class Broker:
         connection.hold_adds = True
         return connection.release
 
-    def client(self, *, connect: bool = True, version: int = 21, port: int = 5000) -> Client:
+    def client(self, *, connect: bool = True, version: int = 21, port: int = 5000) -> "Client":
         client = Client(self.service, port)
         if connect:
             client.connect(version)

@@ -1,7 +1,5 @@
 """One ACK or redelivery command has room for a million words or 90,000 ids: others get turns."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Addresses for clients of several networks."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.broker.advertised_listeners import address_of, parse_listeners

@@ -1,7 +1,5 @@
 """Expiry of messages and leaked ledgers, as the sweep begins them."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Backlog quotas of loaded topics: refused and dismissed producers, evictions, figures."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

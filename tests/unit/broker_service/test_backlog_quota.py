@@ -1,7 +1,5 @@
 """Which quota a backlog exceeds."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.broker.config import BrokerConfig

@@ -1,7 +1,5 @@
 """Where readers find bookies, and the tokens that an embedded bookie's readers get."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

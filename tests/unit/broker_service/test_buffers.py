@@ -1,7 +1,5 @@
 """The receive buffer and the grouping of what is sent."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

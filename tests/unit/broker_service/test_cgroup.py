@@ -1,7 +1,5 @@
 """Limits of a container, and a load report that goes by them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

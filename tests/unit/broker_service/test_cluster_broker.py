@@ -1,7 +1,5 @@
 """What a broker of a cluster makes of its settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

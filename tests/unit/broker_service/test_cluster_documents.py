@@ -1,7 +1,5 @@
 """Quotas of bundles are kept where the balancer's leader looks for them."""
 
-from __future__ import annotations
-
 import orjson
 
 from magnetar.broker.resources.cluster_documents import DEFAULT_QUOTA, ClusterDocuments

@@ -4,8 +4,6 @@ The expected answers are written here a second time, by hand: a row of ``RULES``
 type of command that comes new, fails a test.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any

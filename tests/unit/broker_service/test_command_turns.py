@@ -1,7 +1,5 @@
 """One read has room for thousands of commands: others get turns between them."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

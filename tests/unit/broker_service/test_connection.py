@@ -1,7 +1,5 @@
 """Handshake, faults, keep-alive and back-pressure of a connection."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """De-duplication of one topic: what is stored and answered, across reloads and switches."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The error tree and the wire."""
 
-from __future__ import annotations
-
 import magnetar.broker.errors
 from magnetar.broker.client.async_client_connection import error_of
 from magnetar.broker.errors import BrokerError

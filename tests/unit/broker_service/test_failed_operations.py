@@ -1,7 +1,5 @@
 """Deletions and creations that fail at the store: what was is there, or what was asked."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 

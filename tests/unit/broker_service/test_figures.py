@@ -1,7 +1,5 @@
 """Durations and buckets behind the metrics page."""
 
-from __future__ import annotations
-
 import math
 import random
 

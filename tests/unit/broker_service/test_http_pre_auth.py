@@ -1,7 +1,5 @@
 """What happens before anybody is known: paced work, handshakes in turns, records of TLS."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import threading

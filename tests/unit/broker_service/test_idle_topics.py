@@ -1,7 +1,5 @@
 """What an idle topic costs in memory (issue 7: under 8 KB), traced: the same on every machine."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import tracemalloc

@@ -1,7 +1,5 @@
 """From broker.conf's keys to how ledgers are read and written."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """What a broker of a cluster makes of the others that are registered."""
 
-from __future__ import annotations
-
 import orjson
 
 from magnetar.broker.cluster.load_sharing import READS_CHUNKS, LoadSharing

@@ -1,7 +1,5 @@
 """Loaded topics by bundle: as if each of them was looked at."""
 
-from __future__ import annotations
-
 import random
 from typing import cast
 

@@ -1,7 +1,5 @@
 """A bundle that another broker has: its topics are closed, and nothing of them is written."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from magnetar.broker.service.memory import TrimPlan, trim
 
 MIB = 1024 * 1024

@@ -1,7 +1,5 @@
 """Brokers that watch each other: whose session is ended, and whose isn't."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 

@@ -1,7 +1,5 @@
 """From broker.conf's keys to a policy of placement and to quarantine."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

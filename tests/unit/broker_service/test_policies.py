@@ -1,7 +1,5 @@
 """Policies of loaded topics: delivered live, enforced where something is asked of the topic."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """PRODUCER and CLOSE_PRODUCER: names, access modes, epochs, late endings."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb

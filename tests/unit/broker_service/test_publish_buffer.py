@@ -1,7 +1,5 @@
 """The process's publish buffer: one limit for sockets and for who publishes from within."""
 
-from __future__ import annotations
-
 import asyncio
 
 from magnetar.broker.http.messaging.local_producer import LocalProducer

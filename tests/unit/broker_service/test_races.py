@@ -1,7 +1,5 @@
 """Races of clients that leave with what was begun for them."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Sequence

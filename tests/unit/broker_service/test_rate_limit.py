@@ -1,7 +1,5 @@
 """Token buckets under simulated time: what may pass, and that nothing waits longer than it must."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

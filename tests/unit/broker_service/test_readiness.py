@@ -1,7 +1,5 @@
 """When a broker says that clients should be sent to it."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast

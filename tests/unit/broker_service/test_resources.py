@@ -1,7 +1,5 @@
 """Tenants, namespaces and partitioned topics in the metadata store."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 

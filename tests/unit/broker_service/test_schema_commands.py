@@ -1,7 +1,5 @@
 """Schemas over the binary protocol: GET_SCHEMA, GET_OR_CREATE_SCHEMA, PRODUCER, SUBSCRIBE."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """SEND: what is stored, what is answered, and in which order."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which messages are duplicates: the rules one by one, and against a log that loses things."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import pytest

@@ -1,7 +1,5 @@
 """Who waits for a rate and when it goes on, by a clock that the test moves."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from functools import partial

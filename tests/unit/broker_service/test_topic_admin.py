@@ -1,7 +1,5 @@
 """Administration of topics on a broker in memory: properties, truncation, deletion, grants."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from typing import Any

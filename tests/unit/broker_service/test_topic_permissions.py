@@ -1,7 +1,5 @@
 """Grants on topics: documents in, documents out."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loading, creating and deleting topics, lookups and lists."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any

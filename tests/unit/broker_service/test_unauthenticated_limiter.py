@@ -1,7 +1,5 @@
 """Before a client has proved who it is: how many, how long, how much of each."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """De-duplication while nobody knows whether failed appends are stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

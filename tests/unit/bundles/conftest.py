@@ -1,7 +1,5 @@
 """What the tests of bundles share."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.metadata.embedded import EmbeddedMetadataStore

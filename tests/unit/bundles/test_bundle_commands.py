@@ -1,7 +1,5 @@
 """Orders: bundles that are given to another broker, or cut, by whoever owns them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,5 @@
 """Faults in splits and unloads; all faults: docs/internals/cluster-faults.md."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable

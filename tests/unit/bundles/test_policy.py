@@ -1,7 +1,5 @@
 """Bundles that nobody owns, where somebody else decides; and bundles that change hands."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

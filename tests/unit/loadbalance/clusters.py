@@ -1,7 +1,5 @@
 """Clusters for tests: brokers with CPUs of 100 %, bundles of so many bytes a second."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any

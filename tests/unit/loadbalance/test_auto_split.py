@@ -1,7 +1,5 @@
 """When a bundle is cut, and how (docs/internals/cluster-faults.md: I21, F27)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

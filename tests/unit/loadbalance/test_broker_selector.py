@@ -1,7 +1,5 @@
 """Placement: filters and strategies (docs/internals/cluster-faults.md: I14, I24, I25)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

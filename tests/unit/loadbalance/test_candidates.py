@@ -1,7 +1,5 @@
 """A broker that was chosen for a bundle and dies before it owns it (F17)."""
 
-from __future__ import annotations
-
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.loadbalance.test_manager import BUNDLES, Broker
 from tests.unit.loadbalance.test_manager import base as base  # a fixture

@@ -1,7 +1,5 @@
 """What the leader believes, under any order of reports, decisions, failures and deaths."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

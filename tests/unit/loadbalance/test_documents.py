@@ -1,7 +1,5 @@
 """Pulsar's documents: read, written, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

@@ -1,7 +1,5 @@
 """One broker leads; the others know who."""
 
-from __future__ import annotations
-
 import orjson
 import pytest
 

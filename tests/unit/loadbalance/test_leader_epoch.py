@@ -1,7 +1,5 @@
 """Epochs and assignments: who may write them, who obeys, what is left of those before."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Who chooses a broker for a bundle, what the leader orders, what is reported and remembered."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace

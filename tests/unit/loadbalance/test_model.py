@@ -1,7 +1,5 @@
 """Usage, windows and when a report is due: worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

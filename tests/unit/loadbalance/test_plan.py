@@ -1,7 +1,5 @@
 """Where a round's moves go: the lowest that may have the bundle, by figures of this moment."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Who may serve what: isolation (I25), failure domains and anti-affinity (I26), pinned names."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

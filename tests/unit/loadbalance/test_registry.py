@@ -1,7 +1,5 @@
 """The list of live brokers: registration, reports, lost sessions, names taken by others."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Each strategy against values worked out by hand, and their known traps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

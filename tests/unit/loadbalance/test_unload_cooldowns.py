@@ -1,7 +1,5 @@
 """What leaders leave to each other, and by whose clock."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace

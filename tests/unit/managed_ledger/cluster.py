@@ -1,7 +1,5 @@
 """A small cluster for tests of the shells: real client, model bookies, metadata in memory."""
 
-from __future__ import annotations
-
 import random
 
 from magnetar.bookkeeper.client.client import BookKeeperClient

@@ -1,7 +1,5 @@
 """Fixtures of the managed ledger's tests."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

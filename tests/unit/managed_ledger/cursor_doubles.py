@@ -4,8 +4,6 @@ They keep the contracts of docs/internals/contracts.md, lose what those allow to
 where told: `Faults.step` is called before and after every effect on storage, and decides.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random
@@ -44,7 +42,7 @@ class Positions:
         return (max(self.ledgers), -1) if self.ledgers else (-1, -1)
 
     @property
-    def offsets(self) -> Positions:
+    def offsets(self) -> "Positions":
         return self
 
     def entries(self, ledger_id: int) -> int | None:
@@ -449,12 +447,12 @@ class FakeLog(Positions):
     def on_cursor_fenced(self, error: BaseException) -> None:
         self.fenced.append(error)
 
-    def successor(self, session_id: str, faults: Faults | None = None) -> FakeLog:
+    def successor(self, session_id: str, faults: Faults | None = None) -> "FakeLog":
         """The same log at another owner, over the same storage."""
         self.nodes.owner = log = self.rival(session_id, faults)
         return log
 
-    def rival(self, session_id: str, faults: Faults | None = None) -> FakeLog:
+    def rival(self, session_id: str, faults: Faults | None = None) -> "FakeLog":
         """At a process that had taken the list, before the one that has it now did."""
         return FakeLog(self.ledgers, self.storage, self.nodes, faults, self.config, session_id)
 

@@ -1,7 +1,5 @@
 """Opening, closing and watching cursors: steps that the cursor tests share."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

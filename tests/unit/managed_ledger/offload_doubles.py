@@ -1,7 +1,5 @@
 """Stand-ins for tests of copies: a ledger in memory, an object store in memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 
@@ -45,7 +43,7 @@ class MemoryStore:
         if self.error is not None:
             raise self.error
 
-    async def create(self, name: str) -> MemoryUpload:
+    async def create(self, name: str) -> "MemoryUpload":
         await self._call()
         assert name not in self.objects, "an object is written once"
         self.uploads[name] = bytearray()

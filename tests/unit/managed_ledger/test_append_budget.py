@@ -1,7 +1,5 @@
 """Bytes appended and unconfirmed, of all logs of a process."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

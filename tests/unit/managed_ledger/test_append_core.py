@@ -1,7 +1,5 @@
 """The append path's decisions, effect by effect."""
 
-from __future__ import annotations
-
 from magnetar.managed_ledger.append_core import (
     CREATE_RETRY_MS,
     EMPTY_LEDGERS_MAX,

@@ -1,7 +1,5 @@
 """Settings that change while a log is open, and the bytes that it reports."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from magnetar.managed_ledger.managed_ledger import ManagedLedger

@@ -1,7 +1,5 @@
 """The cursor's shell: when it writes, what it answers, where the position goes."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import replace

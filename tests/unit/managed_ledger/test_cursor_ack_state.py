@@ -1,7 +1,5 @@
 """The ack state: each rule by example, then everything against sets of indexes."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """The cursor's shell at the ends of its life: deletion, refusals, rare states, large ones."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Stored cursors: what is written is read, what is damaged is refused with its place."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import struct

@@ -2,8 +2,6 @@
 refused.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import random

@@ -1,7 +1,5 @@
 """Packed runs of record version 2: read for ever, or refused; nobody writes them any more."""
 
-from __future__ import annotations
-
 import base64
 import struct
 import zlib
@@ -35,7 +33,7 @@ def test_a_snapshot_of_version_2_is_read() -> None:
     assert replay.image("test") == CursorImage((4, 99), acked, {7: {3: 0b1011}}, {"n": -5})
 
 
-def columns_of(numbers: array[int], width: int) -> bytes:
+def columns_of(numbers: "array[int]", width: int) -> bytes:
     return b"".join(numbers.tobytes()[n::width] for n in range(width))
 
 

@@ -1,7 +1,5 @@
 """The node's compare-and-set discipline, one interleaving at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Version 2: test_cursor_packed_runs.py.
 """
 
-from __future__ import annotations
-
 import base64
 
 import pytest

@@ -1,7 +1,5 @@
 """How logs are sealed and deleted while storage or metadata fail in the middle of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The entry cache: chunks, slices, budgets and who goes first."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The factory: one log of each name, sweeps, closing."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

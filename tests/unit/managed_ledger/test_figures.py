@@ -1,7 +1,5 @@
 """What a log counts for metrics."""
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, PeriodBuckets
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from tests.unit.managed_ledger.cluster import Cluster, eventually

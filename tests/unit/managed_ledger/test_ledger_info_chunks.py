@@ -1,7 +1,5 @@
 """Lists in chunks: rows, crashes between a chunk and its node, lost and damaged chunks."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator

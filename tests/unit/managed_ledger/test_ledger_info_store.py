@@ -1,7 +1,5 @@
 """Compare-and-set of the list: lost answers, other owners, failing stores."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError

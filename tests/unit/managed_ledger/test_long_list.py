@@ -1,7 +1,5 @@
 """A log with very many ledgers: no turn of the loop, and no change of its list, pays for all."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import cast

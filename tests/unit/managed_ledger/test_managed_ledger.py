@@ -1,7 +1,5 @@
 """The managed ledger's shell over the real client and a model bookie."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The stored list's encoding, and positions checked against a list of all entries."""
 
-from __future__ import annotations
-
 import orjson
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A topic moves between brokers: positions go on ascending."""
 
-from __future__ import annotations
-
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.position import Position
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster

@@ -1,7 +1,5 @@
 """Copies of ledgers: what is written, read back and read later, in memory and as files."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

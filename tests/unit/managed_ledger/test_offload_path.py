@@ -1,7 +1,5 @@
 """A log whose closed ledgers are copied elsewhere, step by step and with everything that fails."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

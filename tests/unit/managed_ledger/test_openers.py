@@ -1,7 +1,5 @@
 """Two open one log: what happens between the look at the list and the compare-and-set."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any

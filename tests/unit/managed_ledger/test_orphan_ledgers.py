@@ -1,7 +1,5 @@
 """Ledgers that a crash left without a log."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

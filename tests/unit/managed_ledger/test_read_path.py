@@ -1,7 +1,5 @@
 """Reads past the cache: joined, ahead, bounded, and what happens when they fail."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What may be read of a log at one moment, and what of that is still there later."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import replace
 

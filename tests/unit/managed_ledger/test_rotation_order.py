@@ -7,8 +7,6 @@ but when the owner crashes now, the log keeps a later message of its producer an
 ones: the producer sends those again, and its order is gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

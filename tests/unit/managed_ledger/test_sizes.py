@@ -1,7 +1,5 @@
 """Bytes behind a position, and the position behind which few enough bytes are."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

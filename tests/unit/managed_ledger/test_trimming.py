@@ -1,7 +1,5 @@
 """Which ledgers trimming takes."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows

@@ -1,7 +1,5 @@
 """How long turns of the event loop take."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time
@@ -19,7 +17,7 @@ class Turns:
     def __init__(self) -> None:
         self.longest_s = 0.0
 
-    def __enter__(self) -> Turns:
+    def __enter__(self) -> "Turns":
         gc.disable()
         self._task = asyncio.get_running_loop().create_task(self._watch())
         return self

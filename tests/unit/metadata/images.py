@@ -1,7 +1,5 @@
 """Images of an embedded store's files, to be damaged; the judge of what is opened from them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -4,8 +4,6 @@ Each class of offset of each file, after a clean stop and after ``kill -9`` (whi
 as they are while the store is open).
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import sqlite3

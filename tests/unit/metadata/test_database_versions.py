@@ -1,7 +1,5 @@
 """Stores of before there was a log: they open, and get one; cut short anywhere it goes on."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rounds in which single items fail."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

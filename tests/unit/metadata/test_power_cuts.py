@@ -5,8 +5,6 @@ which is synced at checkpoints only, it keeps any sectors written since the last
 the WAL of before it.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterator

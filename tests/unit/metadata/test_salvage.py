@@ -1,7 +1,5 @@
 """What can be picked up of a store that no start opens, and what is said of the rest."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

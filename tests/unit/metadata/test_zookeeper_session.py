@@ -1,7 +1,5 @@
 """The session core: a server in a few lines, a clock that is a number."""
 
-from __future__ import annotations
-
 from struct import Struct
 
 import pytest

@@ -1,7 +1,5 @@
 """URLs and properties of a ZooKeeper."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The judgement over lost answers, against a model that knows what happened."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

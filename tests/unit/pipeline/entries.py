@@ -1,7 +1,5 @@
 """Entries as brokers store them, built from messages; and rows as dictionaries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Any

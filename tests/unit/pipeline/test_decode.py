@@ -1,7 +1,5 @@
 """Entries to rows: what each column shows, bounds, filters, and entries that can't be shown."""
 
-from __future__ import annotations
-
 import base64
 from datetime import UTC, datetime, timedelta
 from typing import Any

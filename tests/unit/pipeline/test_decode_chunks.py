@@ -1,7 +1,5 @@
 """Messages in pieces: joined where the last one is, however they were stored and read."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 from typing import Any

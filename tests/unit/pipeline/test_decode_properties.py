@@ -1,7 +1,5 @@
 """Random messages through all encodings: the decoder shows what the HTTP readers show."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

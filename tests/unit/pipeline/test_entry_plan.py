@@ -1,7 +1,5 @@
 """Where entries end depends on the rows alone, and within the limits."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The command line of the jobs, as far as it goes without a cluster."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Manifests of exports: text and back, what they refuse, and whether runs follow each other."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Rows leave at the rate that was asked for, and no faster after a pause."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Pictures of reports: whole, with what they should tell, whatever names there are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

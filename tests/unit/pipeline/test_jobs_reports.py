@@ -1,7 +1,5 @@
 """Rows of backlog and load out of brokers' statistics, and how tables are shown."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

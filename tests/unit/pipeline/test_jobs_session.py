@@ -1,7 +1,5 @@
 """What a user reads where Java or a package is missing, or Spark fails."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

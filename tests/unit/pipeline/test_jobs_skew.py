@@ -1,7 +1,5 @@
 """Figures of skew against their definitions, and slots against what brokers do."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """How an export is cut into runs: all entries, once, in order, and none too large."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Schemas as types of Spark, and their values in AVRO, JSON and primitive layouts."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

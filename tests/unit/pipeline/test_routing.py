@@ -1,7 +1,5 @@
 """Rows go where Pulsar's Java client would send them, and to the same place in every attempt."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The schema: what Spark makes of it, and what users may ask for."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema

@@ -1,7 +1,5 @@
 """Options and columns of the sink: what is possible, and what is told about the rest."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """Who may use a bookie, and what a client shows of itself."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

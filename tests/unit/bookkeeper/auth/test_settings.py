@@ -1,7 +1,5 @@
 """Keys that nobody asks for are told, and name no secret."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

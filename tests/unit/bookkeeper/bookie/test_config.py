@@ -1,7 +1,5 @@
 """Settings are checked once, when they are made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

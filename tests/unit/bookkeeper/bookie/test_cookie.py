@@ -1,7 +1,5 @@
 """The cookie survives power cuts at any moment of a first start, thanks to both of its syncs."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 

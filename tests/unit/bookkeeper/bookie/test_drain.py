@@ -1,7 +1,5 @@
 """A bookie that gets rid of its writers by order."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bytes on disk: records, segment headers, index values. Pinned, and no flipped bit passes."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

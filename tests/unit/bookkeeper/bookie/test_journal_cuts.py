@@ -1,7 +1,5 @@
 """A journal segment that was cut off is refused, one that ends in a torn group isn't."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

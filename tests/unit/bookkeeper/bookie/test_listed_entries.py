@@ -1,7 +1,5 @@
 """What a bookie says that it holds is durable: repairs leave out what is listed."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The state of embedded metadata in journal and index."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.bookkeeper.bookie.config import StorageConfig

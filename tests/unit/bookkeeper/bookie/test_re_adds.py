@@ -1,7 +1,5 @@
 """Entries that are sent again: which of them are the same, and the line behind one looked at."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

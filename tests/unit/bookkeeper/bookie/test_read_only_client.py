@@ -1,7 +1,5 @@
 """A bookie behind a port for readers: entries are read, nothing is changed."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 

@@ -1,7 +1,5 @@
 """Chunks in memory and runs on disk give back exactly the entries that were put in."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

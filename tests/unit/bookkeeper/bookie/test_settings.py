@@ -1,7 +1,5 @@
 """Settings of a bookie process."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

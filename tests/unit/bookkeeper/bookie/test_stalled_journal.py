@@ -1,7 +1,5 @@
 """A journal without space on a disk that is slow, too."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A small cluster of model bookies over the embedded metadata store."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncIterator
 

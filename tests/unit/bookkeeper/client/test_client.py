@@ -1,7 +1,5 @@
 """Create, append, confirm, close, read, recover, delete through the shells."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Two ledgers that share an id: writers, recoveries and readers of the second one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Heads of ledgers: every legal ensemble, replicas that stand in, what is said when none can."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from itertools import islice

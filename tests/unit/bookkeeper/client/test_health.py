@@ -1,7 +1,5 @@
 """Failures are counted and forgotten; too many of them mean quarantine."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -7,8 +7,6 @@ the tests on them. ``test_tables.py`` says where the other tests are: those of t
 change in ``test_ledger_writer.py``, those of bookies and of repair with these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

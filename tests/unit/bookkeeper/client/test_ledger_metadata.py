@@ -1,7 +1,5 @@
 """Stored form and transitions of ledger metadata."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import orjson

@@ -1,7 +1,5 @@
 """Packets to heads and bodies, bounds, batch reads, moved replicas."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.bookkeeper import codes

@@ -1,7 +1,5 @@
 """The compare-and-set loop under conflicts and lost answers, and the node paths."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Where an open ledger ends, for a client that isn't its writer (docs/spec/storage.md: L6, L8)."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 

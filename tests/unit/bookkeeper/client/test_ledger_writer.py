@@ -1,7 +1,5 @@
 """The writer core: effects compared as a whole, race rules of ensemble changes one by one."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.bookkeeper import codes

@@ -1,7 +1,5 @@
 """Acks that must come from several zones before an entry is confirmed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Choice of bookies, and who is registered."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

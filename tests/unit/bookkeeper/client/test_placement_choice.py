@@ -1,7 +1,5 @@
 """Weights of free space, bookies to avoid, and the way from settings to a policy."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Where the pool finds bookies to be, and how much space they say they have."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

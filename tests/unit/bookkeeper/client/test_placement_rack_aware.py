@@ -1,7 +1,5 @@
 """Rack-aware placement: racks spread where there are several, and must be where it is enforced."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from itertools import permutations

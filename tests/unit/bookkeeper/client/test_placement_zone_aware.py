@@ -1,7 +1,5 @@
 """Zone-aware placement against the rules written down a second time, by brute force."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

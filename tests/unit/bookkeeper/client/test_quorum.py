@@ -1,7 +1,5 @@
 """Write sets, coverage and absence against docs/spec/storage.md, "Quorums", and brute force."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """The four classes of replicas, and the settings of their order."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

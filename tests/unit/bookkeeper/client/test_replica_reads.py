@@ -5,8 +5,6 @@ the first entry; it ends before a missing entry, a bad digest and the segment's 
 the LAC.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

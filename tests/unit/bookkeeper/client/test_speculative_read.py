@@ -1,7 +1,5 @@
 """Races of replicas: who is asked when, who wins, and what becomes of the others."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import islice
 

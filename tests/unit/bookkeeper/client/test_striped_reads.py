@@ -1,7 +1,5 @@
 """Ledgers with E > Qw: every legal pair, every segment boundary, bounded by bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from random import Random

@@ -5,8 +5,6 @@ The tables name tests; the tests below fail when one of them is gone. Tests of d
 find: ``tests/simulation/planted_bugs.py``.
 """
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -4,8 +4,6 @@
 never touched again, while what it has sent may still arrive.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

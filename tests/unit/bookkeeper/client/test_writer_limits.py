@@ -1,7 +1,5 @@
 """What ends a writer or makes it wait, by setting; deferred adds and force in the core."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

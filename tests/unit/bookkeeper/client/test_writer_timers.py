@@ -1,7 +1,5 @@
 """Explicit LAC, force and quorum timeout through the writer's shell."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

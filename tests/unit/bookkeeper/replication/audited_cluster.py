@@ -1,7 +1,5 @@
 """A cluster without bookies: registrations, cookies and ledgers in an embedded store."""
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.bookie.cookie import Cookie
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState

@@ -6,8 +6,6 @@ marker vanishes only if the ledger is gone, or each closed segment is whole on b
 registered (30).
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine

@@ -1,7 +1,5 @@
 """A metadata store in memory, without threads: for tests under virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 
@@ -42,7 +40,7 @@ class Server:
         self.lose_answer: Callable[[str, str, str], bool] = lambda *_: False
         self._count = 0
 
-    def new_store(self) -> MemoryMetadataStore:
+    def new_store(self) -> "MemoryMetadataStore":
         return MemoryMetadataStore(self)
 
     def begin_session(self) -> str:

@@ -1,7 +1,5 @@
 """The auditor over a real metadata store: who is marked, when, and who is auditor."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

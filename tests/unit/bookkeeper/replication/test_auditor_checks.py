@@ -1,7 +1,5 @@
 """The periodic checks: what they count and mark, and when they run."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """When audits happen, and that nothing of a zone that is down is ever marked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """Where copies come from: as few requests as the stripes allow, and whoever still has an entry."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any

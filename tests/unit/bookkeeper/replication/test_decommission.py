@@ -1,7 +1,5 @@
 """Taking bookies out of a cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from contextlib import aclosing

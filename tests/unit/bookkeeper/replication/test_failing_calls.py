@@ -1,7 +1,5 @@
 """Rounds of auto-recovery whose store fails at one call, or for one page, ledger or bookie."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Fragments against the plain formula, for every quorum and small range."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

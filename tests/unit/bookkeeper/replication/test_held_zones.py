@@ -1,7 +1,5 @@
 """Auditor and workers together, in virtual time: zones that are lost, held, released, back."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Collection

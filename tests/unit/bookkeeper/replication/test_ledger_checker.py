@@ -1,7 +1,5 @@
 """What a check finds, and how little it asks."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Auto-recovery places copies as brokers do: by the same keys, in either form."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules

@@ -3,8 +3,6 @@
 MAGNETAR_SEED and MAGNETAR_SEEDS choose other seeds, as in the simulations.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """The same repairs with the product's own bookies, in memory: what ends up on their disks."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """What a worker writes to the log: a line per repaired ledger, a line per reason to wait."""
 
-from __future__ import annotations
-
 import logging
 import re
 

@@ -1,7 +1,5 @@
 """Copies counted from lists of runs: against counting entry by entry."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What a repair may write over, which targets it takes, and where it reads."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Settings of auto-recovery: names, units, what is refused."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Markers, locks and switches, over the embedded store and over one that loses answers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

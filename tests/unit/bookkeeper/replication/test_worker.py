@@ -1,7 +1,5 @@
 """Workers on an in-memory cluster: what is repaired, what waits, and what the judge allows."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """Workers and what happens beside them: writers of open ledgers, other workers, the switch."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from typing import Any

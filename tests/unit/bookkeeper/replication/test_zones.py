@@ -1,7 +1,5 @@
 """Zones by watermark: hysteresis, settle time, an operator's release."""
 
-from __future__ import annotations
-
 import pytest
 
 from magnetar.bookkeeper.replication.zones import ZoneConfig, ZonePhase, Zones, zone_of

@@ -1,7 +1,5 @@
 """Both file systems obey one contract; the one in memory also forgets and fails as told."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """LMDB and its twin behave the same."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """Space of unlinked files: given back in small steps, by a thread that doesn't stay."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Add connections: frames in pieces, the order over two ways, unauthenticated clients."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

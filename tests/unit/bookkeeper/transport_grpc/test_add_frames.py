@@ -1,7 +1,5 @@
 """The frames of the add stream: what is encoded is decoded, and nothing else is believed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The client's end of the add stream, against a call that the test plays."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The bound on bytes in memory."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

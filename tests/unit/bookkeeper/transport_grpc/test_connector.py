@@ -1,7 +1,5 @@
 """Where a bookie is: what its registration says, or where it was."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,5 @@
 """The frames of a read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import islice
 

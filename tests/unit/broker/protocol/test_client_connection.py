@@ -1,7 +1,5 @@
 """The client's side of a connection: frames that leave, events out of what arrives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
