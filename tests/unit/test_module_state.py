@@ -22,7 +22,6 @@ ALLOWED = {
     "broker/cpu_scheduling.py:_C": "the C library",
     "broker/policies/offload.py:OFFLOAD_EXAMPLE": "of the documentation",
     "broker/auth/client_oauth2.py:_tokens": "of the CLI and of Spark's driver; no broker uses it",
-    "broker/http/server/route_warmup.py:_ANALYSIS": "a lock: warning filters are the process's",
     "broker/http/messaging/internal_consumer.py:_NOTHING": "a deque(maxlen=0): always empty",
     "bookkeeper/storage/os_file_system.py:_reclaimer": "of a disk's free space; has its own lock",
 }

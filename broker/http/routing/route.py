@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute, iter_route_contexts
+from fastapi.routing import APIRoute
 from starlette.routing import WebSocketRoute
 
 from magnetar.broker.http.dependencies import BodyReader
@@ -86,9 +86,9 @@ class Route(APIRoute):
 
 def declared_routes(app: FastAPI) -> Iterator[Route]:
     """All routes of HTTP, be they documented or not; REQUIRES: all were declared by ``Routes``."""
-    for context in iter_route_contexts(app.routes):
-        if not isinstance(route := context.original_route, WebSocketRoute):
-            assert isinstance(route, Route), f"{context.path} declares nothing"
+    for route in app.routes:
+        if not isinstance(route, WebSocketRoute):
+            assert isinstance(route, Route), f"{route} declares nothing"
             yield route
 
 
