@@ -1,13 +1,11 @@
 """Unit tests of what differs from a commit: ``make test-quick [SINCE=main]``.
 
 Prints the changed ones, those that import a changed module, by themselves or through helpers of
-tests, and those in the folder of its package: ``tests/unit/broker_service`` is that of
-``broker/service`` and of the packages of its parts. What else uses it isn't followed: ``make test``
-runs everything.
+tests, and those in the folder of its package: ``tests/unit/broker/topic`` is that of
+``broker/topic``. What else uses it isn't followed: ``make test`` runs everything.
 """
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
@@ -15,10 +13,6 @@ from pathlib import Path
 from typing import Final
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
-# Packages of the broker service's parts.
-_PARTS: Final = re.compile(
-    r"^broker/(cluster|connection|listener|producer|rate_limits|subscription|topic)/"
-)
 _ALWAYS: Final = ("tests/unit/test_import_rules.py", "tests/unit/test_tidy.py")
 
 
@@ -32,8 +26,7 @@ def affected(changed: Collection[str], root: Path = _ROOT) -> list[str]:
         found |= reached
         modules = {name for path in found for name in _modules_of(path)}
         reached = {path for path, names in imports.items() if not modules.isdisjoint(names)}
-    places = {_PARTS.sub("broker/service/", path) for path in changed}
-    found |= {*_ALWAYS, *(path for path in paths if _is_of_package(path, places))}
+    found |= {*_ALWAYS, *(path for path in paths if _is_of_package(path, changed))}
     return sorted(x for x in paths if x in found and _is_unit_test(x))
 
 
@@ -44,8 +37,8 @@ def _modules_of(path: str) -> tuple[str, str]:
 
 
 def _is_of_package(test: str, changed: Collection[str]) -> bool:
-    folder = test.removeprefix("tests/unit/").rpartition("/")[0].replace("_", "/")
-    return folder != "" and any(x.replace("_", "/").startswith(f"{folder}/") for x in changed)
+    folder = test.removeprefix("tests/unit/").rpartition("/")[0]
+    return folder != "" and any(x.startswith(f"{folder}/") for x in changed)
 
 
 def _is_unit_test(path: str) -> bool:

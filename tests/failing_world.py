@@ -29,7 +29,7 @@ from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
 from magnetar.metadata.store import MetadataStore
 from tests.simulation.simulator import VirtualLoop
 from tests.simulation.test_bundles_ownership import commit_inline
-from tests.unit.broker_service.doubles import Broker, message
+from tests.unit.broker.doubles import Broker, message
 from tests.unit.managed_ledger.offload_doubles import MemoryStore
 
 NAME: Final = TopicName.parse("persistent://public/default/t")

@@ -21,7 +21,7 @@ from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.resources.resources import POLICIES, Resources
 from magnetar.broker.service.access_control import AccessControl
 from magnetar.metadata.embedded import EmbeddedMetadataStore
-from tests.unit.broker_service.doubles import Broker, message
+from tests.unit.broker.doubles import Broker, message
 
 ROUNDS, CALLS = 5, 30_000
 MESSAGES, TURNS = 500, 60

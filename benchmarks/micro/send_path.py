@@ -8,7 +8,7 @@ Ledgers are in memory, so the second figure is the broker's own work but for the
 import asyncio
 import time
 
-from tests.unit.broker_service.doubles import Broker, Client, message
+from tests.unit.broker.doubles import Broker, Client, message
 
 MESSAGES, ROUNDS = 500, 60
 

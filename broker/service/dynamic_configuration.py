@@ -2,7 +2,7 @@
 
 Stored as one JSON object, key to text, at Pulsar's path: every broker of the cluster follows it,
 and a restarted one applies it on top of its file. Only settings whose every use reads the current
-value are dynamic (``tests/unit/broker_service/test_dynamic_configuration.py`` looks for others).
+value are dynamic (``tests/unit/broker/service/test_dynamic_configuration.py`` looks for others).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from magnetar.broker.protocol.framing import FrameReader, encode_command
 from tests.official_client import open_client
 from tests.raw_client import RawClient
 from tests.standalone_process import StandaloneProcess
-from tests.unit.broker_service.doubles import Broker
+from tests.unit.broker.doubles import Broker
 from tests.waiting import eventually
 
 DIGEST = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()

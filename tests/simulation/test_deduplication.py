@@ -29,7 +29,7 @@ from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
 from magnetar.metadata.store import Versioned
 from tests.simulation.simulator import Simulator, run_simulation, seeds
 from tests.simulation.test_bundles_ownership import commit_inline
-from tests.unit.broker_service.doubles import Broker, Client, message
+from tests.unit.broker.doubles import Broker, Client, message
 
 NAME = TopicName.parse("persistent://public/default/t")
 MESSAGES = 30

@@ -34,7 +34,7 @@ from magnetar.broker.protocol.entry_header import (
 )
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.position import Position
-from tests.unit.broker_dispatch.doubles import MemoryCursor, MemoryLedger, choose_active, head
+from tests.unit.broker.dispatch.doubles import MemoryCursor, MemoryLedger, choose_active, head
 
 SEEDS = range(int(os.environ.get("MAGNETAR_SEEDS", "100")))
 STEPS = 400

@@ -1,0 +1,93 @@
+"""One read has room for thousands of commands: others get turns between them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from magnetar.broker.connection import connection as connection_module
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_command
+from tests.unit.broker.doubles import Broker, message
+from tests.unit.managed_ledger.cluster import eventually
+
+TOPIC = "persistent://public/default/t"
+PER_TURN = 5
+
+
+def close_of_none(request_id: int) -> bytes:
+    """CLOSE_PRODUCER of a producer that isn't there: answered at once."""
+    command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
+    command.close_producer.producer_id, command.close_producer.request_id = 999, request_id
+    return encode_command(command)
+
+
+async def ready(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Any]:
+    """A client with a producer, whose commands are taken five a turn."""
+    monkeypatch.setattr(connection_module, "_COMMANDS_PER_TURN", PER_TURN)
+    broker = await Broker().start()
+    client = broker.client()
+    await asyncio.sleep(0.05)
+    client.take()
+    await client.produce(TOPIC)
+    return broker, client
+
+
+def answered(client: Any) -> list[int]:
+    client.connection._flush()
+    return [command.success.request_id for command in client.take()]
+
+
+async def test_many_commands_of_one_read_are_taken_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, client = await ready(monkeypatch)
+    client.feed(b"".join(map(close_of_none, range(1, 24))))
+    assert answered(client) == [1, 2, 3, 4, 5]
+    assert not client.transport.reading
+    client.feed(close_of_none(24))  # a transport that had read more before it was paused
+    taken = []
+    while not client.transport.reading:
+        await asyncio.sleep(0)
+        taken.append(answered(client))
+    assert [each for turn in taken for each in turn] == list(range(6, 25))
+    assert max(map(len, taken)) == PER_TURN
+    client.feed(close_of_none(25))
+    assert answered(client) == [25]
+    await broker.close()
+
+
+async def test_messages_and_a_frame_under_way_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, client = await ready(monkeypatch)
+    topic = broker.service.topics[TOPIC]
+    seen: list[int] = []
+    publish = topic.publish
+
+    def published(producer: Any, batch: Any) -> None:
+        seen.extend(batch.sequence_ids)
+        publish(producer, batch)
+
+    monkeypatch.setattr(topic, "publish", published)
+    commands = b"".join(map(close_of_none, range(1, 11)))
+    data = message(1) + message(2) + commands + message(3) + close_of_none(11) + message(4)
+    client.feed(data[:-3])
+    assert seen == [1, 2]
+    await eventually(lambda: client.transport.reading)
+    assert seen == [1, 2, 3]  # they didn't pass the commands in front of them
+    client.feed(data[-3:])
+    assert seen == [1, 2, 3, 4]
+    await broker.close()
+
+
+async def test_the_rest_of_a_lost_connection_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, client = await ready(monkeypatch)
+    client.feed(b"".join(map(close_of_none, range(1, 24))))
+    taken: list[int] = []
+    monkeypatch.setattr(client.connection, "_take_command", lambda *_: taken.append(1))
+    client.lose()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not taken
+    await broker.close()
