@@ -7,8 +7,10 @@ DOCS_STAMP := $(VENV)/.set-up-docs
 MERMAID := 11.12.0
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
+# Images of Python set it. Without bytecode each process that a test starts compiles 440 modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup standalone test test-quick check docs audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
+.PHONY: help setup standalone test test-quick check bytecode docs audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -38,6 +40,10 @@ check: $(STAMP)  ## format, lint, types, generated code
 	$(BIN)/ruff check .
 	$(BIN)/mypy .
 	PYTHON=$(BIN)/python scripts/generate_protobuf --check
+
+# Beside mypy, which takes one core for a minute; else six workers would do it at the same time.
+bytecode: $(STAMP)
+	@-$(BIN)/python -m pytest --collect-only -q -n 0 >/dev/null
 
 docs: $(STAMP) $(DOCS_STAMP) build/docs/scripts/mermaid.min.js  ## the site, in build/docs/html; warnings are errors
 	$(BIN)/python scripts/admin_commands.py
