@@ -20,18 +20,17 @@ from magnetar.broker.connection.connection import Connection
 from magnetar.broker.errors import AuthorizationError, BrokerMetadataError
 from magnetar.broker.producer.producer import Producer
 from magnetar.broker.resources.resources import POLICIES, Resources
+from magnetar.broker.service.store_follower import EVERYTHING, StoreFollower
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.paths import decode_name
-from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
+from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
 Right: TypeAlias = tuple[Caller, Permission, Resource]
 _SLICE: Final = 200
 """Questions before others get their turn on the loop: half a millisecond."""
-_RETRY_S: Final = 1.0
-_EVERYTHING: Final = ""
 
 
 class AuthorizedSession(Protocol):
@@ -152,70 +151,31 @@ def roles_of(text: str) -> list[str]:
 
 
 class _AccessWatch:
-    """Asks again for those who are at it when tenants' or namespaces' documents change."""
+    """Checks rights in use again when the documents of tenants or namespaces change."""
 
     def __init__(
         self, control: AccessControl, store: MetadataStore, connections: Collection[Connection]
     ) -> None:
         self._control, self._connections = control, connections
-        self._loop = asyncio.get_running_loop()
         self._asked = 0
-        self._dirty: set[str] = set()  # tenants, ``tenant/ns``, _EVERYTHING
-        self._task: asyncio.Task[None] | None = None
-        self._retry: asyncio.TimerHandle | None = None
-        # Later than the cache of the documents, which must have dropped its old ones by then
-        self._watches = (
-            store.watch(POLICIES, self._on_event),
-            store.on_session_event(self._on_session_event),
-        )
-
-    def close(self) -> None:
-        for watch in self._watches:
-            watch.close()
-        if self._task is not None:
-            self._task.cancel()
-        if self._retry is not None:
-            self._retry.cancel()
-
-    def _on_event(self, event: MetadataEvent) -> None:
-        if event.type is not EventType.CHILDREN_CHANGED and event.path.startswith(POLICIES + "/"):
-            names = event.path.removeprefix(POLICIES + "/").split("/")
-            try:
-                self._mark("/".join(map(decode_name, names)))
-            except UnicodeDecodeError:  # written by somebody who encodes names otherwise
-                self._mark(_EVERYTHING)
-
-    def _on_session_event(self, event: SessionEvent) -> None:
-        if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
-            self._mark(_EVERYTHING)  # events were lost meanwhile
-
-    def _mark(self, key: str) -> None:
-        self._dirty.add(key)
-        if self._task is None:
-            self._task = self._loop.create_task(self._run())
-
-    async def _run(self) -> None:
-        dirty: set[str] = set()
-        try:
-            while self._dirty:
-                dirty, self._dirty = self._dirty, set()
-                await self._ask_again(dirty)
-        except Exception as error:
-            # Who is at it goes on until it is known that it may not; nobody new comes in.
-            unknown = isinstance(error, MetadataError | BrokerMetadataError)
-            logger.warning("grants can't be read: %s", error, exc_info=not unknown)
-            self._retry = self._loop.call_later(_RETRY_S, self._mark_again, dirty)
-        finally:
-            self._task = None
-
-    def _mark_again(self, dirty: set[str]) -> None:
-        self._retry = None
-        for key in dirty:
-            self._mark(key)
+        # Watches later than the cache of the documents, which must have dropped its old ones then.
+        self._follower = StoreFollower(store, (POLICIES,), _key_of, self._renew)
+        self.close = self._follower.close
 
     def ask_soon(self, resource: Resource) -> None:
         """The documents aren't in memory: ask everybody there once they have been read."""
-        self._mark(resource.namespace)
+        self._follower.invalidate(resource.namespace)
+
+    async def _renew(self, stale: set[str]) -> Iterable[str]:
+        """Check again; answers the keys, tenants and ``tenant/ns``, whose grants can't be read."""
+        try:
+            await self._ask_again(stale)
+        except Exception as error:
+            # Rights in use stay until they are known to be gone; new ones are refused meanwhile.
+            unknown = isinstance(error, MetadataError | BrokerMetadataError)
+            logger.warning("grants can't be read: %s", error, exc_info=not unknown)
+            return stale
+        return ()
 
     async def _ask_again(self, dirty: set[str]) -> None:
         """Raises BrokerMetadataError, MetadataError: some were not asked."""
@@ -248,7 +208,7 @@ class _AccessWatch:
         if self._asked % _SLICE == 0:
             await asyncio.sleep(0)
         resource = right[2]
-        concerned = _EVERYTHING in dirty or resource.tenant in dirty or resource.namespace in dirty
+        concerned = EVERYTHING in dirty or resource.tenant in dirty or resource.namespace in dirty
         return not concerned or await self._control.may(*right)
 
     def _end(self, end: Callable[[], None]) -> None:
@@ -257,6 +217,16 @@ class _AccessWatch:
             end()
         except Exception:
             logger.exception("ending a use of rights failed")
+
+
+def _key_of(path: str) -> str | None:
+    """A tenant or ``tenant/ns``."""
+    if not path.startswith(POLICIES + "/"):
+        return None
+    try:
+        return "/".join(map(decode_name, path.removeprefix(POLICIES + "/").split("/")))
+    except UnicodeDecodeError:  # the name was written in another encoding
+        return EVERYTHING
 
 
 def _use_of(connection: Connection, used: Producer | Consumer) -> tuple[Right, Callable[[], None]]:

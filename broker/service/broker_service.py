@@ -256,7 +256,7 @@ class BrokerService:
             {name: url for name, url in urls.items() if url},
             self.config.default_number_of_namespace_bundles,
         )
-        await self.dynamic_configuration.start()
+        await self.dynamic_configuration.renew()
         instance = await IdGenerator(self.store, "/counters/producer-name", block=1).next_id()
         self._name_prefix = f"{self.cluster}-{instance}"
         self.bundles = OwnershipService(

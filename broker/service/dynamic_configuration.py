@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import orjson
@@ -18,15 +18,15 @@ import orjson
 from magnetar.broker.config import BrokerConfig, ConfigError, key_of
 from magnetar.broker.errors import BrokerMetadataError, PreconditionFailedError
 from magnetar.broker.pulsar_settings import lacking_error
+from magnetar.broker.service.store_follower import StoreFollower
 from magnetar.loadbalance.config import BalancerConfig
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.recipes import update
-from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
+from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
 PATH: Final = "/admin/configuration"
-_RETRY_S: Final = 1.0
 
 _BALANCER_FIELDS: Final = tuple(
     # Placement and shedding are chosen together, and for all brokers at once: at a start.
@@ -93,27 +93,15 @@ class DynamicConfiguration:
         self._current = base
         self._told: set[tuple[str, str]] = set()  # stored values that can't be used
         self._reading = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
-        self._stale = False
-        self._watches = (
-            store.watch(PATH, self._on_event),
-            store.on_session_event(self._on_session_event),
+        self._follower = StoreFollower(
+            store, (PATH,), lambda path: path if path == PATH else None, self._follow
         )
+        self.close = self._follower.close
 
     @staticmethod
     def names() -> list[str]:
         """Keys of the settings that can be changed."""
         return list(_FIELD_OF_KEY)
-
-    async def start(self) -> None:
-        """Apply what is stored. Raises MetadataError."""
-        await self._renew()
-
-    def close(self) -> None:
-        for watch in self._watches:
-            watch.close()
-        if self._task is not None:
-            self._task.cancel()
 
     async def values(self) -> dict[str, str]:
         """What was set, as it was set. Raises MetadataError, BrokerMetadataError."""
@@ -151,38 +139,19 @@ class DynamicConfiguration:
 
     async def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         await update(self._store, PATH, lambda value: orjson.dumps(change(_decode(value))))
-        await self._renew()
+        await self.renew()
 
-    # --- news
-
-    def _on_event(self, event: MetadataEvent) -> None:
-        if event.path == PATH and event.type is not EventType.CHILDREN_CHANGED:
-            self._renew_soon()
-
-    def _on_session_event(self, event: SessionEvent) -> None:
-        if event in {SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED}:
-            self._renew_soon()  # events were lost meanwhile
-
-    def _renew_soon(self) -> None:
-        self._stale = True
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._follow())
-
-    async def _follow(self) -> None:
+    async def _follow(self, stale: Iterable[str]) -> Iterable[str]:
         try:
-            while self._stale:
-                self._stale = False
-                try:
-                    await self._renew()
-                except (MetadataError, BrokerMetadataError) as error:
-                    # What holds now holds on until the store can be read again.
-                    logger.warning("dynamic configuration can't be read: %s", error)
-                    self._stale = not isinstance(error, BrokerMetadataError)
-                    await asyncio.sleep(_RETRY_S)
-        finally:
-            self._task = None
+            await self.renew()
+        except (MetadataError, BrokerMetadataError) as error:
+            # The settings of now hold on until the store can be read again.
+            logger.warning("dynamic configuration can't be read: %s", error)
+            return () if isinstance(error, BrokerMetadataError) else stale
+        return ()
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
+        """Apply what is stored. Raises MetadataError, BrokerMetadataError."""
         async with self._reading:  # an older answer never overtakes a newer one
             config = self._effective(await self.values())
             if config != self._current:

@@ -444,7 +444,7 @@ async def test_a_revoked_producer_hears_of_what_it_sent_first(guarded: Broker) -
     client.feed(message(1) + message(2))
     await guarded.service.resources.update_policies("t1/ns", without("prod"))
     access, _ = parts(guarded)
-    await eventually(lambda: access._watch._task is None)
+    await eventually(lambda: access._watch._follower._task is None)
     client.feed(message(3))
     await client.expect_nothing()
     release()
@@ -490,7 +490,7 @@ async def test_a_right_that_is_lost_while_the_topic_loads(
         topic = await load(name, create=create, acquire=acquire)
         await resources.update_policies("t1/ns", without("prod"))
         access, _ = parts(guarded)
-        await eventually(lambda: access._watch._task is None)
+        await eventually(lambda: access._watch._follower._task is None)
         return topic
 
     monkeypatch.setattr(loader, "load", slow_load)  # the moment can't be hit from outside
@@ -554,7 +554,7 @@ async def test_grants_that_cannot_be_read_are_read_again(
         return await read(tenant, namespace)
 
     monkeypatch.setattr(resources, "access", fail_twice)
-    monkeypatch.setattr("magnetar.broker.service.access_control._RETRY_S", 0.01)
+    monkeypatch.setattr("magnetar.broker.service.store_follower._RETRY_S", 0.01)
     await resources.update_policies("t1/ns", without("cons"))
     await eventually(lambda: use.revoked)
     assert failures[0] >= 3

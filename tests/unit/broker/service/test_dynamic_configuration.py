@@ -45,7 +45,7 @@ async def store() -> EmbeddedMetadataStore:
 
 async def test_a_value_holds_at_once_and_goes_back(store: EmbeddedMetadataStore) -> None:
     broker = Broker(store, BrokerConfig(max_tenants=7))
-    await broker.settings.start()
+    await broker.settings.renew()
     assert broker.applied.events == [], "nothing is stored, so nothing changes"
     await broker.settings.set("maxTenants", "9")
     await broker.settings.set("allowAutoTopicCreation", "false")
@@ -98,8 +98,8 @@ async def test_unlimited_is_a_value(store: EmbeddedMetadataStore) -> None:
 async def test_all_brokers_follow_and_a_restarted_one_too(store: EmbeddedMetadataStore) -> None:
     here = Broker(store.new_session(), BrokerConfig())
     there = Broker(store.new_session(), BrokerConfig(max_tenants=3, max_namespaces_per_tenant=4))
-    await here.settings.start()
-    await there.settings.start()
+    await here.settings.renew()
+    await there.settings.renew()
     await here.settings.set("maxTenants", "8")
     (config,) = await there.applied.until(lambda events: len(events) == 1)
     assert (config.max_tenants, config.max_namespaces_per_tenant) == (8, 4)
@@ -108,7 +108,7 @@ async def test_all_brokers_follow_and_a_restarted_one_too(store: EmbeddedMetadat
     assert configs[-1].max_tenants == 3
     await here.settings.set("maxTenants", "5")
     restarted = Broker(store.new_session(), BrokerConfig())
-    await restarted.settings.start()
+    await restarted.settings.renew()
     assert restarted.config.max_tenants == 5
 
 
@@ -117,7 +117,7 @@ async def test_what_another_version_stored_stops_nobody(store: EmbeddedMetadataS
         PATH, orjson.dumps({"maxTenants": "x", "newerSetting": "1", "maxTopicsPerNamespace": "6"})
     )
     broker = Broker(store, BrokerConfig())
-    await broker.settings.start()
+    await broker.settings.renew()
     assert broker.config.max_topics_per_namespace == 6
     assert broker.config.max_tenants == 0
 
@@ -196,7 +196,7 @@ async def test_what_is_not_kept_and_was_stored_is_told_once(
     values = {"strictTopicNameEnabled": "true", "maxTenants": "9", "numIOThreads": "5"}
     await store.put(PATH, orjson.dumps(values))
     broker = Broker(store, BrokerConfig())
-    await broker.settings.start()
+    await broker.settings.renew()
     assert broker.config.max_tenants == 9
     await broker.settings.set("maxTenants", "8")
     first, second = [record.getMessage() for record in caplog.records]

@@ -96,7 +96,7 @@ async def test_a_write_is_applied_once(broker: Broker, monkeypatch: pytest.Monke
     )
 
     async def settled(changes: int) -> None:
-        await eventually(lambda: policies.changes >= changes and policies._task is None)
+        await eventually(lambda: policies.changes >= changes and policies._follower._task is None)
 
     before = policies.changes
     await set_namespace(broker, message_ttl_in_seconds=1)
@@ -178,7 +178,7 @@ async def test_a_change_during_the_load_isn_t_missed(
 async def test_what_can_t_be_read_holds_on_until_it_can(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.broker.service.policy_watcher._RETRY_S", 0.01)
+    monkeypatch.setattr("magnetar.broker.service.store_follower._RETRY_S", 0.01)
     topic = await loaded(broker)
     resources = broker.service.resources
     read = resources.policies
@@ -200,7 +200,7 @@ async def test_what_can_t_be_read_holds_on_until_it_can(
 async def test_a_damaged_document_keeps_nobody_else_from_the_news(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.broker.service.policy_watcher._RETRY_S", 0.01)
+    monkeypatch.setattr("magnetar.broker.service.store_follower._RETRY_S", 0.01)
     damaged, sound = await loaded(broker), await loaded(broker, TOPIC + "2")
     path = topic_policies_path(name_of(TOPIC))
     await broker.service.store.put(path, b"{")
@@ -224,7 +224,7 @@ async def test_a_writer_waits_for_its_own_news_only(
     async def renew_and_write_again(topic: Topic, *, read_own: bool) -> None:
         await asyncio.sleep(0)
         await renew(topic, read_own=read_own)
-        policies._invalidate(NAMESPACE)  # others write all the time
+        policies._follower.invalidate(NAMESPACE)  # others write all the time
 
     monkeypatch.setattr(policies, "_renew_topic", renew_and_write_again)
     async with asyncio.timeout(30):
