@@ -27,9 +27,17 @@ another error's name, because some clients search it for these names.
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeAlias
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar, Final, TypeAlias
 
+from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.metadata.errors import MetadataError
+
+STORAGE_ERRORS: Final = (LedgerError, ManagedLedgerError, MetadataError)
+"""What calls of a managed ledger raise: its own errors, its bookies' and its metadata's."""
 
 WireCode: TypeAlias = "pb.ServerError.ValueType"
 
@@ -242,3 +250,12 @@ class AuthorizationError(BrokerError):
 def as_broker_error(error: Exception) -> BrokerError:
     """What a client is told: the error, or that the metadata store, or the like, has failed."""
     return error if isinstance(error, BrokerError) else BrokerMetadataError(str(error))
+
+
+@contextmanager
+def storage_errors(doing: str) -> Iterator[None]:
+    """Raise PersistenceError, "Can't ``doing``: why", for every error of the storage."""
+    try:
+        yield
+    except STORAGE_ERRORS as error:
+        raise PersistenceError(f"Can't {doing}: {error}") from error

@@ -76,7 +76,7 @@ class ClientConsumer:
 
     # --- a consumer
 
-    def on_writable(self) -> None:
+    def wake(self) -> None:
         """The connection is resumed by its owner."""
 
     # --- a subscription; ``consumer`` is this one

@@ -21,7 +21,6 @@ from magnetar.bundles.bundle_commands import BundleCommand, BundleCommandQueue
 from magnetar.bundles.errors import BundleError, BundleNotReadyError
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import Redirect
-from magnetar.loadbalance.config import BalancerConfig
 from magnetar.loadbalance.documents import broker_load_of
 from magnetar.loadbalance.leader_tasks import UnloadCallbacks
 from magnetar.loadbalance.manager import LoadManager, NoCandidateError
@@ -135,9 +134,6 @@ class LoadSharing:
     async def close(self) -> None:
         await self.orders.close()
         await self.manager.close()
-
-    def reconfigure(self, config: BalancerConfig) -> None:
-        self.manager.reconfigure(config)
 
     # --- whose bundle it is
 

@@ -422,7 +422,7 @@ def on_seek(connection: Connection, command: pb.CommandSeek) -> None:
         return
     # Owned by the subscription, not the connection: it ends the consumers of this connection
     # first, and must not stop half-way when the client leaves.
-    consumer.subscription.run_reset(_seek(connection, consumer, command))
+    consumer.subscription.run(_seek(connection, consumer, command))
 
 
 async def _seek(connection: Connection, consumer: Consumer, command: pb.CommandSeek) -> None:

@@ -35,7 +35,7 @@ class BinaryConsumerSink:
     def attach(self, consumer: Consumer) -> None:
         """Follow the connection: wake the consumer with it, end it with it."""
         connection = self.connection
-        connection.on_writable[self] = consumer.on_writable
+        connection.on_writable[self] = consumer.subscription.wake
         connection.on_closed[self] = lambda: consumer.subscription.remove_consumer(consumer)
 
     def detach(self) -> None:

@@ -78,9 +78,6 @@ class Rate:
         return self.messages > 0 or self.bytes > 0
 
 
-NO_RATE: Final = Rate(0, 0)
-
-
 @dataclass(frozen=True, slots=True)
 class SubscribeRate:
     """How often one consumer may subscribe."""

@@ -22,8 +22,7 @@ from collections.abc import Container
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from magnetar.bookkeeper.errors import LedgerError
-from magnetar.broker.errors import PersistenceError, TopicFencedError
+from magnetar.broker.errors import STORAGE_ERRORS, PersistenceError, TopicFencedError
 from magnetar.broker.producer.producer import Producer, PublishBatch
 from magnetar.broker.producer.sequence_ids import NEW, STORED, DuplicateRun, SequenceIds
 from magnetar.broker.protocol.entry_header import (
@@ -35,9 +34,8 @@ from magnetar.broker.protocol.entry_header import (
 )
 from magnetar.broker.protocol.framing import MalformedFrameError, parse_entry_body
 from magnetar.managed_ledger.cursor.cursor import Cursor
-from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerTerminatedError
+from magnetar.managed_ledger.errors import ManagedLedgerTerminatedError
 from magnetar.managed_ledger.position import LATEST, Position
-from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -286,7 +284,7 @@ class Deduplication:
                     await self._catch_up()
                 except ManagedLedgerTerminatedError:
                     break
-                except (LedgerError, ManagedLedgerError, MetadataError) as error:
+                except STORAGE_ERRORS as error:
                     if not told:
                         logger.warning("%s: no producer until all is known: %s", topic.name, error)
                     told = True

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.errors import BrokerError
+from magnetar.broker.errors import STORAGE_ERRORS, BrokerError
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.subscription.subscription import Subscription
-from magnetar.broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic import Topic
 from magnetar.metadata.item_errors import ItemErrors
 

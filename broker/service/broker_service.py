@@ -339,7 +339,7 @@ class BrokerService:
         self._size_publish_buffer(config)
         await self.policies.config_changed(config)
         if self.sharing is not None:
-            self.sharing.reconfigure(config)
+            self.sharing.manager.reconfigure(config)
 
     def _size_publish_buffer(self, config: BrokerConfig) -> None:
         """Bytes published and not yet stored beyond which publishers pause, all together."""

@@ -34,7 +34,7 @@ class ConsumerSink(Protocol):
 
     @property
     def writable(self) -> bool:
-        """False while too much is buffered; call ``consumer.on_writable()`` when it turns true."""
+        """False while too much is buffered; call ``subscription.wake()`` when it turns true."""
 
     def deliver(
         self,
@@ -149,10 +149,6 @@ class Consumer(ConsumerState):
     @property
     def writable(self) -> bool:
         return self.sink.writable
-
-    def on_writable(self) -> None:
-        """The sink takes messages again."""
-        self.subscription.on_writable(self)
 
     def deliver(self, effect: Deliver) -> int:
         if self.closed:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
 from magnetar.broker.dispatch.interfaces import Dispatcher, DispatchLimits, DispatchReadRequest
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
-from magnetar.broker.errors import PersistenceError, SubscriptionFencedError
+from magnetar.broker.errors import (
+    STORAGE_ERRORS,
+    PersistenceError,
+    SubscriptionFencedError,
+    storage_errors,
+)
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.broker.rate_limits.rates import RateSampler
@@ -25,14 +30,9 @@ from magnetar.broker.subscription.key_shared_policy import hash_of_body
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone, Subscription
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
-from magnetar.managed_ledger.errors import (
-    CursorClosedError,
-    InvalidPositionError,
-    ManagedLedgerError,
-)
+from magnetar.managed_ledger.errors import CursorClosedError, InvalidPositionError
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
-from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.topic import Topic
@@ -78,7 +78,6 @@ class PersistentSubscription(Subscription):
     __slots__ = (
         "_batch_acks",
         "_core",
-        "_cursor",
         "_dispatcher",
         "_expiry_rate",
         "_limits",
@@ -87,6 +86,7 @@ class PersistentSubscription(Subscription):
         "_rate",
         "_terminated",
         "_told_end",
+        "cursor",
         "expired_entries",
         "last_expire_ms",
         "ledger",
@@ -96,7 +96,7 @@ class PersistentSubscription(Subscription):
         self, topic: Topic, name: str, cursor: Cursor, ledger: ManagedLedger, *, durable: bool
     ) -> None:
         super().__init__(topic, name, durable=durable)
-        self._cursor = cursor
+        self.cursor: Cursor = cursor
         self.ledger = ledger
         config = topic.service.config
         self._limits = dispatch_limits(config, topic.policies)
@@ -112,10 +112,6 @@ class PersistentSubscription(Subscription):
         self.expired_entries = 0
         self.last_expire_ms = 0
         self._expiry_rate = RateSampler()
-
-    @property
-    def cursor(self) -> Cursor:
-        return self._cursor
 
     async def set_replicated(self, replicated: bool) -> None:
         if not self.durable or replicated == self.marked_replicated:
@@ -141,12 +137,11 @@ class PersistentSubscription(Subscription):
         }
         self.marked_replicated = replicated  # what is acknowledged meanwhile must not remove it
         try:
-            await self.cursor.set_properties(wanted | self._own_position_properties())
-        except (CursorBusyError, CursorClosedError) as error:  # being reset or deleted, or closed
+            with cursor_errors(self.name):
+                await self.cursor.set_properties(wanted | self._own_position_properties())
+        except SubscriptionFencedError:
             self.marked_replicated = not replicated
-            raise SubscriptionFencedError(f"Subscription {self.name}: {error}") from error
-        except (LedgerError, ManagedLedgerError, MetadataError) as error:
-            raise PersistenceError(f"Can't store the cursor of {self.name}: {error}") from error
+            raise
 
     def _own_position_properties(self) -> dict[str, int]:
         """What each position of the cursor has, whatever consumers store with theirs."""
@@ -214,7 +209,7 @@ class PersistentSubscription(Subscription):
     def _join(self, consumer: Consumer) -> None:
         assert self._core is not None
         self._core.add_consumer(consumer, self.now_ms())
-        self._wake()
+        self.wake()
         if self._terminated:
             self._tell_end()
 
@@ -223,21 +218,17 @@ class PersistentSubscription(Subscription):
         if self._core is not None:
             self._core.remove_consumer(consumer, self.now_ms())
         if self.consumers:
-            self._wake()
+            self.wake()
         else:
             self._stop()
 
     async def _ended(self) -> None:
         try:
             await self.ledger.delete_cursor(self.cursor.name)
-        except (
-            LedgerError,
-            ManagedLedgerError,
-            MetadataError,
-        ) as error:  # perhaps closed meanwhile, and its cursors with it
+        except STORAGE_ERRORS as error:  # perhaps closed meanwhile, and its cursors with it
             logger.debug("%s %s: cursor not deleted: %s", self.topic.name, self.name, error)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         if self._dispatcher is not None:
             self._dispatcher.wake()
 
@@ -246,10 +237,7 @@ class PersistentSubscription(Subscription):
     def _on_flow(self, consumer: Consumer, permits: int) -> None:
         if self._core is not None and not consumer.closed:
             self._core.on_flow(consumer, permits)
-            self._wake()
-
-    def on_writable(self, consumer: Consumer) -> None:
-        self._wake()
+            self.wake()
 
     def acknowledge(
         self,
@@ -335,7 +323,7 @@ class PersistentSubscription(Subscription):
             self._marked, self._moved_ms = self.cursor.mark_delete, self.now_ms()
         if core is not None and core.unblocked:
             core.unblocked = False
-            self._wake()
+            self.wake()
         if self._terminated:
             self._tell_end()
 
@@ -344,12 +332,9 @@ class PersistentSubscription(Subscription):
     ) -> None:
         if self._core is not None and not consumer.closed:
             consumer.redelivered += self._core.redeliver(consumer, positions, epoch)
-            self._wake()
+            self.wake()
 
     # --- the topic's side
-
-    def on_appended(self) -> None:
-        self._wake()
 
     def on_terminated(self) -> None:
         self._terminated = True
@@ -370,10 +355,8 @@ class PersistentSubscription(Subscription):
         await self.cursor.close()
 
     async def _delete_cursor(self) -> None:
-        try:
+        with storage_errors(f"delete the cursor of {self.name}"):
             await self.ledger.delete_cursor(self.cursor.name)
-        except (LedgerError, ManagedLedgerError, MetadataError) as error:
-            raise PersistenceError(f"Can't delete the cursor of {self.name}: {error}") from error
         self._stop()
         self._rate.close()
 
@@ -500,6 +483,18 @@ class PersistentSubscription(Subscription):
     def is_waiting(self) -> bool:
         """Whether its consumers could take more than there is."""
         return self._dispatcher is not None and self._dispatcher.is_waiting
+
+
+@contextmanager
+def cursor_errors(subscription: str) -> Iterator[None]:
+    """Raise PersistenceError for errors of the storage, and SubscriptionFencedError while the
+    cursor is reset, or once it is closed or deleted."""
+    try:
+        yield
+    except (CursorBusyError, CursorClosedError) as error:
+        raise SubscriptionFencedError(f"Subscription {subscription}: {error}") from error
+    except STORAGE_ERRORS as error:
+        raise PersistenceError(f"Subscription {subscription}: {error}") from error
 
 
 async def start_position(ledger: ManagedLedger, request: SubscribeRequest, now_ms: int) -> Position:

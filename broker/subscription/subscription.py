@@ -56,6 +56,9 @@ class Subscription(ABC):
     ``subscription_admin.py``.
     """
 
+    cursor: Cursor | None = None
+    """What is acknowledged; None on a non-persistent topic."""
+
     def __init__(self, topic: Topic, name: str, *, durable: bool) -> None:
         self.topic = topic
         self.name = name
@@ -99,11 +102,6 @@ class Subscription(ABC):
         Raises:
             PersistenceError: perhaps not stored. SubscriptionFencedError: being deleted or reset.
         """
-
-    @property
-    def cursor(self) -> Cursor | None:
-        """What is acknowledged; None on a non-persistent topic."""
-        return None
 
     # --- consumers
 
@@ -207,7 +205,7 @@ class Subscription(ABC):
         if not self.consumers and not self.durable and not self.fenced and self._opened is None:
             self.fenced = True
             self.topic.forget_subscription(self.name)
-            self._run(self._ended())
+            self.run(self._ended())
 
     async def _ended(self) -> None:  # noqa: B027
         """The last consumer of a non-durable subscription left: drop what it used."""
@@ -255,8 +253,8 @@ class Subscription(ABC):
     @abstractmethod
     def _on_flow(self, consumer: Consumer, permits: int) -> None: ...
 
-    def on_writable(self, consumer: Consumer) -> None:  # noqa: B027
-        """The consumer's sink takes messages again."""
+    def wake(self) -> None:  # noqa: B027
+        """There are more entries, or a consumer's sink takes messages again: once per tick."""
 
     # What only a cursor can do: without one, everything is done at once.
 
@@ -312,9 +310,6 @@ class Subscription(ABC):
 
     def policies_changed(self) -> None:  # noqa: B027 - not every type has anything to apply
         """The topic's policies are new: apply what isn't read at each use."""
-
-    def on_appended(self) -> None:  # noqa: B027
-        """The topic's last confirmed position moved: once per tick."""
 
     def on_terminated(self) -> None:  # noqa: B027
         """The topic was terminated: consumers are told once everything is acknowledged."""
@@ -422,12 +417,8 @@ class Subscription(ABC):
             stats["allowOutOfOrderDelivery"] = self.key_policy.out_of_order
         return stats
 
-    def run_reset(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a reset that must go to its end even when the client leaves."""
-        self._run(work)
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task of the subscription's own; a failure is reported by asyncio."""
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task that goes on when a client leaves; a failure is reported by asyncio."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks |= {task}
         task.add_done_callback(self._on_task_done)

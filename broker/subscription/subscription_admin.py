@@ -10,17 +10,15 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.dispatch.interfaces import remaining_messages
-from magnetar.broker.errors import PersistenceError, SubscriptionFencedError
 from magnetar.broker.protocol.entry_header import FLAG_MARKER, parse_header
-from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.persistent_subscription import (
+    PersistentSubscription,
+    cursor_errors,
+)
 from magnetar.managed_ledger.cursor.cursor import Cursor
-from magnetar.managed_ledger.cursor.errors import CursorBusyError
 from magnetar.managed_ledger.entry_batch import EntryBatch
-from magnetar.managed_ledger.errors import CursorClosedError, ManagedLedgerError
 from magnetar.managed_ledger.position import EARLIEST, Position
-from magnetar.metadata.errors import MetadataError
 
 T = TypeVar("T")
 
@@ -31,15 +29,9 @@ _SCAN_BYTES: Final = 1 << 20
 
 
 async def _done(subscription: PersistentSubscription, work: Awaitable[T]) -> T:
-    """Await work on the cursor; storage errors as the broker names them."""
-    try:
+    """Await work on the cursor; its errors as the broker names them."""
+    with cursor_errors(subscription.name):
         return await work
-    except CursorBusyError as error:
-        raise SubscriptionFencedError(f"Subscription {subscription.name} is being reset") from error
-    except CursorClosedError as error:
-        raise SubscriptionFencedError(f"Subscription {subscription.name}: {error}") from error
-    except (LedgerError, ManagedLedgerError, MetadataError) as error:
-        raise PersistenceError(f"Subscription {subscription.name}: {error}") from error
 
 
 async def skip_messages(subscription: PersistentSubscription, count: int) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.errors import (
+    STORAGE_ERRORS,
     BrokerError,
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededExceptionError,
@@ -28,9 +28,7 @@ from magnetar.broker.topic.backlog_quota import (
     limits_age,
     limits_size,
 )
-from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.managed_ledger.position import Position
-from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from magnetar.broker.topic.persistent_topic import PersistentTopic
@@ -145,7 +143,7 @@ class BacklogCheck:
         if limits_age(quotas) and age.action != EVICTION:
             try:
                 oldest = await self.find_oldest()
-            except (LedgerError, ManagedLedgerError, MetadataError) as error:
+            except STORAGE_ERRORS as error:
                 logger.warning("%s: age of the backlog unknown: %s", self._topic.name, error)
                 return
             now_ms = self._topic.service.clock()
@@ -159,14 +157,12 @@ class BacklogCheck:
             LedgerError, ManagedLedgerError, MetadataError: entries couldn't be read; what doesn't
                 need them is done.
         """
-        failure: Exception | None = None
         try:
             oldest = await self.find_oldest()
-        except (LedgerError, ManagedLedgerError, MetadataError) as error:
-            oldest, failure = None, error
+        except STORAGE_ERRORS:
+            await self._enforce(None, now_ms)
+            raise
         await self._enforce(oldest, now_ms)
-        if failure is not None:
-            raise failure
 
     async def _enforce(self, oldest: OldestMessage | None, now_ms: int) -> None:
         quotas = self._topic.policies.backlog_quotas

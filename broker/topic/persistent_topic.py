@@ -9,8 +9,8 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from magnetar.bookkeeper.errors import LedgerError
 from magnetar.broker.errors import (
+    STORAGE_ERRORS,
     AlreadyExistsError,
     BrokerError,
     PersistenceError,
@@ -19,6 +19,7 @@ from magnetar.broker.errors import (
     SubscriptionNotFoundError,
     TopicFencedError,
     TopicTerminatedError,
+    storage_errors,
 )
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
@@ -37,13 +38,12 @@ from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
 from magnetar.managed_ledger.errors import (
     AppendFailedError,
-    ManagedLedgerError,
     ManagedLedgerFencedError,
     ManagedLedgerTerminatedError,
 )
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import LATEST, Position
-from magnetar.metadata.errors import MetadataError, ValueTooLargeError
+from magnetar.metadata.errors import ValueTooLargeError
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -52,8 +52,6 @@ logger = logging.getLogger(__name__)
 
 _SETTLE_S: Final = 5.0
 """How long an unload waits for entries under way; what is left is sent again by its clients."""
-STORAGE_ERRORS: Final = (LedgerError, ManagedLedgerError, MetadataError)
-"""What a managed ledger's calls raise: its own errors, and those of what it stands on."""
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 _OWN_PROPERTIES: Final = frozenset({EPOCH_PROPERTY})
 
@@ -156,14 +154,12 @@ class PersistentTopic(Topic):
         Raises:
             PersistenceError: it can't be read.
         """
-        try:
+        with storage_errors("restore de-duplication"):
             if self._wants_deduplication():
                 self.deduplication = Deduplication(self)
                 await self.deduplication.start()
-            elif DEDUPLICATION_CURSOR in self.ledger.cursors:  # switched off while nobody had it
+            elif DEDUPLICATION_CURSOR in self.ledger.cursors:  # switched off while not loaded
                 await self.ledger.delete_cursor(DEDUPLICATION_CURSOR)
-        except STORAGE_ERRORS as error:
-            raise PersistenceError(f"Can't restore de-duplication: {error}") from error
 
     async def switch_deduplication(self) -> None:
         """Begin or end it, until it is as the policies ask for."""
@@ -273,13 +269,13 @@ class PersistentTopic(Topic):
     def _on_appended(self) -> None:
         """Once per tick in which the end of the log moved."""
         for subscription in self.subscriptions.values():
-            subscription.on_appended()
+            subscription.wake()
 
     def _on_storage_failure(self, error: BaseException) -> None:
         if not self.fenced:
             logger.error("%s: append failed, fencing: %s", self.name, error)
             self.fenced = True
-            self._evict(TopicFencedError(f"Topic {self.full_name} lost its storage"))
+            self.evict_producers(TopicFencedError(f"Topic {self.full_name} lost its storage"))
         if isinstance(error, AppendFailedError):
             self._has_failed = True
             self._end_failure()
@@ -294,10 +290,6 @@ class PersistentTopic(Topic):
             if self.deduplication is not None:
                 self.deduplication.on_settled()
 
-    def evict_producers(self, error: BrokerError) -> None:
-        """They come back and send again what wasn't answered."""
-        self._evict(error)
-
     def _on_fenced(self, error: BaseException) -> None:
         """Another owner, or a ledger that can't go on: unload; the next client loads it anew."""
         if self._recovering:
@@ -306,20 +298,18 @@ class PersistentTopic(Topic):
         logger.warning("%s: unloading, storage is gone: %s", self.name, error)
         if not self.fenced:
             self.fenced = True
-            self._evict(TopicFencedError(f"Topic {self.full_name} lost its storage"))
+            self.evict_producers(TopicFencedError(f"Topic {self.full_name} lost its storage"))
         self.service.run(self.service.loader.unload(str(self.name)))
 
     # --- subscriptions
 
     async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
         name = request.subscription
-        try:
+        with storage_errors(f"open the cursor of {name}"):
             if request.durable:
                 return await self._open_durable(request)
             start = await start_position(self.ledger, request, self.service.clock())
             cursor = self.ledger.new_non_durable_cursor(start, name)
-        except STORAGE_ERRORS as error:
-            raise PersistenceError(f"Can't open the cursor of {name}: {error}") from error
         return self._register(name, cursor, durable=False)
 
     async def _open_durable(self, request: SubscribeRequest) -> Subscription:
@@ -352,10 +342,8 @@ class PersistentTopic(Topic):
         if name in self.subscriptions or name in self._opening:
             raise AlreadyExistsError(f"Subscription {name} already exists for topic")
         self._check_subscription_count(name)
-        try:
+        with storage_errors(f"create the cursor of {name}"):
             return await self._create_durable(name, initial, properties)
-        except STORAGE_ERRORS as error:
-            raise PersistenceError(f"Can't create the cursor of {name}: {error}") from error
 
     # --- administration
 
@@ -383,12 +371,11 @@ class PersistentTopic(Topic):
                 raise PreconditionFailedError(f"Property {taken[0]} is reserved")
             return {**users, **own}
 
-        try:
-            await self.ledger.update_properties(apply)
-        except ValueTooLargeError as error:
-            raise PreconditionFailedError(f"Properties of {self.name}: {error}") from error
-        except STORAGE_ERRORS as error:
-            raise PersistenceError(f"Can't store the properties: {error}") from error
+        with storage_errors("store the properties"):
+            try:
+                await self.ledger.update_properties(apply)
+            except ValueTooLargeError as error:
+                raise PreconditionFailedError(f"Properties of {self.name}: {error}") from error
 
     async def truncate(self) -> None:
         """Acknowledge everything for every subscription and delete what is stored.
@@ -401,12 +388,11 @@ class PersistentTopic(Topic):
         for subscription in list(self.subscriptions.values()):
             if isinstance(subscription, PersistentSubscription):
                 subscription.clear_backlog()
-        try:
-            await self.ledger.truncate()
-        except CursorBusyError as error:
-            raise SubscriptionFencedError(f"A subscription is being reset: {error}") from error
-        except STORAGE_ERRORS as error:
-            raise PersistenceError(f"Can't truncate {self.full_name}: {error}") from error
+        with storage_errors(f"truncate {self.full_name}"):
+            try:
+                await self.ledger.truncate()
+            except CursorBusyError as error:
+                raise SubscriptionFencedError(f"A subscription is being reset: {error}") from error
 
     async def trim(self) -> None:
         """Delete now what no subscription and no retention needs.
@@ -415,10 +401,8 @@ class PersistentTopic(Topic):
             TopicFencedError, PersistenceError.
         """
         self._check_open()
-        try:
+        with storage_errors(f"trim {self.full_name}"):
             await self.ledger.trim()
-        except STORAGE_ERRORS as error:
-            raise PersistenceError(f"Can't trim {self.full_name}: {error}") from error
 
     # --- life
 
@@ -431,14 +415,13 @@ class PersistentTopic(Topic):
         self._terminating = True
         told: BrokerError = TopicFencedError(f"Topic {self.full_name} could not be terminated")
         try:
-            last = await self.ledger.terminate()
+            with storage_errors(f"terminate {self.full_name}"):
+                last = await self.ledger.terminate()
             self.terminated = True
             told = TopicTerminatedError(f"Topic {self.full_name} is terminated")
-        except STORAGE_ERRORS as error:
-            raise PersistenceError(f"Can't terminate {self.full_name}: {error}") from error
         finally:
             self._terminating = False
-            self._evict(told)
+            self.evict_producers(told)
         for subscription in list(self.subscriptions.values()):
             subscription.on_terminated()
         return last
@@ -449,12 +432,10 @@ class PersistentTopic(Topic):
             await asyncio.wait((self._settled,), timeout=_SETTLE_S)
 
     async def _store_epoch(self, epoch: int) -> None:
-        try:
+        with storage_errors("store the topic epoch"):
             await self.ledger.update_properties(
                 lambda before: {**before, EPOCH_PROPERTY: str(epoch)}
             )
-        except STORAGE_ERRORS as error:
-            raise PersistenceError(f"Can't store the topic epoch: {error}") from error
 
     def _give_up_storage(self) -> None:
         self._recovering = True  # it is being unloaded already

@@ -165,7 +165,7 @@ class Topic(ABC):
             self.registry.wait(producer)
         else:
             if verdict == producer_registry.TAKE_OVER:
-                self._evict(ProducerFencedError("Topic is taken over by another producer"))
+                self.evict_producers(ProducerFencedError("Topic is taken over by another producer"))
             self.registry.claim(producer)
             await self._own(producer)
 
@@ -207,7 +207,9 @@ class Topic(ABC):
             producer.waiting = False
             producer.tell_ready(None)
 
-    def _evict(self, error: BrokerError, *, tell_waiting: BrokerError | None = None) -> None:
+    def evict_producers(
+        self, error: BrokerError, *, tell_waiting: BrokerError | None = None
+    ) -> None:
         """Close every producer: CLOSE_PRODUCER for those that produce, an error for the queue."""
         for producer in self.registry.evict_all():
             if producer.waiting:
@@ -437,7 +439,7 @@ class Topic(ABC):
             self._give_up_storage()
         # First the receipts, then CLOSE_PRODUCER: what is stored isn't sent again.
         await self._settle()
-        self._evict(TopicFencedError(f"Topic {self.full_name} is being unloaded"))
+        self.evict_producers(TopicFencedError(f"Topic {self.full_name} is being unloaded"))
         self.rate_limits.close()
         # All at once: until the last one is stored nobody serves the topic.
         closing = self._close_subscriptions()
@@ -465,7 +467,7 @@ class Topic(ABC):
         load finds everything as it was, or nothing.
         """
         self.fenced = self.closing = True
-        self._evict(TopicFencedError(f"Topic {self.full_name} is being deleted"))
+        self.evict_producers(TopicFencedError(f"Topic {self.full_name} is being deleted"))
         self.rate_limits.close()
         await self._close_subscriptions()
         self.subscriptions.clear()

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from magnetar.broker.errors import (
+    STORAGE_ERRORS,
     BrokerError,
     BrokerMetadataError,
     InvalidTopicError,
@@ -23,7 +24,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.topic.non_persistent_topic import NonPersistentTopic
-from magnetar.broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic import Topic
 from magnetar.bundles.errors import BundleError
 from magnetar.bundles.lookup import BrokerLookup

@@ -565,7 +565,7 @@ class InternalConsumer:
             self._connections.resume()
             for source in self._sources:
                 if source.consumer is not None:
-                    source.consumer.on_writable()
+                    source.consumer.subscription.wake()
 
     def add_credit(self, count: int) -> None:
         """The client has room for that many more."""

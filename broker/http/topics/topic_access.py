@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.convertors import Convertor, register_url_convertor
 
 from magnetar.broker.errors import (
+    STORAGE_ERRORS,
     BrokerError,
     NamespaceNotFoundError,
     NotAllowedError,
@@ -21,7 +22,7 @@ from magnetar.broker.http.errors import ApiError
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription.subscription import Subscription
-from magnetar.broker.topic.persistent_topic import STORAGE_ERRORS, PersistentTopic
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic import Topic as LoadedTopic
 from magnetar.bundles.errors import InvalidBundleError
 from magnetar.managed_ledger.cursor.ack_state import BATCH_WORDS_MAX

@@ -229,7 +229,7 @@ async def test_removed_entries_make_room(sub_type: int, how: str) -> None:
         bench.ledger.append(head(deliver_at_ms=bench.service.now_ms + HOUR_MS))
     last = bench.ledger.append(head())
     subscription = bench.subscription
-    subscription.on_appended()
+    subscription.wake()
 
     def delayed(figure: str = "msgDelayed") -> int:
         return int(subscription.stats(NOW)[figure])
@@ -271,7 +271,7 @@ async def test_a_full_index_is_told_when_it_begins_and_when_it_ends(
         due = bench.service.now_ms + HOUR_MS + entry * 1_000
         bench.ledger.append(head(deliver_at_ms=due))
     bench.ledger.append(head())
-    bench.subscription.on_appended()
+    bench.subscription.wake()
 
     def delayed() -> int:
         return int(bench.subscription.stats(NOW)["msgDelayed"])

@@ -45,7 +45,7 @@ async def test_parts_of_chunked_messages_have_a_rate(sub_type: int) -> None:
     for number in range(2):
         metadata.chunk_id = number
         bench.ledger.append(make_header(metadata))
-    bench.subscription.on_appended()
+    bench.subscription.wake()
     await eventually(lambda: len(sink.got) == 5)
     bench.subscription.sample(NOW + 4000)
     stats = bench.subscription.stats(NOW + 4000)
@@ -75,7 +75,7 @@ async def test_who_waits_for_the_former_owner_of_its_key_is_counted() -> None:
                 producer_name="p", sequence_id=number, publish_time=1, partition_key=f"k{number}"
             )
             bench.ledger.append(make_header(metadata))
-        bench.subscription.on_appended()
+        bench.subscription.wake()
         await settle()
 
     await publish()
@@ -110,7 +110,7 @@ async def test_delayed_messages_take_memory() -> None:
     for _ in range(3):
         bench.ledger.append(head(deliver_at_ms=due_ms))
     bench.ledger.append(head())
-    bench.subscription.on_appended()
+    bench.subscription.wake()
     await eventually(lambda: len(sink.got) == 1)
     stats = bench.subscription.stats(NOW)
     assert stats["msgDelayed"] == 3

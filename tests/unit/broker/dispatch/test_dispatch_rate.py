@@ -102,11 +102,11 @@ async def test_readers_that_caught_up_may_be_exempt() -> None:
     )
     _, sink = await bench.consumer(SHARED, permits=100_000)
     append(bench, CAUGHT_UP_ENTRIES, head())
-    bench.subscription.on_appended()
+    bench.subscription.wake()
     await settle()
     assert len(sink.got) == CAUGHT_UP_ENTRIES
     append(bench, (CAUGHT_UP_ENTRIES + 50), head())
-    bench.subscription.on_appended()
+    bench.subscription.wake()
     await settle()
     assert len(sink.got) == CAUGHT_UP_ENTRIES + 10
     for _ in range(5):

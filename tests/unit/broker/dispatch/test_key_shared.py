@@ -194,7 +194,7 @@ async def test_the_broker_may_be_set_to_split_ranges() -> None:
         second: [(1, 32767)],
     }
     keyed(bench, "key1", "key2", "key3")
-    bench.subscription.on_appended()
+    bench.subscription.wake()
     await settle()
     assert (len(old.got), len(new.got)) == (1, 2)
 
@@ -221,7 +221,7 @@ async def test_a_newcomer_gets_a_moved_key_only_after_the_old_owners_acks() -> N
     first, _ = await bench.consumer(KEY_SHARED, "a", permits=1000)
     second, new = await bench.consumer(KEY_SHARED, "b", permits=1000)
     keyed(bench, *[f"k{number}" for number in range(50)])
-    bench.subscription.on_appended()
+    bench.subscription.wake()
     await settle()
     assert new.got == []
     draining = bench.subscription.stats(0)["drainingHashesCount"]
@@ -238,7 +238,7 @@ async def test_a_full_consumer_holds_up_only_its_own_keys() -> None:
     full, full_sink = await bench.consumer(KEY_SHARED, "a")
     _, other = await bench.consumer(KEY_SHARED, "b", permits=1000)
     keyed(bench, *[f"k{number}" for number in range(50)])
-    bench.subscription.on_appended()
+    bench.subscription.wake()
     await settle()
     assert 0 < len(other.got) < 50
     bench.subscription.flow(full, 1000)

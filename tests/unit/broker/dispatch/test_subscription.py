@@ -75,7 +75,7 @@ async def test_exclusive_gets_all_in_order_and_new_ones_as_they_come() -> None:
     assert sink.got == bench.ledger.positions()
     bench.ledger.append()
     bench.ledger.append()
-    bench.subscription.on_appended()
+    bench.subscription.wake()
     await settle()
     assert sink.got == bench.ledger.positions()[:6]
     bench.subscription.flow(consumer, 1)
@@ -127,7 +127,7 @@ async def test_what_waits_and_what_is_being_read(sub_type: int) -> None:
     assert state() == (True, False), "7 more could be taken"
     subscription.flow(consumer, -7)  # as if they were
     ledger.append()
-    subscription.on_appended()
+    subscription.wake()
     await settle()
     assert state() == (False, False), "what is there may not be sent"
     subscription.remove_consumer(consumer)
@@ -161,7 +161,7 @@ async def test_nothing_is_sent_to_a_full_sink() -> None:
     await settle()
     assert sink.got == []
     sink.writable = True
-    consumer.on_writable()
+    consumer.subscription.wake()
     await settle()
     assert len(sink.got) == 5
 

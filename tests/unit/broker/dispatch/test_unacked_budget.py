@@ -29,7 +29,7 @@ def is_blocked(bench: Bench) -> bool:
 def grow(bench: Bench, entries: int) -> None:
     for _ in range(entries):
         bench.ledger.append(head(key=1))
-    bench.subscription.on_appended()
+    bench.subscription.wake()
 
 
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
