@@ -22,14 +22,13 @@ _CLOSE_VERSION: Final = 5
 
 def send_close(
     connection: Connection,
-    command: pb.BaseCommand,
     closing: pb.CommandCloseProducer | pb.CommandCloseConsumer,
     new_owner: BrokerLookup | None,
 ) -> None:
     """Tell a client that the broker ends its producer or consumer.
 
     Args:
-        closing: of ``command``, with the id.
+        closing: with its id.
         new_owner: of the topic; None: the client looks it up.
     """
     if connection.protocol_version < _CLOSE_VERSION:
@@ -38,7 +37,7 @@ def send_close(
     closing.request_id = NO_ID
     if new_owner is not None:
         assign_broker(closing, new_owner, connection.listener)
-    connection.send(command)
+    connection.send(closing)
 
 
 def assign_broker(

@@ -239,13 +239,15 @@ class AuthSession:
 
     def _challenge(self) -> None:
         self._challenged = True
-        command = pb.BaseCommand(type=pb.BaseCommand.AUTH_CHALLENGE)
-        challenge = command.authChallenge
-        challenge.server_version = self._server_version
-        challenge.protocol_version = self._connection.protocol_version
-        challenge.challenge.auth_method_name = (self._original or self._own).method
-        challenge.challenge.auth_data = _REFRESH
-        self._connection.send(command)
+        self._connection.send(
+            pb.CommandAuthChallenge(
+                server_version=self._server_version,
+                protocol_version=self._connection.protocol_version,
+                challenge=pb.AuthData(
+                    auth_method_name=(self._original or self._own).method, auth_data=_REFRESH
+                ),
+            )
+        )
 
 
 def method_of(command: pb.CommandConnect) -> str:

@@ -22,7 +22,7 @@ from magnetar.broker.connection.session_commands import PONG_FRAME
 from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.listener.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import NO_ID, MalformedFrameError, encode_command
+from magnetar.broker.protocol.framing import NO_ID, MalformedFrameError, encode
 from magnetar.broker.protocol.text import has_broken_text
 
 if TYPE_CHECKING:
@@ -38,10 +38,7 @@ _CONNECT, _PING, _PONG = pb.BaseCommand.CONNECT, pb.BaseCommand.PING, pb.BaseCom
 
 
 def _refusal(code: pb.ServerError.ValueType, message: str) -> bytes:
-    command = pb.BaseCommand(type=pb.BaseCommand.ERROR)
-    command.error.request_id = NO_ID
-    command.error.error, command.error.message = code, message
-    return encode_command(command)
+    return encode(pb.CommandError(request_id=NO_ID, error=code, message=message))
 
 
 _REFUSAL: Final = _refusal(pb.AuthenticationError, REFUSED)

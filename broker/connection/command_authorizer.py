@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from magnetar.broker.auth.authorization import Caller, Permission, Resource
 from magnetar.broker.connection.connection import Connection
@@ -106,15 +106,14 @@ def _refuse_lookup(connection: Connection, command: Any, error: BrokerError) -> 
     reply_lookup_error(connection, command.request_id, error)
 
 
-def _refuse_with(kind: pb.BaseCommand.Type.ValueType, field: str) -> Refuse:
-    """With the error fields of a command's own response, sub-message ``field``."""
+def _refuse_with(kind: type[Message]) -> Refuse:
+    """With the error fields of a command's own response."""
 
     def refuse(connection: Connection, command: Any, error: BrokerError) -> None:
-        base = pb.BaseCommand(type=kind)
-        reply = getattr(base, field)
+        reply: Any = kind()
         reply.request_id = command.request_id
         reply.error_code, reply.error_message = error.wire_code, str(error)
-        connection.send(base)
+        connection.send(reply)
 
     return refuse
 
@@ -148,7 +147,7 @@ RULES: Final[dict[int, CommandRule]] = {
     _C.CONSUMER_STATS: CommandRule(
         _consumer_needs,
         "get statistics",
-        _refuse_with(_C.CONSUMER_STATS_RESPONSE, "consumerStatsResponse"),
+        _refuse_with(pb.CommandConsumerStatsResponse),
     ),
     # About topics and namespaces
     _C.PARTITIONED_METADATA: CommandRule(
@@ -162,12 +161,12 @@ RULES: Final[dict[int, CommandRule]] = {
     _C.GET_SCHEMA: CommandRule(
         _topic_needs(_LOOKUP),
         "get the schema",
-        _refuse_with(_C.GET_SCHEMA_RESPONSE, "getSchemaResponse"),
+        _refuse_with(pb.CommandGetSchemaResponse),
     ),
     _C.GET_OR_CREATE_SCHEMA: CommandRule(
         _topic_needs(_PRODUCE),
         "create the schema",
-        _refuse_with(_C.GET_OR_CREATE_SCHEMA_RESPONSE, "getOrCreateSchemaResponse"),
+        _refuse_with(pb.CommandGetOrCreateSchemaResponse),
     ),
     # Declined whoever asks; between brokers only in Pulsar
     _C.END_TXN_ON_PARTITION: CommandRule(_superuser_needs, "end transactions"),

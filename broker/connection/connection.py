@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
 from magnetar.broker.connection.pause_reason import PauseReason
@@ -24,7 +24,12 @@ from magnetar.broker.errors import BrokerError
 from magnetar.broker.listener.tls import client_certificate
 from magnetar.broker.producer.producer import Producer, ProducerRequest
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import FRAME_PADDING_BYTES, NO_ID, MalformedFrameError
+from magnetar.broker.protocol.framing import (
+    FRAME_PADDING_BYTES,
+    NO_ID,
+    MalformedFrameError,
+    encode,
+)
 from magnetar.broker.protocol.text import has_broken_text
 
 if TYPE_CHECKING:
@@ -296,14 +301,9 @@ class Connection(asyncio.BufferedProtocol):
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
-    def send(self, command: pb.BaseCommand) -> None:
-        """Queue a simple command; it is serialised before this returns."""
-        data = command.SerializeToString()
-        size = len(data)
-        self._outgoing.append(_TWO_U32.pack(size + 4, size) + data)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+    def send(self, command: Message) -> None:
+        """Queue ``pb.CommandSuccess(...)`` and the like; it is serialised before this returns."""
+        self.write([encode(command)])
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -322,20 +322,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def reply_error(self, request_id: int, error: BrokerError | int, message: str = "") -> None:
         """Queue an ERROR command; ``error`` is an exception of the tree or a ServerError number."""
-        command = pb.BaseCommand(type=pb.BaseCommand.ERROR)
-        reply = command.error
-        reply.request_id = request_id
         if isinstance(error, BrokerError):
-            reply.error, reply.message = error.wire_code, message or str(error)
-        else:
-            reply.error, reply.message = pb.ServerError.ValueType(error), message
-        self.send(command)
+            error, message = error.wire_code, message or str(error)
+        code = pb.ServerError.ValueType(error)
+        self.send(pb.CommandError(request_id=request_id, error=code, message=message))
 
     def reply_success(self, request_id: int) -> None:
         """Queue a SUCCESS command."""
-        command = pb.BaseCommand(type=pb.BaseCommand.SUCCESS)
-        command.success.request_id = request_id
-        self.send(command)
+        self.send(pb.CommandSuccess(request_id=request_id))
 
     def refuse(self, code: int, message: str, *, level: int = logging.INFO) -> None:
         """ERROR outside of any request, then close: refused connections and failed logins."""

@@ -338,14 +338,11 @@ def _ack_response(
 ) -> None:
     if connection.closed:
         return
-    command = pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE)
-    reply = command.ackResponse
-    reply.consumer_id = consumer_id
-    reply.request_id = request_id
+    reply = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id)
     if error is not None:  # both fields: Go looks at the message, C++ at the error
         reply.error = error.wire_code if isinstance(error, BrokerError) else pb.PersistenceError
         reply.message = str(error) or type(error).__name__
-    connection.send(command)
+    connection.send(reply)
 
 
 def on_redeliver(
@@ -457,9 +454,7 @@ def on_get_last_message_id(connection: Connection, command: pb.CommandGetLastMes
 
 async def _last_message_id(connection: Connection, consumer: Consumer, request_id: int) -> None:
     subscription = consumer.subscription
-    command = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
-    reply = command.getLastMessageIdResponse
-    reply.request_id = request_id
+    reply = pb.CommandGetLastMessageIdResponse(request_id=request_id)
     last = reply.last_message_id
     last.ledgerId = last.entryId = _U64 - 1
     last.partition = subscription.topic.name.partition_index
@@ -473,7 +468,7 @@ async def _last_message_id(connection: Connection, consumer: Consumer, request_i
         ledger_id, entry_id = subscription.cursor.mark_delete
         reply.consumer_mark_delete_position.ledgerId = ledger_id % _U64
         reply.consumer_mark_delete_position.entryId = entry_id % _U64
-    connection.send(command)
+    connection.send(reply)
 
 
 async def _fill_last(subscription: PersistentSubscription, last: pb.MessageIdData) -> None:
@@ -495,13 +490,10 @@ async def _fill_last(subscription: PersistentSubscription, last: pb.MessageIdDat
 
 
 def on_consumer_stats(connection: Connection, command: pb.CommandConsumerStats) -> None:
-    base = pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE)
-    reply = base.consumerStatsResponse
-    reply.request_id = command.request_id
+    reply = pb.CommandConsumerStatsResponse(request_id=command.request_id)
     if (consumer := _consumer(connection, command.consumer_id)) is None:
-        reply.error_code = pb.ConsumerNotFound
-        reply.error_message = "Consumer not found"
-        connection.send(base)
+        reply.error_code, reply.error_message = pb.ConsumerNotFound, "Consumer not found"
+        connection.send(reply)
         return
     subscription = consumer.subscription
     rate_out, throughput, rate_redeliver, rate_ack = consumer.rates.rates
@@ -517,7 +509,7 @@ def on_consumer_stats(connection: Connection, command: pb.CommandConsumerStats) 
     reply.msgRateExpired = 0.0
     if isinstance(subscription, PersistentSubscription):
         reply.msgBacklog = subscription.cursor.state.backlog
-    connection.send(base)
+    connection.send(reply)
 
 
 HANDLERS: Final[dict[int, Any]] = {

@@ -57,18 +57,15 @@ class BinaryConsumerSink:
 
     def notify_active(self, consumer: Consumer, is_active: bool) -> None:
         if self.connection.protocol_version >= _ACTIVE_CHANGE_VERSION:
-            command = pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
-            change = command.active_consumer_change
-            change.consumer_id, change.is_active = self.consumer_id, is_active
-            self.connection.send(command)
+            self.connection.send(
+                pb.CommandActiveConsumerChange(consumer_id=self.consumer_id, is_active=is_active)
+            )
 
     def notify_end_of_topic(self, consumer: Consumer) -> None:
         # C++ and Go close the connection on this command.
         is_java = self.client_version.startswith("Pulsar-Java")
         if is_java and self.connection.protocol_version >= _END_OF_TOPIC_VERSION:
-            command = pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC)
-            command.reachedEndOfTopic.consumer_id = self.consumer_id
-            self.connection.send(command)
+            self.connection.send(pb.CommandReachedEndOfTopic(consumer_id=self.consumer_id))
 
     def close_consumer(self, consumer: Consumer) -> None:
         self.detach()
@@ -78,10 +75,8 @@ class BinaryConsumerSink:
             del connection.consumers[self.consumer_id]
         if connection.closed:
             return
-        command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
-        command.close_consumer.consumer_id = self.consumer_id
-        new_owner = consumer.subscription.topic.new_owner
-        send_close(connection, command, command.close_consumer, new_owner)
+        closing = pb.CommandCloseConsumer(consumer_id=self.consumer_id)
+        send_close(connection, closing, consumer.subscription.topic.new_owner)
 
     async def check_liveness(self) -> bool:
         return await self.connection.check_liveness()

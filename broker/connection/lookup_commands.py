@@ -146,14 +146,12 @@ async def _refuse(
 def reply_partitions(
     connection: Connection, request_id: int, count: int, error: BrokerError | None
 ) -> None:
-    base = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
-    reply = base.partitionMetadataResponse
-    reply.request_id = request_id
+    reply = pb.CommandPartitionedTopicMetadataResponse(request_id=request_id)
     if error is None:
         reply.partitions, reply.response = count, _METADATA_SUCCESS
     else:
         reply.response, reply.error, reply.message = _METADATA_FAILED, error.wire_code, str(error)
-    connection.send(base)
+    connection.send(reply)
 
 
 # --- LOOKUP
@@ -193,28 +191,27 @@ async def _lookup(connection: Connection, command: pb.CommandLookupTopic, name: 
     except (BrokerError, BundleError, MetadataError) as error:
         reply_lookup_error(connection, command.request_id, as_broker_error(error))
         return
-    base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
-    reply = base.lookupTopicResponse
-    reply.request_id = command.request_id
-    if isinstance(answer, Redirect):
-        reply.response, reply.authoritative = _REDIRECT, answer.authoritative
-    else:  # also when another broker owns it: the ownership node proves it
-        reply.response, reply.authoritative = _CONNECT, True
-    reply.brokerServiceUrl = broker.broker_url or ""
+    # Another broker that owns it is authoritative as well: the ownership node proves it.
+    reply = pb.CommandLookupTopicResponse(
+        request_id=command.request_id,
+        response=_REDIRECT if isinstance(answer, Redirect) else _CONNECT,
+        authoritative=not isinstance(answer, Redirect) or answer.authoritative,
+        brokerServiceUrl=broker.broker_url or "",
+        proxy_through_service_url=False,
+    )
     if broker.broker_url_tls:
         reply.brokerServiceUrlTls = broker.broker_url_tls
-    reply.proxy_through_service_url = False
-    connection.send(base)
+    connection.send(reply)
     service.metrics.lookup.record((perf_counter() - began_s) * 1000)
 
 
 def reply_lookup_error(connection: Connection, request_id: int, error: BrokerError) -> None:
     connection.service.metrics.lookup_failures += 1
-    base = pb.BaseCommand(type=pb.BaseCommand.LOOKUP_RESPONSE)
-    reply = base.lookupTopicResponse
-    reply.request_id, reply.response = request_id, _FAILED
-    reply.error, reply.message = error.wire_code, str(error)
-    connection.send(base)
+    connection.send(
+        pb.CommandLookupTopicResponse(
+            request_id=request_id, response=_FAILED, error=error.wire_code, message=str(error)
+        )
+    )
 
 
 # --- GET_TOPICS_OF_NAMESPACE
@@ -243,15 +240,15 @@ async def _get_topics(
     except (BrokerError, MetadataError) as error:
         connection.reply_error(command.request_id, BrokerMetadataError(str(error)))
         return
-    base = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-    reply = base.getTopicsOfNamespaceResponse
-    reply.request_id = command.request_id
-    reply.filtered = pattern is not None
-    reply.topics_hash = topics_hash(topics)
+    reply = pb.CommandGetTopicsOfNamespaceResponse(
+        request_id=command.request_id,
+        filtered=pattern is not None,
+        topics_hash=topics_hash(topics),
+    )
     reply.changed = not command.topics_hash or command.topics_hash != reply.topics_hash
     if reply.changed:
         reply.topics.extend(topics)
-    connection.send(base)
+    connection.send(reply)
 
 
 def check_namespace(namespace: str) -> None:

@@ -14,24 +14,16 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode, varint
 from magnetar.managed_ledger.entry_batch import EntryBatch
 
-_SIZES = Struct(">II")
+_U32 = Struct(">I")
 
 # Varints of entry ids in three shapes, so that a run of ids shares everything but two bytes:
 _ONE_BYTE = [bytes((n,)) for n in range(128)]
 _TWO_BYTES = [bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14)]
 _LOW_BYTES = [bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14)]  # more follow
 _LOW_MASK = (1 << 14) - 1
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 class MessageFrames:
@@ -53,7 +45,7 @@ class MessageFrames:
         self._consumer_id = consumer_id
         self._partition = partition_index
         self._block: tuple[int, int, int] | None = None  # ledger, first entry id, epoch
-        self._pack = _SIZES.pack
+        self._pack = _U32.pack
         self._head = self._tail = b""
         self._table = _ONE_BYTE
         self._base = 0
@@ -125,17 +117,17 @@ class MessageFrames:
         else:
             block = entry_id >> 14
             first, end = block << 14, block + 1 << 14
-            table, width, high = _LOW_BYTES, 2, _varint(block)
+            table, width, high = _LOW_BYTES, 2, varint(block)
         if self._block == (ledger_id, first, epoch):
             return end
-        partition = b"" if self._partition < 0 else b"\x18" + _varint(self._partition)
-        id_head = b"\x08" + _varint(ledger_id) + b"\x10"
+        partition = b"" if self._partition < 0 else b"\x18" + varint(self._partition)
+        id_head = b"\x08" + varint(ledger_id) + b"\x10"
         id_bytes = len(id_head) + width + len(high) + len(partition)
-        epoch_field = b"" if epoch < 0 else b"\x28" + _varint(epoch)
-        message_head = b"\x08" + _varint(self._consumer_id) + b"\x12" + _varint(id_bytes)
+        epoch_field = b"" if epoch < 0 else b"\x28" + varint(epoch)
+        message_head = b"\x08" + varint(self._consumer_id) + b"\x12" + varint(id_bytes)
         message_bytes = len(message_head) + id_bytes + len(epoch_field)
         # BaseCommand: type = 1 (MESSAGE), message = field 9
-        command_head = b"\x08\x09\x4a" + _varint(message_bytes)
+        command_head = b"\x08\x09\x4a" + varint(message_bytes)
         command_bytes = len(command_head) + message_bytes
         self._head = command_bytes.to_bytes(4) + command_head + message_head + id_head
         self._tail = high + partition + epoch_field
@@ -155,18 +147,14 @@ class MessageFrames:
         epoch: int | None,
     ) -> bytes:
         # Made anew: a cleared message keeps what it ever held in its arena.
-        base = pb.BaseCommand(type=pb.BaseCommand.MESSAGE)
-        message = base.message
-        message.consumer_id = self._consumer_id
+        message = pb.CommandMessage(consumer_id=self._consumer_id, ack_set=ack_set or ())
         message.message_id.ledgerId = ledger_id
         message.message_id.entryId = entry_id
         if self._partition >= 0:
             message.message_id.partition = self._partition
         if redelivery_count:
             message.redelivery_count = redelivery_count
-        if ack_set:
-            message.ack_set.extend(ack_set)
         if epoch is not None:
             message.consumer_epoch = epoch
-        command = base.SerializeToString()
-        return _SIZES.pack(4 + len(command) + body_bytes, len(command)) + command
+        command = encode(message)
+        return _U32.pack(len(command) - 4 + body_bytes) + command[4:]

@@ -123,16 +123,16 @@ def _request(connection: Connection, command: pb.CommandProducer) -> ProducerReq
 def _reply_success(
     connection: Connection, request_id: int, producer: Producer, *, ready: bool
 ) -> None:
-    base = pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS)
-    reply = base.producer_success
-    reply.request_id = request_id
-    reply.producer_name = producer.name
-    reply.last_sequence_id = producer.topic.last_sequence_id(producer.name)
-    reply.schema_version = version_bytes(producer.schema_version)
-    reply.producer_ready = ready
+    reply = pb.CommandProducerSuccess(
+        request_id=request_id,
+        producer_name=producer.name,
+        last_sequence_id=producer.topic.last_sequence_id(producer.name),
+        schema_version=version_bytes(producer.schema_version),
+        producer_ready=ready,
+    )
     if ready and producer.topic_epoch is not None:
         reply.topic_epoch = producer.topic_epoch
-    connection.send(base)
+    connection.send(reply)
 
 
 def on_close_producer(connection: Connection, command: pb.CommandCloseProducer) -> None:

@@ -33,8 +33,7 @@ def on_get_schema(connection: Connection, command: pb.CommandGetSchema) -> None:
 
 
 async def _get(connection: Connection, command: pb.CommandGetSchema) -> None:
-    base = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA_RESPONSE)
-    reply = base.getSchemaResponse
+    reply = pb.CommandGetSchemaResponse()
     try:
         await _fill_schema(connection, command, reply)
     except Exception as failed:
@@ -42,7 +41,7 @@ async def _get(connection: Connection, command: pb.CommandGetSchema) -> None:
         reply.Clear()
         reply.error_code, reply.error_message = error.wire_code, str(error)
     reply.request_id = command.request_id
-    connection.send(base)
+    connection.send(reply)
 
 
 async def _fill_schema(
@@ -72,9 +71,7 @@ def on_get_or_create_schema(connection: Connection, command: pb.CommandGetOrCrea
 
 
 async def _get_or_create(connection: Connection, command: pb.CommandGetOrCreateSchema) -> None:
-    base = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
-    reply = base.getOrCreateSchemaResponse
-    reply.request_id = command.request_id
+    reply = pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id)
     service = connection.service
     try:
         name = parse_topic(command.topic)
@@ -85,7 +82,7 @@ async def _get_or_create(connection: Connection, command: pb.CommandGetOrCreateS
     except Exception as failed:
         error = _error(failed, command.topic)
         reply.error_code, reply.error_message = error.wire_code, str(error)
-    connection.send(base)
+    connection.send(reply)
 
 
 def _error(failed: Exception, topic: str) -> BrokerError:

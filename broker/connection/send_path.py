@@ -309,11 +309,15 @@ class SendPath:
             del self._faults[producer.producer_id]
 
     def _tell_fault(self, producer: Producer, fault: tuple[int, int, int, str]) -> None:
-        command = pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR)
-        reply = command.send_error
-        reply.producer_id, reply.sequence_id = producer.producer_id, fault[1]
-        reply.error, reply.message = pb.ServerError.ValueType(fault[2]), fault[3]
-        self._connection.send(command)
+        _, sequence_id, code, message = fault
+        self._connection.send(
+            pb.CommandSendError(
+                producer_id=producer.producer_id,
+                sequence_id=sequence_id,
+                error=pb.ServerError.ValueType(code),
+                message=message,
+            )
+        )
 
     # --- publish limits
 
@@ -359,9 +363,8 @@ class SendPath:
             if until > now_ms
         }
         self._recently_closed[producer.producer_id] = now_ms + RECENTLY_CLOSED_MS
-        command = pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER)
-        command.close_producer.producer_id = producer.producer_id
-        send_close(connection, command, command.close_producer, producer.topic.new_owner)
+        closing = pb.CommandCloseProducer(producer_id=producer.producer_id)
+        send_close(connection, closing, producer.topic.new_owner)
 
     def forget(self, producer: Producer) -> None:
         """The producer is gone: so are its unsent errors."""

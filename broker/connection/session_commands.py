@@ -38,16 +38,17 @@ def on_connect(connection: Connection, command: pb.CommandConnect) -> None:
 
 def send_connected(connection: Connection) -> None:
     """The handshake is complete."""
-    reply = pb.BaseCommand(type=pb.BaseCommand.CONNECTED)
-    connected = reply.connected
-    connected.server_version = SERVER_VERSION
-    connected.protocol_version = connection.protocol_version
-    connected.max_message_size = connection.service.config.max_message_size
-    flags = connected.feature_flags
-    flags.supports_topic_watchers = True
-    flags.supports_get_partitioned_metadata_without_auto_creation = True
+    connected = pb.CommandConnected(
+        server_version=SERVER_VERSION,
+        protocol_version=connection.protocol_version,
+        max_message_size=connection.service.config.max_message_size,
+        feature_flags=pb.FeatureFlags(
+            supports_topic_watchers=True,
+            supports_get_partitioned_metadata_without_auto_creation=True,
+        ),
+    )
     connection.admit()
-    connection.send(reply)
+    connection.send(connected)
 
 
 def on_auth_response(connection: Connection, command: pb.CommandAuthResponse) -> None:

@@ -14,9 +14,11 @@ from google.protobuf.message import Message as Command
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import (
+    COMMAND_FIELDS,
     FRAME_PADDING_BYTES,
     MAX_MESSAGE_BYTES,
     FrameReader,
+    encode,
 )
 
 PROTOCOL_VERSION: Final = 21
@@ -24,13 +26,7 @@ _SIZES: Final = Struct(">II")
 CONNECTED, AUTH_CHALLENGE, ANSWER, REFUSAL = "connected", "auth challenge", "answer", "refusal"
 PRODUCER, CONSUMER = "producer", "consumer"
 
-# PulsarApi.proto, BaseCommand: the number of a command's field is that of its type.
-_FIELDS: Final = {
-    getattr(pb, field.message_type.name): (field.number, field.name)
-    for field in pb.BaseCommand.DESCRIPTOR.fields
-    if field.message_type is not None
-}
-_NAMES: Final = dict(_FIELDS.values())
+_NAMES: Final = dict(COMMAND_FIELDS.values())
 _KINDS: Final[dict[int, tuple[str, str]]] = {
     pb.BaseCommand.CONNECTED: (CONNECTED, ""),
     pb.BaseCommand.AUTH_CHALLENGE: (AUTH_CHALLENGE, ""),
@@ -64,32 +60,6 @@ class ServerEvent(NamedTuple):
     """``pb.CommandMessage`` and the like; of a REFUSAL a `Refusal`."""
     body: bytes
     """Of a message: from its checksum magic on."""
-
-
-def _varint(number: int) -> bytes:
-    more = b""
-    while number > 127:
-        more += bytes((number & 127 | 128,))
-        number >>= 7
-    return more + bytes((number,))
-
-
-_HEADS: Final = {
-    kind: pb.BaseCommand(type=number).SerializePartialToString() + _varint(number << 3 | 2)  # type: ignore[arg-type] # by the table
-    for kind, (number, _) in _FIELDS.items()
-}
-"""What is in front of a command's size: its type, and the tag of its field."""
-
-
-def encode(command: Command, body: bytes = b"") -> bytes:
-    """The frame of ``pb.CommandFlow(...)`` and the like; with a body that of a SEND.
-
-    Written by hand: to put a command into a ``BaseCommand`` copies it, which takes longer.
-    """
-    data = command.SerializeToString()
-    head = _HEADS[type(command)] + _varint(len(data))
-    size = len(head) + len(data)
-    return b"".join((_SIZES.pack(size + 4 + len(body), size), head, data, body))
 
 
 def encode_send(producer_id: int, metadata: pb.MessageMetadata, body: bytes) -> bytes:

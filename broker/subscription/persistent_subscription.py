@@ -494,7 +494,7 @@ def cursor_errors(subscription: str) -> Iterator[None]:
     except (CursorBusyError, CursorClosedError) as error:
         raise SubscriptionFencedError(f"Subscription {subscription}: {error}") from error
     except STORAGE_ERRORS as error:
-        raise PersistenceError(f"Subscription {subscription}: {error}") from error
+        raise PersistenceError(f"Cursor of {subscription}: {error}") from error
 
 
 async def start_position(ledger: ManagedLedger, request: SubscribeRequest, now_ms: int) -> Position:

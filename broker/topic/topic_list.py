@@ -177,13 +177,14 @@ class TopicListWatchers:
         watcher.topics = sorted(topics)
         watcher.change(watcher.missed)
         watcher.missed = {}
-        base = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
-        reply = base.watchTopicListSuccess
-        reply.request_id, reply.watcher_id = command.request_id, command.watcher_id
-        reply.topics_hash = topics_hash(watcher.topics)
+        reply = pb.CommandWatchTopicListSuccess(
+            request_id=command.request_id,
+            watcher_id=command.watcher_id,
+            topics_hash=topics_hash(watcher.topics),
+        )
         if not command.topics_hash or command.topics_hash != reply.topics_hash:
             reply.topic.extend(watcher.topics)
-        connection.send(base)
+        connection.send(reply)
 
     def remove(self, connection: Connection, watcher_id: int) -> None:
         """Unknown ids are ignored."""
@@ -237,10 +238,11 @@ class TopicListWatchers:
         new, gone = watcher.change(mine)
         if not new and not gone:
             return
-        base = pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_UPDATE)
-        update = base.watchTopicUpdate
-        update.watcher_id = watcher.watcher_id
-        update.new_topics.extend(new)
-        update.deleted_topics.extend(gone)
-        update.topics_hash = topics_hash(watcher.topics)
-        watcher.connection.send(base)
+        watcher.connection.send(
+            pb.CommandWatchTopicUpdate(
+                watcher_id=watcher.watcher_id,
+                new_topics=new,
+                deleted_topics=gone,
+                topics_hash=topics_hash(watcher.topics),
+            )
+        )

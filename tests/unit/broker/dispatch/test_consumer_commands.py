@@ -5,11 +5,17 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import pytest
+from google.protobuf.message import Message
 
 from magnetar.broker.connection.consumer_commands import HANDLERS, position_of, subscribe_request
 from magnetar.broker.errors import BrokerError, TopicNotFoundError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import MalformedFrameError, encode_command
+from magnetar.broker.protocol.framing import (
+    FrameReader,
+    MalformedFrameError,
+    encode,
+    encode_command,
+)
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.consumer import SHARED, Consumer, ConsumerSink, SubscribeRequest
 from magnetar.managed_ledger.errors import InvalidPositionError
@@ -56,10 +62,8 @@ class FakeConnection:
     def write_bulk(self, buffers: list[bytes]) -> None:
         self.written += buffers
 
-    def send(self, command: pb.BaseCommand) -> None:
-        copy = pb.BaseCommand()
-        copy.CopyFrom(command)
-        self.sent.append(copy)
+    def send(self, command: Message) -> None:
+        self.sent += [sent for sent, _ in FrameReader().feed(encode(command))]
 
     def reply_success(self, request_id: int) -> None:
         self.errors.append((request_id, -1))

@@ -16,10 +16,14 @@ from magnetar.broker.protocol.client_connection import (
     ClientConnection,
     Refusal,
     ServerEvent,
-    encode,
     encode_send,
 )
-from magnetar.broker.protocol.framing import FrameReader, MalformedFrameError, encode_command
+from magnetar.broker.protocol.framing import (
+    FrameReader,
+    MalformedFrameError,
+    encode,
+    encode_command,
+)
 
 
 class Line:

@@ -217,7 +217,7 @@ async def test_a_failed_write_of_the_mark_says_so_and_is_stored_by_the_next(
         raise CursorWriteError("no")
 
     monkeypatch.setattr(type(found.cursor._writer), "persist", fail)
-    with pytest.raises(PersistenceError, match="cursor of s"):
+    with pytest.raises(PersistenceError, match="Cursor of s"):
         await found.set_replicated(True)
     monkeypatch.undo()
     await found.cursor.flush()
