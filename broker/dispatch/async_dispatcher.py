@@ -17,12 +17,12 @@ from magnetar.broker.dispatch.interfaces import (
     CursorView,
     Deliver,
     Dispatcher,
-    DispatchLimiter,
     DispatchReadRequest,
     EntrySource,
     NotifyActive,
     SkipEntries,
 )
+from magnetar.broker.rate_limits.throttle import DispatchThrottle
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
 
@@ -46,7 +46,7 @@ class AsyncDispatcher:
         now_ms: Callable[[], int],
         label: str,
         ack_sets: bool,
-        limiter: DispatchLimiter | None = None,
+        limiter: DispatchThrottle | None = None,
     ) -> None:
         """Args:
         label: topic and subscription, for the log.
@@ -81,7 +81,7 @@ class AsyncDispatcher:
         if not self._closed:
             self._turn()
 
-    def set_limiter(self, limiter: DispatchLimiter | None) -> None:
+    def set_limiter(self, limiter: DispatchThrottle | None) -> None:
         """Other rate limits hold from now on."""
         if self._limiter is not None:
             self._limiter.leave(self)

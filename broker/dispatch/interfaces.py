@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from magnetar.broker.dispatch.position_set import PositionSet
@@ -49,21 +49,6 @@ class CursorView(Protocol):
     def ack(self, positions: Sequence[Position]) -> None: ...
 
 
-class DispatchLimiter(Protocol):
-    """Rate limits of a dispatcher; there is none at all where nothing is limited."""
-
-    def admit(
-        self, who: object, go_on: Callable[[], None], position: Position, per_entry: float
-    ) -> tuple[int, int] | None:
-        """Entries and bytes that may be read there now; None: ``go_on`` will be called."""
-
-    def take(self, entries: int, messages: int, size: int) -> None:
-        """So much was sent."""
-
-    def leave(self, who: object) -> None:
-        """It waits no more."""
-
-
 @dataclass(frozen=True, slots=True)
 class DispatchLimits:
     """Bounds of one dispatcher."""
@@ -94,31 +79,26 @@ class DispatchReadRequest:
     """A read that ends in a later generation of the core must not be delivered."""
 
 
+@dataclass(slots=True, eq=False)
 class ConsumerState:
     """Permits and pending entries of one consumer; written only by its dispatcher."""
 
-    __slots__ = (
-        "blocked",
-        "drained",
-        "epoch",
-        "name",
-        "pending",
-        "permits",
-        "priority",
-        "unacked",
-        "waiting",
-    )
-
-    def __init__(self, name: str, priority: int = 0, epoch: int | None = None) -> None:
-        self.name = name
-        self.priority = priority  # 0 is the best
-        self.epoch = epoch
-        self.permits = 0  # in messages; negative after a batch larger than the rest
-        self.unacked = 0  # messages in ``pending``
-        self.blocked = False  # too many unacknowledged messages
-        self.pending = PositionSet()  # sent and not acknowledged; empty for single-active types
-        self.drained = 0  # Key_Shared: slots that it gave up to another consumer
-        self.waiting = PositionSet()  # entries only this consumer may get, once it has permits
+    name: str
+    priority: int = 0
+    """0 is the best."""
+    epoch: int | None = None
+    permits: int = 0
+    """In messages; negative after a batch larger than the rest."""
+    unacked: int = 0
+    """Messages in ``pending``."""
+    blocked: bool = False
+    """Too many messages are unacknowledged."""
+    pending: PositionSet = field(default_factory=PositionSet)
+    """Sent and not acknowledged; empty for single-active types."""
+    drained: int = 0
+    """Key_Shared: slots that it gave up to another consumer."""
+    waiting: PositionSet = field(default_factory=PositionSet)
+    """Entries that only this consumer may get, once it has permits."""
 
     @property
     def writable(self) -> bool:

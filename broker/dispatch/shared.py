@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyroaring import BitMap
@@ -488,33 +489,22 @@ class SharedDispatcher(Dispatcher):
         stats["delayedMessageIndexSizeInBytes"] = self.delayed.memory_bytes
 
 
+@dataclass(slots=True)
 class _DispatchBatch:
     """One batch being spread: each consumer gets its entries of the turn in one piece."""
 
-    __slots__ = (
-        "ack_set_of",
-        "ack_sets",
-        "batch",
-        "chunks",
-        "core",
-        "markers",
-        "now_ms",
-        "parts",
-        "sizes",
-    )
-
-    def __init__(
-        self, core: SharedDispatcher, batch: EntryBatch, ack_set_of: AckSets | None, now_ms: int
-    ) -> None:
-        self.core = core
-        self.batch = batch
-        self.ack_set_of = ack_set_of
-        self.now_ms = now_ms
-        self.parts: dict[ConsumerState, list[Sequence[int]]] = {}  # what each gets, ascending
-        self.sizes: dict[int, int] = {}  # messages by index, of entries that aren't one message
-        self.ack_sets: dict[int, Sequence[int]] = {}
-        self.chunks: dict[ConsumerState, int] = {}  # parts of chunked messages that it gets
-        self.markers: list[Position] = []
+    core: SharedDispatcher
+    batch: EntryBatch
+    ack_set_of: AckSets | None
+    now_ms: int
+    parts: dict[ConsumerState, list[Sequence[int]]] = field(default_factory=dict)
+    """What each consumer gets, ascending."""
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Messages by index, of entries that aren't one message."""
+    ack_sets: dict[int, Sequence[int]] = field(default_factory=dict)
+    chunks: dict[ConsumerState, int] = field(default_factory=dict)
+    """Parts of chunked messages that each consumer gets."""
+    markers: list[Position] = field(default_factory=list)
 
     def assign_plain(self, indexes: Sequence[int]) -> int:
         """Ordinary single messages: whole slices at once. Returns how many indexes are used up."""

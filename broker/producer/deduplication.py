@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Container
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -63,18 +64,16 @@ def _last_id(first: int, highest: int, head: bytes) -> int:
     return max(first, highest)
 
 
+@dataclass(slots=True, eq=False)
 class _FilteredBatch:
     """A batch on its way: its new runs are in the log's hands, the others wait for their turn."""
 
-    __slots__ = ("after", "batch", "failed", "runs")
-
-    def __init__(self, batch: PublishBatch, runs: list[DuplicateRun]) -> None:
-        self.batch = batch
-        self.runs = runs
-        self.after: _FilteredBatch | None = None
-        """The same producer's next batch."""
-        self.failed = False
-        """An entry before was lost: the client sends all that follows again."""
+    batch: PublishBatch
+    runs: list[DuplicateRun]
+    after: _FilteredBatch | None = None
+    """The same producer's next batch."""
+    failed: bool = False
+    """An entry before was lost: the client sends all that follows again."""
 
 
 class Deduplication:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.errors import BrokerError
@@ -22,7 +22,7 @@ ACCESS_MODE_NAMES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFe
 
 
 class ProducerSink(Protocol):
-    """Who gets a producer's answers: a binary connection, a WebSocket, a REST call."""
+    """Takes a producer's answers: a binary connection, a WebSocket, a REST call."""
 
     @property
     def remote(self) -> str:
@@ -79,7 +79,7 @@ class PublishBatch:
     unfinished: Set[int] = frozenset()
     """Indexes of chunks that aren't the last ones of their messages."""
     answered: int = 0
-    """Entries whose fate was told to the sink."""
+    """Entries whose outcome the sink knows."""
     last_ids: list[int] | None = None
     """Sequence id of the last message of each entry, where de-duplication found it out."""
     published_s: float = 0.0
@@ -116,68 +116,54 @@ class ProducerRequest:
     """For WaitForExclusive: called once, when a queued producer is promoted or refused."""
 
 
+@dataclass(slots=True, eq=False)
 class Producer:
     """One producer of one topic. The topic registers it; the sink owns its life."""
 
-    __slots__ = (
-        "access_mode",
-        "answered",
-        "bytes_in",
-        "checked",
-        "chunks_in",
-        "connected_ms",
-        "delay_max_ms",
-        "encrypted",
-        "encryption_required",
-        "entries_in",
-        "epoch",
-        "leaving",
-        "message_bytes_max",
-        "messages_in",
-        "metadata",
-        "name",
-        "on_ready",
-        "on_settled",
-        "producer_id",
-        "rates",
-        "schema_version",
-        "sent",
-        "sink",
-        "topic",
-        "topic_epoch",
-        "user_provided_name",
-        "waiting",
-    )
+    topic: Topic
+    request: InitVar[ProducerRequest]
+    connected_ms: int
+    sink: ProducerSink = field(init=False)
+    producer_id: int = field(init=False)
+    name: str = field(init=False)
+    epoch: int = field(init=False)
+    user_provided_name: bool = field(init=False)
+    access_mode: int = field(init=False)
+    topic_epoch: int | None = field(init=False)
+    encrypted: bool = field(init=False)
+    metadata: dict[str, str] = field(init=False)
+    on_ready: Callable[[Producer, BrokerError | None], None] | None = field(init=False)
+    schema_version: int | None = None
+    """Of its messages; None: raw bytes."""
+    waiting: bool = False
+    """Queued for exclusive access: may not send yet."""
+    leaving: bool = False
+    """It ends when what it sent is answered; what it sends now is ignored."""
+    encryption_required: bool = False
+    delay_max_ms: int = 0
+    """0: no limit."""
+    message_bytes_max: int = 0
+    """Of this topic; 0: only the broker's limit."""
+    checked: bool = False
+    """Each of its entries needs the checks that depend on the settings above."""
+    sent: int = 0
+    """Entries handed to the topic."""
+    answered: int = 0
+    """Of these: those whose outcome the sink knows."""
+    on_settled: Callable[[], None] | None = None
+    """Called once when ``answered`` has caught up with ``sent``."""
+    entries_in: int = 0
+    messages_in: int = 0
+    bytes_in: int = 0
+    chunks_in: int = 0
+    rates: RateSampler = field(default_factory=RateSampler)
 
-    def __init__(self, topic: Topic, request: ProducerRequest, now_ms: int) -> None:
-        self.topic = topic
-        self.sink = request.sink
-        self.producer_id = request.producer_id
-        self.name = request.name
-        self.epoch = request.epoch
-        self.user_provided_name = request.user_provided_name
-        self.access_mode = request.access_mode
-        self.topic_epoch = request.topic_epoch
-        self.encrypted = request.encrypted
-        self.metadata = dict(request.metadata)
-        self.connected_ms = now_ms
-        self.schema_version: int | None = None  # of its messages; None: raw bytes
-        self.waiting = False
-        """Queued for exclusive access: may not send yet."""
-        self.leaving = False
-        """It ends when what it sent is answered; what it sends now is ignored."""
-        self.encryption_required = False
-        self.delay_max_ms = 0  # 0: no limit
-        self.message_bytes_max = 0  # of this topic; 0: only the broker's limit
-        self.checked = False
-        """Each of its entries needs the checks that depend on the settings above."""
-        self.sent = 0  # entries handed to the topic
-        self.answered = 0  # of these: whose fate the sink knows
-        self.on_settled: Callable[[], None] | None = None
-        """Called once when ``answered`` has caught up with ``sent``."""
+    def __post_init__(self, request: ProducerRequest) -> None:
+        self.sink, self.producer_id, self.name = request.sink, request.producer_id, request.name
+        self.epoch, self.topic_epoch = request.epoch, request.topic_epoch
+        self.user_provided_name, self.access_mode = request.user_provided_name, request.access_mode
+        self.encrypted, self.metadata = request.encrypted, dict(request.metadata)
         self.on_ready = request.on_ready
-        self.entries_in = self.messages_in = self.bytes_in = self.chunks_in = 0
-        self.rates = RateSampler()
 
     def tell_ready(self, error: BrokerError | None) -> None:
         """The wait for exclusive access is over: ready, or (``error``) never."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, PeriodBuckets
@@ -13,15 +14,13 @@ _NO_LATENCIES: Final = (0,) * (len(LATENCY_LIMITS_MS) + 1), 0
 _NO_SIZES: Final = (0,) * (len(SIZE_LIMITS) + 1), 0
 
 
+@dataclass(slots=True)
 class PublishMetrics:
     """Write latency and entry sizes of one topic, in Pulsar's buckets, by period."""
 
-    __slots__ = ("latency", "sizes")
-
-    def __init__(self) -> None:
-        # Made when they are needed: most topics are idle
-        self.latency: PeriodBuckets | None = None
-        self.sizes: PeriodBuckets | None = None
+    # Made when they are needed: most topics are idle.
+    latency: PeriodBuckets | None = None
+    sizes: PeriodBuckets | None = None
 
     def stored(self, ms: float, entries: int) -> None:
         """``entries`` became durable ``ms`` after they were published."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import re2  # type: ignore[import-untyped]  # ships no stubs
@@ -76,20 +77,17 @@ def visible_topics(names: Iterable[str], pattern: TopicPattern | None = None) ->
     return found
 
 
+@dataclass(slots=True, eq=False)
 class _Watcher:
-    __slots__ = ("connection", "missed", "namespace", "pattern", "topics", "watcher_id")
-
-    def __init__(
-        self, connection: Connection, watcher_id: int, namespace: str, pattern: TopicPattern
-    ) -> None:
-        self.connection = connection
-        self.watcher_id = watcher_id
-        self.namespace = namespace
-        self.pattern = pattern
-        self.topics: list[str] | None = None
-        """What the client knows, ascending: a set would take ten times as much. None until the
-        list was sent: no updates before it."""
-        self.missed: dict[str, bool] = {}  # what happened meanwhile: names, and whether created
+    connection: Connection
+    watcher_id: int
+    namespace: str
+    pattern: TopicPattern
+    topics: list[str] | None = None
+    """What the client knows, ascending: a set would take ten times as much. None until the list was
+    sent: no updates before it."""
+    missed: dict[str, bool] = field(default_factory=dict)
+    """What happened meanwhile: names, and whether created."""
 
     def change(self, changes: Mapping[str, bool]) -> tuple[list[str], list[str]]:
         """Apply changes of matching topics; what is new and what is gone by that."""
