@@ -28,7 +28,6 @@ WAIT = {
     "broker/cluster/peer_failure_detector.py PeerFailureDetector._follow",
     "broker/cluster/peer_failure_detector.py PeerFailureDetector._publish_record",
     "broker/cluster/peer_failure_detector.py PeerFailureDetector._watch",
-    "broker/service/dynamic_configuration.py DynamicConfiguration._follow",
     "bundles/local_policies.py BundleFactory._copy_later",
     "bundles/ownership.py OwnershipService._expect",
     "loadbalance/leader_tasks.py LeaderTasks._begin",

@@ -336,7 +336,7 @@ async def test_everything_of_one_tick_leaves_with_one_write(broker: Broker) -> N
     client = await ready(broker)
     writes = client.transport.writes
     client.connection.write([b"a", b"b"])
-    client.connection.send(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+    client.connection.send(pb.CommandPing())
     client.connection.write([memoryview(b"c" * 100_000)])
     await client.expect_something()
     assert client.transport.writes == writes + 1
