@@ -137,7 +137,11 @@ class BundleFactory:
                 self._local.invalidate(path)  # another broker was first: its boundaries rule
 
     async def anti_affinity_group(self, namespace: str) -> str | None:
-        """Raises InvalidBundleError: the stored local policies can't be read."""
+        """The group whose namespaces are to be served by different brokers; None: in none.
+
+        Raises:
+            InvalidBundleError: the stored local policies can't be read.
+        """
         local = await self._local.get(f"{LOCAL_POLICIES_ROOT}/{namespace}")
         group = None if local is None else local.value.other_fields.get(ANTI_AFFINITY_GROUP)
         return group if isinstance(group, str) else None

@@ -122,7 +122,7 @@ class OwnershipService:
         self._store, self._value, self._unload = store, broker.encode(), unload
         self._choose, self._permit = choose, permit
         self._unload_timeout_s = unload_timeout_s
-        self._factory = BundleFactory(store, default_bundle_count)
+        self.factory = BundleFactory(store, default_bundle_count)
         self._owned: dict[str, _OwnedBundle] = {}
         self._acquiring: dict[str, asyncio.Task[_OwnedBundle]] = {}
         self._unloading: set[str] = set()  # bundles whose hook runs, also lost ones
@@ -155,7 +155,7 @@ class OwnershipService:
 
     def bundle_of_nowait(self, topic_name: str) -> str | None:
         """As ``bundle_of``, from memory; None when the boundaries have to be read."""
-        bundles = self._factory.bundles_nowait(namespace_of(topic_name))
+        bundles = self.factory.bundles_nowait(namespace_of(topic_name))
         return None if bundles is None else bundles.bundle_of(topic_name)
 
     def owns_nowait(self, topic_name: str) -> bool:
@@ -418,21 +418,9 @@ class OwnershipService:
             BundleNotReadyError: they can't be read now.
         """
         try:
-            return await self._factory.bundles(namespace)
+            return await self.factory.bundles(namespace)
         except (SessionLostError, StoreClosedError) as error:
             raise BundleNotReadyError(namespace, str(error)) from error
-
-    async def anti_affinity_group(self, namespace: str) -> str | None:
-        """The group whose namespaces are to be served by different brokers; None: in none."""
-        return await self._factory.anti_affinity_group(namespace)
-
-    async def set_anti_affinity_group(self, namespace: str, group: str | None) -> None:
-        """Put a namespace into such a group, or (None) take it out; bundles stay where they are.
-
-        Raises:
-            InvalidBundleError: there is no such namespace.
-        """
-        await self._factory.set_anti_affinity_group(namespace, group)
 
     async def split(self, namespace: str, bundle: HashRange, points: Sequence[int]) -> list[str]:
         """Cuts a bundle at points strictly inside it; its topics stay open and serve on.
@@ -469,7 +457,7 @@ class OwnershipService:
         try:
             for name in (parent, *names):
                 held[name] = await self._acquire(name)
-            await self._factory.split(namespace, bundle, points, check)
+            await self.factory.split(namespace, bundle, points, check)
         except (SessionLostError, StoreClosedError) as error:
             raise BundleNotReadyError(parent, str(error)) from error
         finally:
@@ -510,7 +498,7 @@ class OwnershipService:
             self._reconciling = None
 
     async def _drop_vanished(self, namespace: str) -> None:
-        bundles = await self._factory.stored(namespace)
+        bundles = await self.factory.stored(namespace)
         if bundles is None:
             return
         prefix = namespace + "/"
@@ -556,7 +544,7 @@ class OwnershipService:
         await self._reconciled()
         await asyncio.gather(*(self.release(bundle) for bundle in list(self._owned)))
         await asyncio.gather(*self._tasks)
-        self._factory.close()
+        self.factory.close()
 
     async def _read(self, bundle: str) -> tuple[bytes, bool] | None:
         """Value of the owner node, and whether this session created it."""
@@ -621,7 +609,7 @@ class OwnershipService:
         """
         namespace = bundle.rpartition("/")[0]
         try:
-            bundles = await self._factory.stored(namespace)
+            bundles = await self.factory.stored(namespace)
         except (SessionLostError, StoreClosedError):
             self._changed_namespaces.add(namespace)  # compared with the next session
             raise

@@ -55,7 +55,7 @@ class Recorder:
             self.calls[caller or "event loop", called] += 1
 
     async def shortest(
-        self, operations: list[Callable[[], Awaitable[None]]]
+        self, operations: list[Callable[[], Awaitable[object]]]
     ) -> Counter[tuple[str, str]]:
         found = []
         for operation in operations:

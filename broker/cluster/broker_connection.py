@@ -6,7 +6,9 @@ alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from magnetar.broker.client.async_client_connection import AsyncClientConnection
@@ -16,6 +18,11 @@ from magnetar.broker.protocol.framing import FRAME_PADDING_BYTES
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.bundles.lookup import BrokerLookup
+
+
+_CONNECT_S: Final = 2.0
+_CALLER: Final = "magnetar-death-watch"
+"""A proxy's role must name a client. Nothing is asked here, so no permission is needed."""
 
 
 async def connect_to_broker(service: BrokerService, peer: BrokerLookup) -> AsyncClientConnection:
@@ -65,3 +72,37 @@ class BrokerConnections:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+
+class BrokerPeerNetwork:
+    """The ``PeerNetwork`` of the failure detector: connections to binary ports."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    async def connect(self, broker: BrokerLookup) -> AsyncClientConnection:
+        caller = CALLER.set(_CALLER)
+        try:
+            return await connect_to_broker(self._service, broker)
+        finally:
+            CALLER.reset(caller)
+
+    async def refuses(self, broker: BrokerLookup) -> bool:
+        loop = self._service.loop
+        parts = urlsplit(self._service.broker_client.access.binary_url_of(broker))
+        try:
+            found = await loop.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+        except OSError:
+            return False  # its name can't be resolved, which says nothing of the process
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as attempt:
+                attempt.setblocking(False)
+                try:
+                    async with asyncio.timeout(_CONNECT_S):
+                        await loop.sock_connect(attempt, address)
+                    return False
+                except ConnectionRefusedError:
+                    continue
+                except OSError:  # TimeoutError, too
+                    return False
+        return bool(found)

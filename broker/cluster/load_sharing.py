@@ -12,10 +12,10 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.cluster.broker_connection import BrokerPeerNetwork
 from magnetar.broker.cluster.bundle_load import split_points
 from magnetar.broker.cluster.load_report import load_report
 from magnetar.broker.cluster.peer_failure_detector import PeerFailureDetector
-from magnetar.broker.cluster.peer_failure_network import BrokerPeerNetwork
 from magnetar.broker.errors import BrokerError
 from magnetar.bundles.bundle_commands import BundleCommand, BundleCommandQueue
 from magnetar.bundles.errors import BundleError, BundleNotReadyError

@@ -76,7 +76,7 @@ class PeerConnection(Protocol):
 
 
 class PeerNetwork(Protocol):
-    """How other brokers are reached: peer_failure_network.py."""
+    """How other brokers are reached: broker_connection.py."""
 
     async def connect(self, broker: BrokerLookup) -> PeerConnection:
         """Raises BrokerError: it can't be reached, or doesn't let us in."""

@@ -24,7 +24,7 @@ from magnetar.broker.connection.lookup_commands import (
     refuse_partitions,
     reply_lookup_error,
 )
-from magnetar.broker.connection.pause_reason import PauseReason
+from magnetar.broker.connection.receive_buffer import PauseReason
 from magnetar.broker.errors import AuthorizationError, BrokerError, as_broker_error
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import MalformedFrameError

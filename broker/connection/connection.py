@@ -2,7 +2,7 @@
 
 Reading stops while too many published bytes of this connection, or of the whole process, wait for
 storage, and while the client doesn't read its replies; a client that stops reading costs a bounded
-amount of memory. Whoever produces bulk output (dispatch) asks ``writable`` first.
+amount of memory. Dispatch, which writes in bulk, asks ``writable`` first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from google.protobuf.message import DecodeError, Message
 
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
-from magnetar.broker.connection.pause_reason import PauseReason
-from magnetar.broker.connection.receive_buffer import FrameBuffer
+from magnetar.broker.connection.receive_buffer import FrameBuffer, PauseReason
 from magnetar.broker.connection.send_path import SendPath
 from magnetar.broker.connection.write_grouping import coalesce
 from magnetar.broker.errors import BrokerError
@@ -61,7 +60,7 @@ _COMMAND_BYTES_MAX = 1024 * 1024
 frame could hold besides, 500,000 ids, would stop everybody else for seconds.
 """
 UNKNOWN_FRAME_BYTES_MAX: Final = 192 * 1024
-"""Of a client that hasn't proved yet who it is: enough for two large tokens, and no more memory."""
+"""Of a client that isn't authenticated yet: enough for two large tokens, and no more memory."""
 _LINGER_S = 5.0
 """How long a closed connection may take to read what was still queued for it."""
 _BULK_BYTES_MAX = 1024 * 1024
@@ -143,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
             config.connection_write_buffer_high_bytes, config.connection_write_buffer_low_bytes
         )
         if (refusal := self.service.add_connection(self)) is not None:
-            # Not one line for each: whoever floods the port must not fill the log as well.
+            # Not one line for each: a flood of connections must not fill the log.
             self.refuse(pb.NotAllowedError, refusal, level=logging.DEBUG)
         elif self._received:
             received, self._received = self._received, b""
@@ -168,7 +167,6 @@ class Connection(asyncio.BufferedProtocol):
         view, end = self._buffer.received(nbytes)
         if self._rest:  # a transport may hand over what it had read before it was paused
             self._rest += view[:end]
-            self._buffer.keep(view, 0, 0)
         elif not self.closed:
             self._take(view, end, nbytes)
 
@@ -191,8 +189,6 @@ class Connection(asyncio.BufferedProtocol):
         else:
             if start < end:
                 self._buffer.keep(view, start, end)
-            else:
-                self._buffer.keep(view, 0, 0)
         # What was accepted before a bad frame is published: a malformed frame ends the connection,
         # not the messages in front of it.
         self.sends.publish(nbytes)
@@ -314,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         transport.writelines(coalesce(outgoing))
         if not self.connected and transport.get_write_buffer_size() > UNKNOWN_FRAME_BYTES_MAX:
-            # Pings are answered before CONNECT, too: whoever reads no answer gets no more of them.
+            # Pings are answered before CONNECT, too, but not to a client that reads no answer.
             self.close("it reads nothing before its CONNECT", level=logging.DEBUG)
             return
         if not self.writable and transport.get_write_buffer_size() > _OUTGOING_BYTES_MAX:
@@ -350,12 +346,12 @@ class Connection(asyncio.BufferedProtocol):
         return None if self._transport is None else client_certificate(self._transport)
 
     def close(self, reason: str, *, level: int = logging.INFO) -> None:
-        """Drop the connection with no further word; what is queued still leaves."""
+        """Close without an answer; what is queued still leaves."""
         if self.closed:
             return
         service = self.service
         if not self.connected and not service.unauthenticated_limiter.may_log(service.clock()):
-            level = logging.DEBUG  # whoever floods the port must not fill the log as well
+            level = logging.DEBUG  # a flood of connections must not fill the log
         logger.log(level, "connection %s: closed: %s", self.remote, reason)
         self._flush()
         if (transport := self._transport) is not None:
@@ -479,7 +475,7 @@ class Connection(asyncio.BufferedProtocol):
             return await asyncio.wait_for(asyncio.shield(future), timeout_s)
         except TimeoutError:
             if self._paused:
-                return True  # we are the ones who don't listen
+                return True  # its answer may wait to be read
             self.close("no answer to the liveness check")
             return False
         finally:

@@ -9,6 +9,7 @@ up to the frame's size, so that the rest is received in place.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from struct import Struct
 
 SHARED_BYTES = 512 * 1024
@@ -17,6 +18,18 @@ _OWN_BUFFER_FROM = 64 * 1024
 _OWN_BUFFER_FIRST = 256 * 1024
 """First size of an own buffer: what a peer only announces must not cost memory."""
 _U32 = Struct(">I")
+
+
+class PauseReason(IntEnum):
+    """Why a connection isn't read, as bits; it is read again when no reason is left."""
+
+    IN_FLIGHT = 1  # too many bytes of it aren't stored yet
+    PROCESS = 2  # or of all connections together
+    OUTGOING = 4  # it doesn't read what it is sent
+    TASKS = 8  # too many of its requests are under way
+    RATE = 16  # a publish limit
+    ACCESS = 32  # its rights are being looked up
+    TURN = 64  # one read has brought more commands than a turn of the loop has time for
 
 
 class SharedBuffer:
@@ -52,11 +65,13 @@ class FrameBuffer:
     def received(self, count: int) -> tuple[memoryview, int]:
         """``count`` bytes were read: the buffer and the end of what it holds, from 0 on.
 
-        While a large frame is incomplete, the end is 0: there is nothing to look at.
+        What is not handled now has to be kept. While a large frame is incomplete, the end is 0:
+        there is nothing to look at.
         """
         own = self._own
         if own is None:
-            return self._shared, len(self._rest) + count
+            end, self._rest = len(self._rest) + count, b""
+            return self._shared, end
         self._filled += count
         if self._filled < self._own_size:
             if self._filled == len(own):

@@ -1,4 +1,4 @@
-"""The hot path of one connection: SEND in, receipts out. Flattened on purpose: it runs per message.
+"""The hot path of one connection: SEND in, receipts out. Few calls: it runs per message.
 
 The SENDs of one read are collected per producer and handed to its topic as one batch when the read
 is done. Receipts and errors of a producer leave in the order of its SENDs, since clients match them
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from crc32c import crc32c
 
 from magnetar.broker.connection.assigned_broker import send_close
-from magnetar.broker.connection.pause_reason import PauseReason
+from magnetar.broker.connection.receive_buffer import PauseReason
 from magnetar.broker.connection.unsupported_commands import NO_TRANSACTIONS
 from magnetar.broker.errors import BrokerError, TopicFencedError
 from magnetar.broker.producer.producer import TOO_LARGE, Producer, PublishBatch
@@ -31,6 +32,7 @@ from magnetar.broker.protocol.entry_header import (
 from magnetar.broker.protocol.framing import (
     METADATA_BYTES_MAX,
     METADATA_TOO_LARGE,
+    NO_ID,
     MalformedFrameError,
 )
 from magnetar.broker.rate_limits.throttle import PublishThrottle
@@ -48,6 +50,86 @@ _CHECKED: Final = 0x0E01
 _checked_head = Struct(">HII").unpack_from  # magic, checksum, size of the metadata
 _CHECKSUM_HEAD = Struct(">HI")
 _SLOW_FLAGS: Final = FLAG_ENCRYPTED | FLAG_TRANSACTION | FLAG_CHUNK
+
+_RENEW_BYTES: Final = 1 << 20
+_SIZES: Final = tuple(Struct(">II").pack(size + 4, size) for size in range(128))
+# upb takes any buffer; its stubs say bytes.
+_Parse: TypeAlias = "Callable[[bytes | memoryview], object]"
+
+
+class SendMessages:
+    """The command and the metadata of the SEND just parsed, and the receipt being written.
+
+    One for each broker. Invariant: between a parse and the last use of what it read, nothing else
+    parses into the same objects. Code of one event loop that does not await in between keeps to
+    that; two loops in two threads do not.
+
+    A parse fills the same object again and leaves what it held in the object's arena, which never
+    shrinks, so the objects are replaced after every megabyte received.
+    """
+
+    __slots__ = (
+        "_parsed_bytes",
+        "_receipt",
+        "_receipt_id",
+        "_serialize_receipt",
+        "metadata",
+        "parts",
+        "send",
+    )
+
+    def __init__(self) -> None:
+        command = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
+        self._receipt = command.send_receipt
+        self._receipt_id = self._receipt.message_id
+        self._serialize_receipt = command.SerializeToString
+        self._renew()
+
+    def _renew(self) -> None:
+        """Let go of the arenas that the parsed messages have filled."""
+        send, metadata = self.send, self.metadata = pb.CommandSend(), pb.MessageMetadata()
+        # One lookup for all of them: they are used for every message.
+        self.parts = (
+            *(send, cast("_Parse", send.ParseFromString), send.IsInitialized),
+            *(metadata, cast("_Parse", metadata.ParseFromString), metadata.IsInitialized),
+        )
+        self._parsed_bytes = 0
+
+    def read_done(self, read_bytes: int) -> None:
+        """A read of so many bytes is over: nobody uses what was parsed any more."""
+        self._parsed_bytes += read_bytes
+        if self._parsed_bytes > _RENEW_BYTES:
+            self._renew()
+
+    def receipts(
+        self, batch: PublishBatch, start: int, end: int, ledger_id: int, entry_id: int
+    ) -> list[bytes | memoryview]:
+        """SEND_RECEIPT frames of ``batch[start:end]``, joined.
+
+        A negative ledger: nothing was stored (duplicates, drops).
+        """
+        producer = batch.producer
+        step = 1
+        if ledger_id < 0 or not producer.topic.persistent:
+            step = 0  # these ids name no entry, so they don't count up
+            ledger_id, entry_id = ledger_id & NO_ID, entry_id & NO_ID
+        receipt, receipt_id = self._receipt, self._receipt_id
+        serialize, sizes = self._serialize_receipt, _SIZES
+        receipt.producer_id = producer.producer_id
+        receipt_id.ledgerId = ledger_id
+        parts: list[bytes] = []
+        append = parts.append
+        highest_ids = batch.highest_ids
+        sequence_ids = batch.sequence_ids
+        for index in range(start, end):
+            receipt.sequence_id = sequence_ids[index]
+            receipt.highest_sequence_id = highest_ids[index]
+            receipt_id.entryId = entry_id
+            entry_id += step
+            data = serialize()
+            append(sizes[len(data)])
+            append(data)
+        return [b"".join(parts)]
 
 
 class SendPath:
@@ -202,7 +284,8 @@ class SendPath:
         for batch in batches.values():
             if batch.sequence_ids:
                 batch.producer.topic.publish(batch.producer, batch)
-        service.pause_if_full(connection)
+        if service.ledgers.append_budget.must_pause():
+            service.pause_publisher(connection)
 
     # --- answers
 

@@ -22,7 +22,7 @@ from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.command_authorizer import CommandAuthorizer
 from magnetar.broker.connection.connection import Connection
 from magnetar.broker.connection.receive_buffer import SharedBuffer
-from magnetar.broker.connection.send_messages import SendMessages
+from magnetar.broker.connection.send_path import SendMessages
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.broker.listener.file_limit import SocketQuota, file_limit
 from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
@@ -388,20 +388,19 @@ class BrokerService:
         if not self._connections_per_ip[connection.ip]:
             del self._connections_per_ip[connection.ip]
 
-    def pause_if_full(self, publisher: Connection | LocalProducer) -> None:
-        """After it has published: it stops when too many bytes wait for storage."""
-        if self.ledgers.append_budget.must_pause():
-            self._paused.add(publisher)
-            publisher.pause_for_process()
+    def pause_publisher(self, publisher: Connection | LocalProducer) -> None:
+        """Too many bytes wait for storage (``append_budget``): it stops until half of them do."""
+        self._paused.add(publisher)
+        publisher.pause_for_process()
 
     def _resume_publishers(self) -> None:
-        """Everybody goes on at half of the limit."""
+        """Half of the limit is free again."""
         paused, self._paused = self._paused, set()
         for publisher in paused:
             publisher.resume_for_process()
 
     def forget_publisher(self, publisher: LocalProducer) -> None:
-        """It publishes nothing more."""
+        """It has ended."""
         self._paused.discard(publisher)
 
     def next_producer_name(self) -> str:

@@ -26,7 +26,7 @@ SUB_TYPES = {name: number for number, name in enumerate(SUB_TYPE_NAMES)}
 
 
 class ConsumerSink(Protocol):
-    """Who gets a consumer's messages: a binary connection, a WebSocket, a REST session."""
+    """Takes a consumer's messages: a binary connection, a WebSocket, a REST session."""
 
     remote: str
     """``ip:port`` of the client, for statistics."""
@@ -149,6 +149,10 @@ class Consumer(ConsumerState):
     @property
     def writable(self) -> bool:
         return self.sink.writable
+
+    @property
+    def available(self) -> bool:
+        return self.permits > 0 and not self.blocked and self.sink.writable
 
     def deliver(self, effect: Deliver) -> int:
         if self.closed:

@@ -320,7 +320,7 @@ class PersistentSubscription(Subscription):
     def _after_ack(self) -> None:
         core = self._core
         if self.cursor.mark_delete != self._marked:
-            self._marked, self._moved_ms = self.cursor.mark_delete, self.now_ms()
+            self._marked, self._moved_ms = self.cursor.mark_delete, self.last_acked_ms
         if core is not None and core.unblocked:
             core.unblocked = False
             self.wake()

@@ -109,7 +109,8 @@ class LocalProducer:
             )
         )
         self._topic = topic
-        service.pause_if_full(self)  # or a call that opens its own would never wait
+        if service.ledgers.append_budget.must_pause():
+            service.pause_publisher(self)  # or a call that opens its own would never wait
         return self
 
     @property
@@ -170,7 +171,8 @@ class LocalProducer:
             self._publish_checked(topic, producer, entries, callback)
         else:
             self._publish(topic, producer, entries, callback, 0)
-        topic.service.pause_if_full(self)
+        if topic.service.ledgers.append_budget.must_pause():
+            topic.service.pause_publisher(self)
 
     def _publish_checked(
         self, topic: Topic, producer: Producer, entries: Sequence[Entry], callback: PublishCallback

@@ -27,7 +27,7 @@ routes = Routes(
 async def get_anti_affinity_group(
     service: Service, namespace: Namespace, policies: NamespacePolicies
 ) -> Response:
-    group = await service.bundles.anti_affinity_group(namespace)
+    group = await service.bundles.factory.anti_affinity_group(namespace)
     # Without quotes, as Pulsar answers what is a string.
     return no_content() if group is None else TextResponse(group, media_type="application/json")
 
@@ -45,7 +45,7 @@ async def set_anti_affinity_group(
     group = _group_name(await read_body(request))
     if not group:
         raise ApiError(412, "antiAffinityGroup can't be empty")
-    await service.bundles.set_anti_affinity_group(namespace, group)
+    await service.bundles.factory.set_anti_affinity_group(namespace, group)
 
 
 @routes.delete(
@@ -56,7 +56,7 @@ async def set_anti_affinity_group(
 async def remove_anti_affinity_group(
     service: Service, namespace: Namespace, policies: NamespacePolicies
 ) -> None:
-    await service.bundles.set_anti_affinity_group(namespace, None)
+    await service.bundles.factory.set_anti_affinity_group(namespace, None)
 
 
 def _group_name(body: bytes) -> str:
@@ -91,6 +91,6 @@ async def anti_affinity_namespaces(
     names = [
         namespace
         for namespace in await service.resources.namespaces(owner)
-        if await service.bundles.anti_affinity_group(namespace) == group
+        if await service.bundles.factory.anti_affinity_group(namespace) == group
     ]
     return JsonResponse(names)

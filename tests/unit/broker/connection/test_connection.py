@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from magnetar.broker.connection import connection as connection
-from magnetar.broker.connection.pause_reason import PauseReason
+from magnetar.broker.connection.receive_buffer import PauseReason
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import encode_command
 from tests.unit.broker.doubles import Broker, Client, message
