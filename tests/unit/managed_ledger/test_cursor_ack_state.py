@@ -87,50 +87,6 @@ def test_in_order_moves_mark_delete_without_a_bitmap() -> None:
     assert (state.mark_delete, state.acked_above, state.backlog) == ((1, 49), 0, 50)
 
 
-def test_holes_close_and_mark_delete_jumps() -> None:
-    state = state_of(Positions({1: 1000}))
-    assert state.ack([(1, entry) for entry in range(1, 900)])
-    assert (state.mark_delete, state.acked_above, state.backlog) == ((1, -1), 899, 101)
-    assert state.ack([(1, 0)])
-    assert (state.mark_delete, state.acked_above, state.backlog) == ((1, 899), 0, 100)
-
-
-def test_mark_delete_moves_over_ledger_ends() -> None:
-    state = state_of(Positions({1: 3, 4: 2, 5: 0, 9: 4}))
-    assert state.ack([(9, 0), (4, 0), (4, 1), (1, 1), (1, 2)])
-    assert state.mark_delete == (1, -1)
-    assert state.ack([(1, 0)])
-    assert state.mark_delete == (9, 0)
-    assert state.first_unacked() == (9, 1)
-
-
-def test_unknown_trimmed_and_repeated_positions_change_nothing() -> None:
-    state = state_of(Positions({3: 5, 4: 5}), (3, 1))
-    state.ack([(4, 2)])
-    for positions in (
-        [],
-        [(2, 0)],
-        [(3, 0)],
-        [(3, 1)],
-        [(3, 5)],
-        [(3, -1)],
-        [(3, ENTRY_END)],
-        [(3, ENTRY_END), (3, 77)],
-        [(4, 2), (4, 2)],
-        [(4, 5)],
-        [(7, 0)],
-        [(2, 3), (9, 9)],
-    ):
-        assert not state.ack(positions), positions
-    assert (state.mark_delete, state.acked_above) == ((3, 1), 1)
-
-
-def test_a_list_may_mix_good_and_bad() -> None:
-    state = state_of(Positions({3: 5}), (3, -1))
-    assert state.ack([(3, 2), (3, -7), (3, 2**40), (3, 99), (3, 3)])
-    assert state.acked_in(3, 0, 5) == [2, 3]
-
-
 @given(st.sets(st.integers(1, 300)), st.sets(st.integers(0, 20)), st.integers(0, 400))
 def test_ranges_are_the_runs_of_what_is_acknowledged(
     first: set[int], second: set[int], ranges_max: int
@@ -168,68 +124,6 @@ def test_cumulative() -> None:
     for beyond in ((6, 5), (7, 0), LATEST):
         with pytest.raises(InvalidPositionError):
             state.ack_cumulative(beyond)
-
-
-def test_cumulative_below_everything() -> None:
-    state = state_of(Positions({5: 5}), (5, -1))
-    assert not state.ack_cumulative((2, 9))
-    assert not state.ack_cumulative(EARLIEST)
-    assert state.mark_delete == (5, -1)
-
-
-def test_batch_indexes_combine_and_complete() -> None:
-    state = state_of(Positions({1: 5}))
-    assert state.ack_batch((1, 2), [0b1110])
-    assert state.ack_batch((1, 2), [0b0111])
-    assert state.batch_ack_set((1, 2)) == [0b0110]
-    assert not state.ack_batch((1, 2), [0b1110])
-    assert (state.batch_set_count, state.backlog) == (1, 5)
-    assert state.ack_batch((1, 2), [0b1001])
-    assert (state.is_acked((1, 2)), state.batch_ack_set((1, 2))) == (True, None)
-    assert not state.ack_batch((1, 2), [1])  # whole already
-    assert not state.ack_batch((1, 9), [1])  # unknown
-    assert not state.ack_batch((8, 0), [1])
-    assert state.ack_batch((1, 0), [])
-    assert state.mark_delete == (1, 0)
-    assert state.batch_ack_set((1, 4)) is None
-
-
-def test_whole_acks_drop_batch_sets() -> None:
-    state = state_of(Positions({1: 50}))
-    for entry in range(1, 40):
-        state.ack_batch((1, entry), [1])
-    state.ack([(1, entry) for entry in range(5, 8)])  # fewer than sets
-    assert state.batch_set_count == 36
-    state.ack([(1, 0)])
-    assert state.batch_set_count == 36
-    state.ack([(1, entry) for entry in range(1, 5)])  # in order
-    assert (state.mark_delete, state.batch_set_count) == ((1, 7), 32)
-    state.ack([(1, entry) for entry in range(9, 50)])  # more than sets
-    assert state.batch_set_count == 1
-    state.ack_cumulative((1, 49))
-    assert state.batch_set_count == 0
-
-
-def test_cumulative_drops_batch_sets_of_passed_ledgers() -> None:
-    state = state_of(Positions({1: 5, 2: 5, 3: 5}))
-    for position in ((1, 3), (2, 1), (2, 4), (3, 0)):
-        state.ack_batch(position, [1])
-    assert state.ack_cumulative((2, 1))
-    assert state.batch_set_count == 2
-
-
-def test_cumulative_batch() -> None:
-    state = state_of(Positions({1: 5, 2: 5}))
-    assert state.ack_cumulative_batch((2, 0), [0b1100])
-    assert (state.mark_delete, state.batch_ack_set((2, 0))) == ((1, 4), [0b1100])
-    assert state.ack_cumulative_batch((2, 0), [0b1000])
-    assert not state.ack_cumulative_batch((2, 0), [0b1100])  # only forward
-    assert not state.ack_cumulative_batch((1, 2), [0b1])
-    assert state.batch_ack_set((2, 0)) == [0b1000]
-    assert state.ack_cumulative_batch((2, 3), [])
-    assert state.mark_delete == (2, 3)
-    with pytest.raises(InvalidPositionError):
-        state.ack_cumulative_batch((2, 5), [1])
 
 
 def test_acked_in() -> None:
@@ -516,6 +410,8 @@ class AckMachine(RuleBasedStateMachine):
         known = self.log.all_positions()
         unacked = [p for p in known if not self.indexes(p) <= self.acked]
         assert self.state.backlog == len(unacked)
+        sets = [p for p in known if self.state.batch_ack_set(p) is not None]
+        assert self.state.batch_set_count == len(sets)
         end = self.log.next_position(self.log.last_confirmed)
         assert self.state.first_unacked() == (unacked[0] if unacked else end)
         assert all(p > self.state.mark_delete for p in unacked)
