@@ -98,6 +98,16 @@ class Appends:
     async def settle(self) -> None:
         await eventually(lambda: self.open == 0)
 
+    async def stored(self, *payloads: bytes) -> None:
+        self.send(*payloads)
+        await self.settle()
+
+
+async def appended(log: ManagedLedger, *payloads: bytes) -> Appends:
+    appends = Appends(log)
+    await appends.stored(*payloads)
+    return appends
+
 
 async def read_all(
     log: ManagedLedger, start: Position = EARLIEST, entries_max: int = 100

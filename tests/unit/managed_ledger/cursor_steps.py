@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import (
     Cursor,
     load_or_create_cursor,
@@ -31,6 +32,18 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def opened(log: FakeLog) -> Cursor:
     return await load_or_create_cursor(log, "sub", START, {})
+
+
+async def opened_log(
+    ledgers: dict[int, int], config: ManagedLedgerConfig | None = None
+) -> tuple[FakeLog, Cursor]:
+    log = FakeLog(ledgers, config=config)
+    return log, await opened(log)
+
+
+async def ack_and_flush(cursor: Cursor, positions: list[Position]) -> None:
+    cursor.ack(positions)
+    await cursor.flush()
 
 
 def node_of(log: FakeLog) -> CursorNode:

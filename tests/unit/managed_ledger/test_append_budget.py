@@ -83,8 +83,7 @@ async def test_a_log_that_is_fenced_or_closed_gives_it_back(
     fenced = Appends(await factory.open(NAME, CONFIG))
     closed = Appends(await factory.open(NAME + "2", CONFIG))
     for appends in (fenced, closed):
-        appends.send(b"")
-        await appends.settle()
+        await appends.stored(b"")
     await cluster.factory().open(NAME, CONFIG)
     cluster.connections[0].hold_adds = True
     fenced.send(b"x" * 100)

@@ -15,8 +15,7 @@ async def filled(cluster: Cluster, entries: int = 35) -> ManagedLedger:
     log = await cluster.factory().open(NAME, KEPT)
     appends = Appends(log)
     for _ in range(entries):
-        appends.send(b"0123456789")
-        await appends.settle()
+        await appends.stored(b"0123456789")
     assert not appends.errors
     return log
 
@@ -35,8 +34,7 @@ async def test_a_longer_retention_keeps_what_is_consumed(cluster: Cluster) -> No
     log.configure(KEPT)
     appends = Appends(log)
     for _ in range(25):
-        appends.send(b"x")
-        await appends.settle()
+        await appends.stored(b"x")
     cursor.ack_cumulative(log.last_confirmed)
     await cursor.flush()
     await log.trim()
@@ -51,8 +49,7 @@ async def test_new_ledgers_take_the_new_quorums(cluster: Cluster) -> None:
     log.configure(replace(KEPT, ensemble_size=2, write_quorum=2, ack_quorum=2))
     appends = Appends(log)
     for _ in range(10):
-        appends.send(b"y")
-        await appends.settle()
+        await appends.stored(b"y")
     quorums = []
     for ledger_id, _ in log.offsets.counts():
         metadata = await log.client.read_ledger_metadata(ledger_id)
@@ -67,8 +64,7 @@ async def test_rotation_follows_at_once(cluster: Cluster) -> None:
     log.configure(replace(KEPT, ledger_entries_max=6))
     appends = Appends(log)
     for _ in range(7):
-        appends.send(b"y")
-        await appends.settle()
+        await appends.stored(b"y")
     assert [entries for _, entries in log.offsets.counts()][:2] == [6, 6]
 
 

@@ -19,28 +19,33 @@ from magnetar.managed_ledger.errors import CursorClosedError, OpenFailedError
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from tests.unit.managed_ledger.cluster import eventually
 from tests.unit.managed_ledger.cursor_doubles import FakeLog
-from tests.unit.managed_ledger.cursor_steps import START, Answers, node_of, opened, reopened, until
+from tests.unit.managed_ledger.cursor_steps import (
+    START,
+    Answers,
+    ack_and_flush,
+    node_of,
+    opened,
+    opened_log,
+    reopened,
+    until,
+)
 
 
 async def test_creating_costs_one_put_and_no_ledger() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 10})
     assert (log.fake_store.puts, log.bookkeeper.created) == (1, [])
     assert (cursor.mark_delete, cursor.state.backlog, cursor.durable) == (START, 10, True)
     assert len(asyncio.all_tasks()) == 1  # idle: no task of the cursor's
 
 
 async def test_first_ack_makes_a_ledger_and_the_next_ones_are_small() -> None:
-    log = FakeLog({1: 1000})
-    cursor = await opened(log)
-    cursor.ack([(1, 0), (1, 5)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 1000})
+    await ack_and_flush(cursor, [(1, 0), (1, 5)])
     [writer] = log.bookkeeper.writers
     assert node_of(log).ledger_id == writer.ledger_id
     puts = log.fake_store.puts
     for entry in range(1, 100):
-        cursor.ack([(1, entry)])
-        await cursor.flush()
+        await ack_and_flush(cursor, [(1, entry)])
     assert log.fake_store.puts == puts
     bodies = log.storage.ledgers[writer.ledger_id].bodies
     assert max(map(len, bodies[1:])) < 80
@@ -49,10 +54,8 @@ async def test_first_ack_makes_a_ledger_and_the_next_ones_are_small() -> None:
 
 
 async def test_one_write_in_flight_and_the_rest_coalesces() -> None:
-    log = FakeLog({1: 1000})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 1000})
+    await ack_and_flush(cursor, [(1, 0)])
     [writer] = log.bookkeeper.writers
     bodies = log.storage.ledgers[writer.ledger_id].bodies
     writer.held = True
@@ -106,10 +109,8 @@ async def test_the_rate_s_next_write_comes_by_itself() -> None:
 
 
 async def test_an_ack_that_changes_nothing_waits_for_the_write_that_has_it() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 10})
+    await ack_and_flush(cursor, [(1, 0)])
     done = Answers()
     cursor.ack([(1, 0)], done)  # durable already
     assert done == [None]
@@ -125,10 +126,8 @@ async def test_an_ack_that_changes_nothing_waits_for_the_write_that_has_it() -> 
 
 
 async def test_a_failed_append_falls_back_to_the_node() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 100})
+    await ack_and_flush(cursor, [(1, 0)])
     old = log.bookkeeper.writers[0]
     log.faults.append_failure_rate = 1.0
     done = Answers()
@@ -139,8 +138,7 @@ async def test_a_failed_append_falls_back_to_the_node() -> None:
     assert (node.ledger_id, node.mark_delete) == (NO_LEDGER, (1, 1))
     await until(lambda: old.ledger_id in log.storage.deleted)
     log.faults.append_failure_rate = 0.0
-    cursor.ack([(1, 2)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, 2)])
     assert node_of(log).ledger_id == log.bookkeeper.writers[-1].ledger_id != old.ledger_id
     again = await reopened(log)
     assert again.mark_delete == (1, 2)
@@ -152,16 +150,14 @@ async def test_no_bookies_at_all_means_the_node() -> None:
     log = FakeLog({1: 100})
     log.storage.is_unavailable = True
     cursor = await opened(log)
-    cursor.ack([(1, 3)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, 3)])
     assert node_of(log).ledger_id == NO_LEDGER
     again = await reopened(log)
     assert again.state.acked_in(1, 0, 100) == [3]
 
 
 async def test_nothing_takes_the_write_and_the_next_ack_tries_again() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     log.storage.is_unavailable = log.fake_store.is_down = True
     done = Answers()
     cursor.ack([(1, 3)], done)
@@ -180,11 +176,9 @@ async def test_nothing_takes_the_write_and_the_next_ack_tries_again() -> None:
 
 
 async def test_rotation_by_entries() -> None:
-    log = FakeLog({1: 1000}, config=ManagedLedgerConfig(cursor_ledger_entries_max=10))
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 1000}, ManagedLedgerConfig(cursor_ledger_entries_max=10))
     for entry in range(0, 100, 2):
-        cursor.ack([(1, entry)])
-        await cursor.flush()
+        await ack_and_flush(cursor, [(1, entry)])
     writers = log.bookkeeper.writers
     assert len(writers) == 5
     assert node_of(log).ledger_id == writers[-1].ledger_id
@@ -193,25 +187,20 @@ async def test_rotation_by_entries() -> None:
 
 
 async def test_rotation_by_age_only_with_a_write() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 10})
+    await ack_and_flush(cursor, [(1, 0)])
     log.clock_ms += 5 * 3600 * 1000
     await cursor.flush()
     assert len(log.bookkeeper.writers) == 1
-    cursor.ack([(1, 1)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, 1)])
     assert len(log.bookkeeper.writers) == 2
 
 
 async def test_a_failed_rotation_keeps_the_old_ledger() -> None:
-    log = FakeLog({1: 1000}, config=ManagedLedgerConfig(cursor_ledger_entries_max=3))
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 1000}, ManagedLedgerConfig(cursor_ledger_entries_max=3))
     for entry in range(50):
         log.storage.is_unavailable = entry >= 2
-        cursor.ack([(1, entry)])
-        await cursor.flush()
+        await ack_and_flush(cursor, [(1, entry)])
     assert len(log.bookkeeper.writers) == 1
     assert node_of(log).ledger_id == log.bookkeeper.writers[0].ledger_id
     log.storage.is_unavailable = False
@@ -219,11 +208,9 @@ async def test_a_failed_rotation_keeps_the_old_ledger() -> None:
 
 
 async def test_snapshots_end_the_increments_before_a_recovery_has_too_many() -> None:
-    log = FakeLog({1: 100_000})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100_000})
     for entry in range(0, 6000, 2):
-        cursor.ack([(1, entry)])
-        await cursor.flush()
+        await ack_and_flush(cursor, [(1, entry)])
     [ledger] = log.storage.ledgers.values()
     kinds = [decode_record(body, "test").kind for body in ledger.bodies]
     snapshots = [entry for entry, kind in enumerate(kinds) if kind is SectionKind.SNAPSHOT]
@@ -234,13 +221,11 @@ async def test_snapshots_end_the_increments_before_a_recovery_has_too_many() -> 
 
 
 async def test_a_large_state_is_closed_in_its_ledger_and_found_again() -> None:
-    log = FakeLog({1: 20_000_000})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 20_000_000})
     chosen = random.Random(1).sample(range(2, 9_000_000), 600_000)
     acked = [(1, 0), *((1, entry) for entry in chosen)]
     cursor.ack(acked)
-    cursor.ack([(1, 10_000_001)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, 10_000_001)])
     cursor.ack([(1, 10_000_003)])
     await cursor.close()
     node = node_of(log)
@@ -254,8 +239,7 @@ async def test_a_large_state_is_closed_in_its_ledger_and_found_again() -> None:
 
 
 async def test_close_writes_the_node_and_deletes_the_ledger() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     cursor.ack_cumulative((1, 4), {"a": 7})
     await cursor.flush()
     cursor.ack([(1, 6)])
@@ -275,18 +259,15 @@ async def test_close_writes_the_node_and_deletes_the_ledger() -> None:
 
 
 async def test_closing_an_untouched_cursor_writes_nothing() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     puts = log.fake_store.puts
     await cursor.close()
     assert log.fake_store.puts == puts
 
 
 async def test_close_with_the_store_down_leaves_it_in_the_ledger() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 100})
+    await ack_and_flush(cursor, [(1, 0)])
     cursor.ack([(1, 1)])
     log.fake_store.is_down = True
     await cursor.close()
@@ -294,8 +275,7 @@ async def test_close_with_the_store_down_leaves_it_in_the_ledger() -> None:
 
 
 async def test_close_with_everything_down_says_so() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     done = Answers()
     cursor.ack([(1, 1)], done)
     log.fake_store.is_down = log.storage.is_unavailable = True
@@ -305,11 +285,9 @@ async def test_close_with_everything_down_says_so() -> None:
 
 
 async def test_reset_backwards_and_forwards() -> None:
-    log = FakeLog({1: 10, 3: 10})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 10, 3: 10})
     cursor.ack_cumulative((3, 4))
-    cursor.ack([(3, 8)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(3, 8)])
     generation = cursor.state.generation
     await cursor.reset((1, 5))
     assert (cursor.mark_delete, cursor.state.first_unacked()) == ((1, 4), (1, 5))
@@ -331,8 +309,7 @@ async def test_reset_backwards_and_forwards() -> None:
     ],
 )
 async def test_reset_targets(target: Position, first: Position) -> None:
-    log = FakeLog({1: 10, 3: 10})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 10, 3: 10})
     cursor.ack_cumulative((1, 3))
     await cursor.reset(target)
     assert cursor.state.first_unacked() == first
@@ -340,8 +317,7 @@ async def test_reset_targets(target: Position, first: Position) -> None:
 
 
 async def test_reset_into_a_batch() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 10})
     await cursor.reset((1, 5), [0b1100])
     assert cursor.state.batch_ack_set((1, 5)) == [0b1100]
     assert cursor.state.first_unacked() == (1, 5)
@@ -349,8 +325,7 @@ async def test_reset_into_a_batch() -> None:
 
 
 async def test_reset_refuses_acks_meanwhile_and_holds_back_trimming() -> None:
-    log = FakeLog({1: 10, 2: 10})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 10, 2: 10})
     cursor.ack_cumulative((2, 5))
     await cursor.flush()
     log.bookkeeper.writers[0].held = True
@@ -374,8 +349,7 @@ async def test_reset_refuses_acks_meanwhile_and_holds_back_trimming() -> None:
 
 async def test_delete_waits_for_a_reset() -> None:
     """A topic deleted while a consumer seeks must not be left half deleted."""
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 10})
     cursor.ack_cumulative((1, 5))
     await cursor.flush()
     log.bookkeeper.writers[0].held = True
@@ -393,8 +367,7 @@ async def test_delete_waits_for_a_reset() -> None:
 
 
 async def test_a_reset_overtaken_by_delete_is_refused() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 10})
     cursor.ack_cumulative((1, 3))
     await cursor.flush()
     log.bookkeeper.writers[0].held = True
@@ -412,8 +385,7 @@ async def test_a_reset_overtaken_by_delete_is_refused() -> None:
 
 
 async def test_a_reset_that_cannot_be_stored_changes_nothing_here() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 10})
     cursor.ack_cumulative((1, 5))
     await cursor.flush()
     log.faults.append_failure_rate, log.fake_store.is_down = 1.0, True
@@ -426,10 +398,8 @@ async def test_a_reset_that_cannot_be_stored_changes_nothing_here() -> None:
 
 
 async def test_a_cancelled_reset_leaves_the_cursor_usable() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 10})
+    await ack_and_flush(cursor, [(1, 0)])
     log.bookkeeper.writers[0].held = True
     cursor.ack([(1, 1)])
     await asyncio.sleep(0)
@@ -448,8 +418,7 @@ async def test_a_cancelled_reset_leaves_the_cursor_usable() -> None:
 
 
 async def test_a_reset_cancelled_while_it_is_stored_does_not_come_back() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 10})
     cursor.ack_cumulative((1, 5))
     await cursor.flush()
     writer = log.bookkeeper.writers[0]
@@ -460,15 +429,13 @@ async def test_a_reset_cancelled_while_it_is_stored_does_not_come_back() -> None
     with pytest.raises(asyncio.CancelledError):
         await resetting
     writer.release()  # it is in the ledger now
-    cursor.ack([(1, 6)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, 6)])
     assert cursor.mark_delete == (1, 6)
     assert (await reopened(log)).mark_delete == (1, 6)
 
 
 async def test_a_callback_that_raises_costs_nobody_else_an_answer() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
+    cursor = await opened(FakeLog({1: 10}))
     reported: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
 
@@ -484,10 +451,8 @@ async def test_a_callback_that_raises_costs_nobody_else_an_answer() -> None:
 
 
 async def test_a_stale_owner_stops_and_reports() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 100})
+    await ack_and_flush(cursor, [(1, 0)])
     new = await reopened(log)
     done = Answers()
     cursor.ack([(1, 1)], done)
@@ -499,14 +464,12 @@ async def test_a_stale_owner_stops_and_reports() -> None:
     steps = log.faults.steps
     await cursor.close()
     assert log.faults.steps == steps
-    new.ack([(1, 1)])
-    await new.flush()
+    await ack_and_flush(new, [(1, 1)])
     assert (await opened(log.successor("s3"))).mark_delete == (1, 1)
 
 
 async def test_a_stale_owner_without_a_ledger_cannot_write_the_node_either() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     new = await reopened(log)
     await new.reset((1, 50))
     cursor.ack([(1, 0)])
@@ -518,22 +481,17 @@ async def test_a_stale_owner_without_a_ledger_cannot_write_the_node_either() -> 
 
 async def test_a_ledger_fenced_by_repair_only_is_replaced() -> None:
     """Auto-recovery may close the ledger of an idle writer; that takes nothing away from us."""
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 100})
+    await ack_and_flush(cursor, [(1, 0)])
     log.storage.recover(node_of(log).ledger_id, log.faults.rng)
-    cursor.ack([(1, 1)])
-    await cursor.flush()
-    cursor.ack([(1, 2)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, 1)])
+    await ack_and_flush(cursor, [(1, 2)])
     assert log.fenced == []
     assert (await reopened(log)).mark_delete == (1, 2)
 
 
 async def test_a_log_that_lost_its_owner_makes_no_new_ledger() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     log.is_owner = False
     cursor.ack([(1, 0)])
     with pytest.raises(CursorFencedError):
@@ -542,8 +500,7 @@ async def test_a_log_that_lost_its_owner_makes_no_new_ledger() -> None:
 
 
 async def test_unavailable_ledger_fails_the_open_and_never_rewinds() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     cursor.ack_cumulative((1, 50))
     await cursor.flush()
     log.storage.is_unavailable = True
@@ -554,8 +511,7 @@ async def test_unavailable_ledger_fails_the_open_and_never_rewinds() -> None:
 
 
 async def test_lost_or_empty_ledger_means_the_position_in_the_node() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     cursor.ack_cumulative((1, 20))
     await cursor.flush()
     cursor.ack_cumulative((1, 50))
@@ -569,8 +525,7 @@ async def test_lost_or_empty_ledger_means_the_position_in_the_node() -> None:
 
 
 async def test_recovery_drops_what_the_log_does_not_have() -> None:
-    log = FakeLog({1: 100, 2: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100, 2: 100})
     cursor.ack([(1, 7), (2, 7), (2, 90)])
     cursor.ack_batch((2, 95), [1])
     cursor.ack_batch((1, 95), [1])

@@ -24,14 +24,21 @@ from magnetar.managed_ledger.errors import CursorClosedError, InvalidPositionErr
 from magnetar.managed_ledger.position import Position
 from magnetar.metadata.errors import MetadataWriteError
 from tests.unit.managed_ledger.cursor_doubles import FakeLog, FakeWriter
-from tests.unit.managed_ledger.cursor_steps import START, Answers, node_of, opened, reopened, until
+from tests.unit.managed_ledger.cursor_steps import (
+    START,
+    Answers,
+    ack_and_flush,
+    node_of,
+    opened,
+    opened_log,
+    reopened,
+    until,
+)
 
 
 async def test_delete_removes_node_and_ledger() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 100})
+    await ack_and_flush(cursor, [(1, 0)])
     done = Answers()
     cursor.ack([(1, 1)], done)
     await cursor.delete()
@@ -42,24 +49,19 @@ async def test_delete_removes_node_and_ledger() -> None:
 
 
 async def test_delete_of_a_cursor_that_is_not_loaded() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 100})
+    await ack_and_flush(cursor, [(1, 0)])
     await delete_cursor(log.successor("s2"), "sub")
     assert (log.nodes.nodes, log.storage.ledgers) == ({}, {})
 
 
 async def test_cursor_properties_live_in_the_node() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 100})
+    await ack_and_flush(cursor, [(1, 0)])
     await cursor.set_cursor_properties({"owner": "me"})
     ledger_id = node_of(log).ledger_id
     assert ledger_id in log.storage.ledgers
-    cursor.ack([(1, 1)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, 1)])
     again = await reopened(log)
     assert again.cursor_properties == {"owner": "me"}
     assert again.mark_delete == (1, 1)
@@ -86,8 +88,7 @@ async def test_non_durable_cursor_touches_no_storage() -> None:
 
 
 async def test_cumulative_beyond_the_end_is_refused() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
+    cursor = await opened(FakeLog({1: 10}))
     with pytest.raises(InvalidPositionError, match="1:10 is beyond"):
         cursor.ack_cumulative((1, 10))
     cursor.ack([(1, 10), (7, 0)])  # individual: unknown, ignored
@@ -95,10 +96,8 @@ async def test_cumulative_beyond_the_end_is_refused() -> None:
 
 
 async def test_the_log_hears_of_durable_moves_only() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
-    cursor.ack([(1, 3)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 10})
+    await ack_and_flush(cursor, [(1, 3)])
     assert log.moves == []
     cursor.ack_cumulative((1, 2))
     assert log.moves == []
@@ -107,22 +106,18 @@ async def test_the_log_hears_of_durable_moves_only() -> None:
 
 
 async def test_a_writer_that_dies_while_idle_is_replaced() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 10})
+    await ack_and_flush(cursor, [(1, 0)])
     writer: FakeWriter = log.bookkeeper.writers[0]
     writer.fail(WriteFailedError("idle"))
     await asyncio.sleep(0)
-    cursor.ack([(1, 1)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, 1)])
     assert len(log.bookkeeper.writers) == 2
     assert (await reopened(log)).mark_delete == (1, 1)
 
 
 async def test_every_call_is_refused_once_closed() -> None:
-    log = FakeLog({1: 10})
-    cursor = await opened(log)
+    cursor = await opened(FakeLog({1: 10}))
     await cursor.close()
     done = Answers()
     cursor.ack([(1, 0)], done)
@@ -140,8 +135,7 @@ async def test_every_call_is_refused_once_closed() -> None:
 
 
 async def test_batch_acknowledgements_are_durable() -> None:
-    log = FakeLog({1: 10, 2: 10})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 10, 2: 10})
     done = Answers()
     cursor.ack_cumulative_batch((2, 3), [0b1010], done)
     assert not cursor.ack_batch((2, 5), [0b11], done)
@@ -155,8 +149,7 @@ async def test_batch_acknowledgements_are_durable() -> None:
 
 
 async def test_advancing_a_durable_cursor_is_stored() -> None:
-    log = FakeLog({1: 10, 2: 10})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 10, 2: 10})
     cursor.advance_to((1, 9))
     await cursor.flush()
     assert cursor.durable_mark_delete == (1, 9)
@@ -168,14 +161,12 @@ def large_holes(log: FakeLog) -> list[Position]:
 
 
 async def test_a_state_too_large_for_the_node_falls_back_to_a_new_ledger() -> None:
-    log = FakeLog({1: 4_000_000})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 4_000_000})
     holes = large_holes(log)
     cursor.ack(holes)
     await cursor.flush()
     log.storage.recover(node_of(log).ledger_id, log.faults.rng)  # the next append fails
-    cursor.ack([(1, 2)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, 2)])
     assert node_of(log).ledger_id == log.bookkeeper.writers[1].ledger_id
     again = await reopened(log)
     assert again.state.acked_above == len(holes) + 1
@@ -189,8 +180,7 @@ async def test_a_large_state_gets_its_snapshots_in_pieces(monkeypatch: pytest.Mo
     await cursor.flush()
     [ledger] = log.storage.ledgers.values()
     for entry in range(2, 50, 3):
-        cursor.ack([(1, entry)])
-        await cursor.flush()
+        await ack_and_flush(cursor, [(1, entry)])
     kinds = [decode_record(body, "test").kind for body in ledger.bodies]
     assert kinds.count(SectionKind.SNAPSHOT) == 5
     again = await reopened(log)
@@ -201,10 +191,8 @@ async def test_a_large_state_gets_its_snapshots_in_pieces(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("start", [1, 1_000_001, 3_900_001])
 async def test_acknowledgements_between_the_slices_of_a_snapshot(step: int, start: int) -> None:
     """Ahead of what is encoded, behind it, and mark-delete moves over both."""
-    log = FakeLog({1: 4_000_000})
-    cursor = await opened(log)
-    cursor.ack([(1, entry) for entry in range(0, 4_000_000, step)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 4_000_000})
+    await ack_and_flush(cursor, [(1, entry) for entry in range(0, 4_000_000, step)])
     log.config = ManagedLedgerConfig(cursor_ledger_entries_max=1)
     cursor.ack([(1, start)])  # begins a snapshot, in a new ledger
     write = asyncio.ensure_future(cursor.flush())
@@ -226,10 +214,8 @@ async def test_acknowledgements_between_the_slices_of_a_snapshot(step: int, star
 
 
 async def test_a_large_increment_is_written_in_slices() -> None:
-    log = FakeLog({1: 9_000_000})
-    cursor = await opened(log)
-    cursor.ack([(1, 5)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 9_000_000})
+    await ack_and_flush(cursor, [(1, 5)])
     [ledger] = log.storage.ledgers.values()
     for first in (7, 8):
         cursor.ack([(1, entry) for entry in range(first, 9_000_000, 10)])
@@ -250,12 +236,10 @@ async def test_a_large_increment_is_written_in_slices() -> None:
 async def test_a_large_state_is_read_back_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoded, and looked through for what the log has lost."""
     monkeypatch.setattr(ack_state, "_ADOPTED_SETS", 1000)
-    log = FakeLog({1: 400_000, 2: 400_000})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 400_000, 2: 400_000})
     for entry in range(0, 300_000, 2):
         cursor.ack_batch((2, entry), [5])
-    cursor.ack([(1, entry) for entry in range(1, 400_000, 3)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, entry) for entry in range(1, 400_000, 3)])
     load = asyncio.ensure_future(reopened(log))
     turns = 0
     while not load.done():
@@ -270,12 +254,9 @@ async def test_a_large_state_is_read_back_in_slices(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("damaged", [0, 1])
 async def test_a_damaged_record_fails_the_open_and_names_its_place(damaged: int) -> None:
     """Neither the older position nor half of the state is taken for it, now or later."""
-    log = FakeLog({1: 60_000, 2: 60_000})
-    cursor = await opened(log)
-    cursor.ack([(1, entry) for entry in range(1, 60_000, 20)])
-    await cursor.flush()
-    cursor.ack([(2, entry) for entry in range(1, 60_000, 20)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 60_000, 2: 60_000})
+    await ack_and_flush(cursor, [(1, entry) for entry in range(1, 60_000, 20)])
+    await ack_and_flush(cursor, [(2, entry) for entry in range(1, 60_000, 20)])
     ledger_id = node_of(log).ledger_id
     bodies = log.storage.ledgers[ledger_id].bodies
     whole = bodies[damaged]
@@ -290,13 +271,10 @@ async def test_a_damaged_record_fails_the_open_and_names_its_place(damaged: int)
 
 
 async def test_a_large_increment_whose_write_fails_is_not_forgotten() -> None:
-    log = FakeLog({1: 9_000_000})
-    cursor = await opened(log)
-    cursor.ack([(1, 5)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 9_000_000})
+    await ack_and_flush(cursor, [(1, 5)])
     log.storage.recover(node_of(log).ledger_id, log.faults.rng)  # the next append fails
-    cursor.ack([(1, entry) for entry in range(7, 9_000_000, 30)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, entry) for entry in range(7, 9_000_000, 30)])
     again = await reopened(log)
     assert again.state.acked_in(1, 0, 9_000_000) == cursor.state.acked_in(1, 0, 9_000_000)
 
@@ -304,12 +282,10 @@ async def test_a_large_increment_whose_write_fails_is_not_forgotten() -> None:
 async def test_a_cursor_ledger_is_rotated_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few records these are."""
     monkeypatch.setattr(cursor_writer, "LEDGER_BYTES_MAX", 30_000)
-    log = FakeLog({1: 100_000})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100_000})
     rng = random.Random(4)
     for _ in range(60):
-        cursor.ack([(1, entry) for entry in rng.sample(range(100_000), 1_000)])
-        await cursor.flush()
+        await ack_and_flush(cursor, [(1, entry) for entry in rng.sample(range(100_000), 1_000)])
     assert len(log.bookkeeper.writers) > 2
     [ledger] = log.storage.ledgers.values()  # the others are deleted
     assert sum(map(len, ledger.bodies)) < 30_000 + 20_000
@@ -319,14 +295,11 @@ async def test_a_cursor_ledger_is_rotated_by_its_bytes(monkeypatch: pytest.Monke
 
 async def test_large_increments_call_for_a_snapshot_soon() -> None:
     """Else a recovery would read 1,024 of them, however large."""
-    log = FakeLog({1: 4_000_000})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 4_000_000})
     rng = random.Random(4)
-    cursor.ack([(1, 1)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, 1)])
     for _ in range(60):
-        cursor.ack([(1, entry) for entry in rng.sample(range(100_000), 2_000)])
-        await cursor.flush()
+        await ack_and_flush(cursor, [(1, entry) for entry in rng.sample(range(100_000), 2_000)])
     [ledger] = log.storage.ledgers.values()
     records = [decode_record(body, "test") for body in ledger.bodies]
     snapshots = [n for n, record in enumerate(records) if record.kind is SectionKind.SNAPSHOT]
@@ -351,31 +324,26 @@ async def test_a_failed_rotation_is_not_tried_at_each_write(
     cursor = await opened(log)
     for entry in range(40):
         log.storage.is_unavailable = entry >= 1
-        cursor.ack([(1, entry)])
-        await cursor.flush()
+        await ack_and_flush(cursor, [(1, entry)])
     assert 2 <= len(attempts) <= 1 + 40 // 10
     log.storage.is_unavailable = False
     assert (await reopened(log)).mark_delete == (1, 39)
 
 
 async def test_ledgers_that_could_not_be_deleted_are_deleted_later() -> None:
-    log = FakeLog({1: 100}, config=ManagedLedgerConfig(cursor_ledger_entries_max=1))
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100}, ManagedLedgerConfig(cursor_ledger_entries_max=1))
     log.storage.deletes_fail = True
     for entry in range(3):
-        cursor.ack([(1, entry)])
-        await cursor.flush()
+        await ack_and_flush(cursor, [(1, entry)])
         await asyncio.sleep(0)
     assert len(log.storage.ledgers) == 3
     log.storage.deletes_fail = False
-    cursor.ack([(1, 3)])
-    await cursor.flush()
+    await ack_and_flush(cursor, [(1, 3)])
     await until(lambda: len(log.storage.ledgers) == 1)
 
 
 async def test_what_was_not_stored_before_a_refused_delete_is_stored_later() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     log.storage.is_unavailable, log.faults.put_failure_rate = True, 1.0
     cursor.ack([(1, 0), (1, 1)])
     with pytest.raises(CursorWriteError):
@@ -394,8 +362,7 @@ async def test_what_was_not_stored_before_a_refused_delete_is_stored_later() -> 
 
 async def test_fenced_while_closing_resetting_or_changing_properties() -> None:
     for operation in ("close", "reset", "properties"):
-        log = FakeLog({1: 100})
-        cursor = await opened(log)
+        log, cursor = await opened_log({1: 100})
         await reopened(log)
         if operation == "close":
             cursor.ack([(1, 0)])
@@ -412,8 +379,7 @@ async def test_fenced_while_closing_resetting_or_changing_properties() -> None:
 
 
 async def test_a_log_that_is_not_the_owner_does_not_write_the_node() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     log.is_owner = False
     puts = log.fake_store.puts
     with pytest.raises(CursorFencedError):
@@ -422,8 +388,7 @@ async def test_a_log_that_is_not_the_owner_does_not_write_the_node() -> None:
 
 
 async def test_a_flush_that_nobody_waits_for_any_more() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     cursor.ack([(1, 0)])
     flushing = asyncio.ensure_future(cursor.flush())
     await asyncio.sleep(0)
@@ -434,8 +399,7 @@ async def test_a_flush_that_nobody_waits_for_any_more() -> None:
 
 
 async def test_operations_wait_for_each_other() -> None:
-    log = FakeLog({1: 100})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 100})
     cursor.ack([(1, 0)])
     await asyncio.gather(
         cursor.set_cursor_properties({"a": "1"}),
@@ -450,8 +414,7 @@ async def test_operations_wait_for_each_other() -> None:
 
 async def test_a_position_is_durable_once_the_node_names_its_ledger() -> None:
     """A snapshot in a ledger that no node names is found by nobody: trimming must not go by it."""
-    log = FakeLog({1: 1000, 2: 1000})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 1000, 2: 1000})
     create = log.bookkeeper.create_ledger
 
     async def create_then_outage(*args: Any) -> FakeWriter:
@@ -470,8 +433,7 @@ async def test_a_position_is_durable_once_the_node_names_its_ledger() -> None:
 
 
 async def test_after_a_failed_reset_the_lower_position_counts() -> None:
-    log = FakeLog({1: 1000})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 1000})
     cursor.ack_cumulative((1, 499))
     await cursor.flush()
     log.bookkeeper.writers[-1].held = True
@@ -493,8 +455,7 @@ async def test_as_many_producers_as_de_duplication_keeps_are_stored(
     names: int, length: int
 ) -> None:
     """The cursor ledger has them; the node stays small, and tells an older position."""
-    log = FakeLog({1: 1000})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 1000})
     for position in (100, 200):
         known = {f"{n:05d}".ljust(length, "x"): position + n for n in range(names)}
         cursor.ack_cumulative((1, position), known)
@@ -509,8 +470,7 @@ async def test_as_many_producers_as_de_duplication_keeps_are_stored(
 
 async def test_many_properties_and_no_bookies_at_the_close() -> None:
     """What was durable stays so: the node goes on naming the ledger that has it."""
-    log = FakeLog({1: 1000})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 1000})
     known = {f"{n}".ljust(4000, "x"): n for n in range(250)}
     cursor.ack_cumulative((1, 100), known)
     await cursor.flush()
@@ -527,8 +487,7 @@ async def test_many_properties_and_no_bookies_at_the_close() -> None:
 
 async def test_a_lost_ledger_of_many_properties_means_an_older_pair() -> None:
     """Never a position without what was known at it: producers would be forgotten in silence."""
-    log = FakeLog({1: 1000})
-    cursor = await opened(log)
+    log, cursor = await opened_log({1: 1000})
     cursor.ack_cumulative((1, 10), {"a": 1})
     await cursor.flush()
     known = {f"{n}".ljust(4000, "x"): n for n in range(250)}
@@ -541,10 +500,8 @@ async def test_a_lost_ledger_of_many_properties_means_an_older_pair() -> None:
 
 
 async def test_properties_replaced_while_they_are_encoded_are_those_of_mark_delete() -> None:
-    log = FakeLog({1: 1000})
-    cursor = await opened(log)
-    cursor.ack([(1, 0)])
-    await cursor.flush()
+    log, cursor = await opened_log({1: 1000})
+    await ack_and_flush(cursor, [(1, 0)])
     last = {}
     for position in range(1, 40):
         last = {f"{n}".ljust(4000, "x"): position for n in range(50)}

@@ -18,7 +18,15 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.errors import MetadataError, MetadataWriteError
 from magnetar.metadata.store import Versioned
-from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
+from tests.unit.managed_ledger.cluster import (
+    CONFIG,
+    NAME,
+    Appends,
+    Cluster,
+    appended,
+    eventually,
+    read_all,
+)
 
 
 def fail_writes(log: ManagedLedger, is_hit: Callable[[str], bool]) -> list[str]:
@@ -45,9 +53,7 @@ async def with_one_undecided(
     monkeypatch.setattr("magnetar.managed_ledger.ledger_info_store.RETRY_DELAY_S", 0.001)
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     connection = cluster.connections[-1]
     connection.hold_adds = True
     appends.send(b"b")
@@ -88,9 +94,7 @@ async def test_a_seal_that_can_t_be_stored_leaves_a_log_that_opens_and_writes(
     log = await factory.open(NAME, CONFIG)
     fenced: list[BaseException] = []
     log.on_fenced = fenced.append
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     is_down = True
     fail_writes(log, lambda path: is_down and path == log.path)
     with pytest.raises(MetadataError):
@@ -100,9 +104,7 @@ async def test_a_seal_that_can_t_be_stored_leaves_a_log_that_opens_and_writes(
     is_down = False
     log = await factory.open(NAME, CONFIG)  # the same broker, as for its next client
     assert log.terminated is None
-    again = Appends(log)
-    again.send(b"b")
-    await again.settle()
+    again = await appended(log, b"b")
     assert await read_all(log) == appends.acked + again.acked
     assert await log.terminate() == again.acked[0][0]
 
@@ -114,9 +116,7 @@ async def test_sealed_while_a_failed_ledger_is_being_ended(
     monkeypatch.setattr("magnetar.managed_ledger.closing.DRAIN_TIMEOUT_S", 0.05)
     monkeypatch.setattr("magnetar.managed_ledger.append_path.END_RETRY_S", 0.2)
     log = await cluster.factory().open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     ledger_id = appends.acked[0][0][0]
     is_down = True
     failed = fail_writes(log, lambda path: is_down and path == ledger_path(ledger_id))
@@ -142,9 +142,7 @@ async def test_a_deletion_that_can_t_begin_leaves_a_log_that_opens_and_writes(
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
     await log.open_cursor("sub", EARLIEST)
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     is_down = True
     fail_writes(log, lambda path: is_down and path == log.path)
     with pytest.raises(MetadataError):
@@ -152,9 +150,7 @@ async def test_a_deletion_that_can_t_begin_leaves_a_log_that_opens_and_writes(
     is_down = False
     again = await factory.open(NAME, CONFIG)
     assert again is not log
-    more = Appends(again)
-    more.send(b"b")
-    await more.settle()
+    more = await appended(again, b"b")
     assert not more.errors
     assert await read_all(again) == appends.acked + more.acked
     await again.delete()
@@ -165,9 +161,7 @@ async def test_retention_counts_the_ledger_that_is_written(cluster: Cluster) -> 
     """Ledgers of ten entries of 14 bytes; what is above 300 bytes goes."""
     config = replace(CONFIG, ledger_entries_max=10, retention_ms=-1, retention_bytes=300)
     log = await cluster.factory().open(NAME, config)
-    appends = Appends(log)
-    appends.send(*[b"0123456789"] * 28)
-    await appends.settle()
+    await appended(log, *[b"0123456789"] * 28)
     await log.trim()
     assert log.total_bytes == 28 * 14 - 140
     assert len(log.offsets.ledger_ids) == 2

@@ -23,6 +23,7 @@ from tests.unit.managed_ledger.cluster import (
     NAME,
     Appends,
     Cluster,
+    appended,
     eventually,
     read_all,
 )
@@ -36,9 +37,7 @@ async def test_a_log_is_created_for_whoever_opens_it_first(cluster: Cluster) -> 
     assert await cluster.factory().create(NAME)
     assert await cluster.store.get(path) == created
     log = await cluster.factory().open(NAME, replace(CONFIG, create_if_missing=False))
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     assert await cluster.factory().create(NAME)
     assert await read_all(log) == appends.acked != []
 
@@ -88,20 +87,15 @@ async def test_an_open_log_is_shared_and_a_closed_one_replaced(cluster: Cluster)
 async def test_a_fenced_log_is_replaced(cluster: Cluster) -> None:
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     other = await cluster.factory().open(NAME, CONFIG)
-    appends.send(b"fenced")
-    await appends.settle()
+    await appends.stored(b"fenced")
     assert not log.is_owner
     back = await factory.open(NAME, CONFIG)
     assert back is not log
     assert log.state == "Fenced"
     assert await read_all(back) == appends.acked
-    lost = Appends(other)
-    lost.send(b"b")
-    await lost.settle()
+    lost = await appended(other, b"b")
     assert lost.failed == 1
 
 
@@ -113,9 +107,7 @@ async def test_damaged_metadata_is_told_with_its_path(cluster: Cluster) -> None:
 
 async def test_a_listed_ledger_without_metadata_is_dropped(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     await log.client.delete_ledger(appends.acked[0][0][0])
     second = await cluster.factory().open(NAME, CONFIG)
     assert second.offsets.counts() == []
@@ -124,9 +116,7 @@ async def test_a_listed_ledger_without_metadata_is_dropped(cluster: Cluster) -> 
 
 async def test_a_bookie_that_forgot_a_ledger_is_not_believed(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    await appended(log, b"a")
     cluster.bookie.lose_disk()
     with pytest.raises(OpenFailedError):
         await cluster.factory().open(NAME, CONFIG)
@@ -134,17 +124,14 @@ async def test_a_bookie_that_forgot_a_ledger_is_not_believed(cluster: Cluster) -
 
 async def test_sweep_closes_idle_old_ledgers_and_trims(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, replace(CONFIG, ledger_age_max_ms=1000))
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     log.sweep(cluster.now_ms)
     assert log.state == "LedgerOpened"
     cluster.now_ms += 2000
     log.sweep(cluster.now_ms)
     await eventually(lambda: log.lists.info.ledgers[0].closed_ms > 0)
     assert log.state == "ClosedLedger"
-    appends.send(b"b")
-    await appends.settle()
+    await appends.stored(b"b")
     assert await read_all(log) == appends.acked
     log.sweep(cluster.now_ms)
     await eventually(lambda: log.offsets.entry_count == 1)  # nobody needs the first ledger
@@ -172,11 +159,9 @@ async def test_sweep_tries_failed_closes_again(cluster: Cluster) -> None:
     log.store.put = failing_put  # type: ignore[method-assign,assignment]  # one store's fault
     appends = Appends(log)
     first = -1
-    appends.send(b"a")
-    await appends.settle()
+    await appends.stored(b"a")
     first = appends.acked[0][0][0]
-    appends.send(b"b", b"c", b"d", b"e")
-    await appends.settle()
+    await appends.stored(b"b", b"c", b"d", b"e")
     second = appends.acked[2][0][0]
     await eventually(lambda: closed(log, second))
     log.sweep(cluster.now_ms)
@@ -204,9 +189,7 @@ async def test_timer_sweeps_the_cache(cluster: Cluster, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(EntryCache, "sweep", noted_sweep)
     log = await factory.open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     await eventually(lambda: False in was_empty and factory.cache.is_empty)
     assert log.read_nowait(EARLIEST, 1, 1) is None
     assert await read_all(log) == appends.acked
@@ -218,9 +201,7 @@ async def test_closing_while_storage_is_down_ends_and_loses_nothing_acked(
     monkeypatch.setattr("magnetar.managed_ledger.closing.DRAIN_TIMEOUT_S", 0.05)
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     cluster.connections[-1].hold_adds = True
     appends.send(b"b")
     await log.close()

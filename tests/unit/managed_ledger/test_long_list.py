@@ -19,7 +19,7 @@ from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, Offlo
 from magnetar.managed_ledger.offload.interfaces import LedgerOffloader
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.errors import ValueTooLargeError
-from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually
+from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, appended, eventually
 from tests.unit.managed_ledger.turns import Turns
 
 PATH = f"/managed-ledgers/{NAME}"
@@ -87,9 +87,7 @@ async def test_it_opens_appends_trims_is_read_and_deleted(
     config = replace(CONFIG, ledger_entries_max=1)
     log = await cluster.factory().open(NAME, config)
     await log.open_cursor("sub", EARLIEST)  # else the first ledger is trimmed, sooner or later
-    appends = Appends(log)
-    appends.send(b"first")
-    await appends.settle()
+    appends = await appended(log, b"first")
     await eventually(lambda: log.lists.info.ledgers[0].closed_ms > 0)
     await log.close()
     await lengthen(cluster, is_copied)
@@ -99,8 +97,7 @@ async def test_it_opens_appends_trims_is_read_and_deleted(
         assert log.offsets.entry_count == 10 * LEDGERS + 2
         appends = Appends(log)
         for n in range(5):
-            appends.send(b"%d" % n)
-            await appends.settle()
+            await appends.stored(b"%d" % n)
         oldest, newest = await log.read((0, 0), 1, 99), await log.read(appends.acked[-1][0], 1, 99)
         assert oldest is not None
         assert newest is not None
@@ -128,9 +125,7 @@ async def test_the_largest_properties_leave_a_long_list_its_room(
     config = replace(CONFIG, ledger_entries_max=1)
     log = await cluster.factory().open(NAME, config)
     await log.open_cursor("sub", EARLIEST)
-    appends = Appends(log)
-    appends.send(b"first")
-    await appends.settle()
+    appends = await appended(log, b"first")
     await log.close()
     await lengthen(cluster, is_copied, newest=2 * CHUNK_ROWS)
     log = await cluster.factory().open(NAME, config)
@@ -144,8 +139,7 @@ async def test_the_largest_properties_leave_a_long_list_its_room(
     await log.set_properties({"x": "y" * room})
     appends = Appends(log)
     for n in range(5):
-        appends.send(b"%d" % n)
-        await appends.settle()
+        await appends.stored(b"%d" % n)
         stored = await cluster.store.get(PATH)
         assert stored is not None
         assert len(stored.value) <= NODE_BYTES

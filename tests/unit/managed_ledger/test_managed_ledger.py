@@ -29,6 +29,7 @@ from tests.unit.managed_ledger.cluster import (
     NAME,
     Appends,
     Cluster,
+    appended,
     eventually,
     read_all,
 )
@@ -64,9 +65,7 @@ async def test_a_reader_that_fails_keeps_nobody_from_their_report(cluster: Clust
         raise RuntimeError("a reader's bug")
 
     log.on_appended = fail
-    appends = Appends(log)
-    appends.send(*payloads(0, 5))
-    await appends.settle()
+    appends = await appended(log, *payloads(0, 5))
     assert [x for _, x in appends.acked] == payloads(0, 5)
     assert await read_all(log) == appends.acked
 
@@ -81,22 +80,17 @@ async def test_a_new_log_costs_one_put_and_no_ledger(cluster: Cluster) -> None:
 
 async def test_reopen_without_close_recovers_everything(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(*payloads(0, 5))
-    await appends.settle()
+    appends = await appended(log, *payloads(0, 5))
     # The first broker is gone without a word: the second fences and recovers.
     second = await cluster.factory().open(NAME, CONFIG)
     assert await read_all(second) == appends.acked
     fenced: list[BaseException] = []
     log.on_fenced = fenced.append
-    appends.send(b"too late")
-    await appends.settle()
+    await appends.stored(b"too late")
     assert isinstance(appends.errors[0], ManagedLedgerFencedError)
     assert len(fenced) == 1
     assert log.state == "Fenced"
-    later = Appends(second)
-    later.send(b"goes on")
-    await later.settle()
+    later = await appended(second, b"goes on")
     assert await read_all(second) == appends.acked + later.acked
     assert later.acked[0][0] > appends.acked[-1][0]
 
@@ -110,8 +104,7 @@ async def test_reopen_after_close(cluster: Cluster) -> None:
     assert len(appends.acked) == 5
     with pytest.raises(ManagedLedgerClosedError):
         await log.read(EARLIEST, 1, 1)
-    appends.send(b"refused")
-    await appends.settle()
+    await appends.stored(b"refused")
     assert isinstance(appends.errors[0], ManagedLedgerClosedError)
     again = await factory.open(NAME, CONFIG)
     assert again is not log
@@ -137,9 +130,7 @@ async def test_rotation_by_entries_splits_batches(cluster: Cluster) -> None:
 
 async def test_rotation_creates_the_next_ledger_ahead(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=16))
-    appends = Appends(log)
-    appends.send(*payloads(0, 14))
-    await appends.settle()
+    await appended(log, *payloads(0, 14))
     await eventually(lambda: len(log.offsets.counts()) == 2)
     assert [n for _, n in log.offsets.counts()] == [14, 0]
 
@@ -148,9 +139,7 @@ async def test_trim_behind_the_slowest_cursor(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=4))
     slow = await log.open_cursor("slow", EARLIEST)
     fast = await log.open_cursor("fast", EARLIEST)
-    appends = Appends(log)
-    appends.send(*payloads(0, 14))
-    await appends.settle()
+    appends = await appended(log, *payloads(0, 14))
     fast.ack_cumulative(appends.acked[11][0])
     slow.ack_cumulative(appends.acked[8][0])
     await eventually(lambda: log.offsets.entry_count == 6)
@@ -170,8 +159,7 @@ async def test_ledgers_that_are_trimmed_together_are_deleted_together(
     cursor = await log.open_cursor("sub", EARLIEST)
     appends = Appends(log)
     for n in range(DELETED_AT_ONCE + 10):
-        appends.send(b"%d" % n)
-        await appends.settle()
+        await appends.stored(b"%d" % n)
     under_way, most, delete = 0, 0, log.client.ledgers.delete
 
     async def counted(ledger_id: int) -> None:
@@ -190,9 +178,7 @@ async def test_ledgers_that_are_trimmed_together_are_deleted_together(
 
 async def test_without_cursors_everything_old_goes(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=4))
-    appends = Appends(log)
-    appends.send(*payloads(0, 14))
-    await appends.settle()
+    appends = await appended(log, *payloads(0, 14))
     await eventually(lambda: log.offsets.entry_count == 2)
     assert await read_all(log) == appends.acked[12:]
 
@@ -200,9 +186,7 @@ async def test_without_cursors_everything_old_goes(cluster: Cluster) -> None:
 async def test_failed_append_goes_to_the_next_ledger_once(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
     await log.open_cursor("hold", EARLIEST)
-    appends = Appends(log)
-    appends.send(*payloads(0, 3))
-    await appends.settle()
+    appends = await appended(log, *payloads(0, 3))
     cluster.bookie.refuse_adds = codes.IO_ERROR
     appends.send(*payloads(3, 3))
     await eventually(lambda: log.state != "LedgerOpened")
@@ -219,14 +203,12 @@ async def test_storage_that_refuses_everything_fails_appends_at_last(cluster: Cl
     log = await cluster.factory().open(NAME, CONFIG)
     appends = Appends(log)
     cluster.bookie.refuse_adds = codes.IO_ERROR
-    appends.send(*payloads(0, 3))
-    await appends.settle()
+    await appends.stored(*payloads(0, 3))
     assert isinstance(appends.errors[0], AppendFailedError)
     assert appends.failed == 3
     assert log.pending_bytes == 0
     cluster.bookie.refuse_adds = codes.OK
-    appends.send(*payloads(3, 3))
-    await appends.settle()
+    await appends.stored(*payloads(3, 3))
     assert await read_all(log) == appends.acked
     assert len(log.lists.info.ledgers) == 1  # the empty ones are gone
 
@@ -238,8 +220,7 @@ async def test_terminate(cluster: Cluster) -> None:
     appends.send(*payloads(0, 3))
     last = await log.terminate()
     assert last == appends.acked[-1][0]
-    appends.send(b"no")
-    await appends.settle()
+    await appends.stored(b"no")
     assert isinstance(appends.errors[0], ManagedLedgerTerminatedError)
     assert log.state == "Terminated"
     await log.close()
@@ -251,16 +232,13 @@ async def test_terminate(cluster: Cluster) -> None:
 async def test_truncate_and_properties(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
     cursor = await log.open_cursor("sub", EARLIEST)
-    appends = Appends(log)
-    appends.send(*payloads(0, 3))
-    await appends.settle()
+    appends = await appended(log, *payloads(0, 3))
     await log.set_properties({"a": "b"})
     await log.truncate()
     assert log.offsets.entry_count == 0
     assert cursor.state.backlog == 0
     assert await read_all(log) == []
-    appends.send(b"x")
-    await appends.settle()
+    await appends.stored(b"x")
     assert await read_all(log) == appends.acked[3:]
     reopened = await cluster.factory().open(NAME, CONFIG)
     assert reopened.properties == {"a": "b"}
@@ -289,16 +267,13 @@ async def test_what_is_stored_is_read_without_opening(cluster: Cluster) -> None:
     assert await read_stored(cluster.store, NAME) is None
     log = await cluster.factory().open(NAME, CONFIG)
     await log.open_cursor("a b", EARLIEST, {"team": "x"})
-    appends = Appends(log)
-    appends.send(*payloads(0, 3))
-    await appends.settle()
+    appends = await appended(log, *payloads(0, 3))
     stored = await read_stored(cluster.store, NAME)
     assert stored is not None
     assert [x.ledger_id for x in stored.info.ledgers] == log.offsets.ledger_ids
     assert stored.cursors["a b"].node.cursor_properties == {"team": "x"}
     assert stored.stat.modified_ms >= stored.stat.created_ms
-    appends.send(b"still the owner")
-    await appends.settle()
+    await appends.stored(b"still the owner")
     assert not appends.errors
 
 
@@ -306,9 +281,7 @@ async def test_delete_leaves_nothing(cluster: Cluster) -> None:
     factory = cluster.factory()
     log = await factory.open(NAME, CONFIG)
     await log.open_cursor("sub", EARLIEST)
-    appends = Appends(log)
-    appends.send(*payloads(0, 3))
-    await appends.settle()
+    appends = await appended(log, *payloads(0, 3))
     assert await factory.exists(NAME)
     ledger_id = appends.acked[0][0][0]
     await log.close()
@@ -325,8 +298,7 @@ async def test_cursors_come_back(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
     appends = Appends(log)
     first = await log.open_cursor("sub one/two", EARLIEST)
-    appends.send(*payloads(0, 6))
-    await appends.settle()
+    await appends.stored(*payloads(0, 6))
     assert (await log.open_cursor("late", LATEST)).mark_delete == log.last_confirmed
     first.ack_cumulative(appends.acked[2][0])
     await first.flush()
@@ -347,9 +319,7 @@ async def test_concurrent_opens_of_one_cursor_and_log_are_joined(cluster: Cluste
 async def test_find_newest(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=4))
     await log.open_cursor("hold", EARLIEST)
-    appends = Appends(log)
-    appends.send(*[b"%04d" % i for i in range(19)])
-    await appends.settle()
+    appends = await appended(log, *[b"%04d" % i for i in range(19)])
     for i in range(-1, 19):
         found = await log.find_newest(lambda _, body, i=i: int(bytes(body)) <= i)  # type: ignore[misc]
         assert found == (None if i < 0 else appends.acked[i][0])
@@ -357,9 +327,7 @@ async def test_find_newest(cluster: Cluster) -> None:
 
 async def test_open_fails_while_the_bookie_is_down_and_loses_nothing(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(*payloads(0, 3))
-    await appends.settle()
+    appends = await appended(log, *payloads(0, 3))
     factory = cluster.factory()
     cluster.bookie.up = False
     with pytest.raises(OpenFailedError):
@@ -370,9 +338,7 @@ async def test_open_fails_while_the_bookie_is_down_and_loses_nothing(cluster: Cl
 
 async def test_stats(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(b"abc", b"de")
-    await appends.settle()
+    appends = await appended(log, b"abc", b"de")
     assert log.state == "LedgerOpened"
     assert log.entries_added == log.offsets.entry_count == 2
     assert log.total_bytes == log.written_bytes == 13
@@ -399,9 +365,7 @@ async def test_a_ledger_that_the_next_owner_has_is_not_deleted(cluster: Cluster)
         return stored
 
     log.store.put = put_and_lose_the_answer  # type: ignore[method-assign,assignment]  # one store's fault
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     assert isinstance(appends.errors[0], ManagedLedgerFencedError)
     assert second is not None
     [(ledger_id, entries)] = second.offsets.counts()
@@ -413,16 +377,12 @@ async def test_a_ledger_that_the_next_owner_has_is_not_deleted(cluster: Cluster)
 async def test_a_stale_owner_can_t_touch_a_log_made_anew(cluster: Cluster) -> None:
     stale = await cluster.factory().open(NAME, CONFIG)
     cursor = await stale.open_cursor("sub", EARLIEST)
-    before = Appends(stale)
-    before.send(b"old")
-    await before.settle()
+    before = await appended(stale, b"old")
     # While that owner sleeps, others take the log over, delete it and make it anew ...
     await cluster.factory().delete(NAME)
     log = await cluster.factory().open(NAME, CONFIG)
     await log.open_cursor("sub", EARLIEST)
-    appends = Appends(log)
-    appends.send(b"new")
-    await appends.settle()
+    appends = await appended(log, b"new")
     assert log.lists.version == stale.lists.version  # ... until versions are equal by chance.
     with pytest.raises(ManagedLedgerFencedError):
         await stale.set_properties({"who": "stale"})
@@ -490,9 +450,7 @@ async def test_ids_that_other_ledgers_have_are_passed_over(cluster: Cluster, cod
         cluster.bookie.ledgers[ledger_id] = ModelLedger(bytes(20), {0: packet}, creator=token)
     log = await cluster.factory().open(NAME, CONFIG)
     cursor = await log.open_cursor("sub", EARLIEST)
-    appends = Appends(log)
-    appends.send(*payloads(0, 3))
-    await appends.settle()
+    appends = await appended(log, *payloads(0, 3))
     assert appends.failed == 0
     assert [x for _, x in appends.acked] == payloads(0, 3)
     assert await read_all(log) == appends.acked
@@ -509,16 +467,13 @@ async def test_a_list_at_its_end_is_refused_once_and_keeps_no_ledger(cluster: Cl
     """Before, each attempt was taken for a failure that passes, and kept a ledger more."""
     log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=1))
     await log.open_cursor("keep", EARLIEST)
-    appends = Appends(log)
-    appends.send(b"0")
-    await appends.settle()
+    appends = await appended(log, b"0")
     await eventually(lambda: log.lists.info.ledgers[0].closed_ms > 0)
     room = VALUE_BYTES_MAX - len(encode_info(log.lists.info)) - 30
     # As an earlier release took them.
     await log.update_list(lambda info: info.with_properties({"x": "y" * room}))
     for _ in range(3):
-        appends.send(b"1", b"2")
-        await appends.settle()
+        await appends.stored(b"1", b"2")
         cluster.now_ms += 60_000
         log.sweep(cluster.now_ms)
     assert appends.failed > 0

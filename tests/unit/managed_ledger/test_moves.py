@@ -2,7 +2,7 @@
 
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.position import Position
-from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster
+from tests.unit.managed_ledger.cluster import CONFIG, NAME, Cluster, appended
 
 
 async def test_positions_ascend_when_a_topic_moves_to_an_older_broker(cluster: Cluster) -> None:
@@ -16,8 +16,6 @@ async def test_positions_ascend_when_a_topic_moves_to_an_older_broker(cluster: C
 
 async def append_one(factory: ManagedLedgerFactory, name: str) -> Position:
     log = await factory.open(name, CONFIG)
-    appends = Appends(log)
-    appends.send(b"x")
-    await appends.settle()
+    appends = await appended(log, b"x")
     await log.close()
     return appends.acked[0][0]

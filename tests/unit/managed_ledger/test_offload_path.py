@@ -22,7 +22,15 @@ from magnetar.managed_ledger.offload.policy import (
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
 from magnetar.metadata.store import Versioned
-from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
+from tests.unit.managed_ledger.cluster import (
+    CONFIG,
+    NAME,
+    Appends,
+    Cluster,
+    appended,
+    eventually,
+    read_all,
+)
 from tests.unit.managed_ledger.offload_doubles import MemoryStore, memory_offloader
 
 BY_HAND = OffloadConfig("memory", (("place", "here"),), deletion_lag_ms=1000)
@@ -34,9 +42,7 @@ async def filled(cluster: Cluster, offload: OffloadConfig) -> tuple[ManagedLedge
     """A log of three full ledgers and a part of a fourth."""
     log = await cluster.factory().open(NAME, replace(KEEPING, offload=offload))
     await log.open_cursor("sub", EARLIEST)
-    appends = Appends(log)
-    appends.send(*(b"%d" % number for number in range(14)))
-    await appends.settle()
+    appends = await appended(log, *(b"%d" % number for number in range(14)))
     await eventually(lambda: all(x.closed_ms for x in log.lists.info.ledgers[:-1]))
     return log, appends
 

@@ -37,8 +37,7 @@ def before(
 
 async def test_an_opener_yields_to_one_that_came_with_it(cluster: Cluster) -> None:
     first = Appends(await cluster.factory().open(NAME, CONFIG))
-    first.send(b"a")
-    await first.settle()
+    await first.stored(b"a")
     fast: list[Appends] = []
 
     async def overtake() -> None:
@@ -61,19 +60,16 @@ async def test_an_old_owner_that_writes_once_more_is_fenced_all_the_same(cluster
     config = replace(CONFIG, ledger_entries_max=2)
     old = Appends(await cluster.factory().open(NAME, config))
     await old.log.open_cursor("hold", EARLIEST)
-    old.send(b"a")
-    await old.settle()
+    await old.stored(b"a")
 
     async def rotate() -> None:
         old.log.append_path().core.rotate(cluster.now_ms)
         old.log.append_path().run()
-        old.send(b"late")
-        await old.settle()
+        await old.stored(b"late")
 
     log = await before(cluster, "put", PATH, rotate).open(NAME, config)
     assert [x for _, x in await read_all(log)] == [b"a", b"late"]
-    old.send(b"fenced")
-    await old.settle()
+    await old.stored(b"fenced")
     assert [type(x) for x in old.errors] == [ManagedLedgerFencedError]
     assert await read_all(log) == old.acked
 
@@ -100,8 +96,7 @@ async def test_an_opener_that_lost_the_list_takes_no_cursor_for_good(cluster: Cl
     """It claims the list, another does so after it, and then it takes the cursors' nodes."""
     first = Appends(await cluster.factory().open(NAME, CONFIG))
     await first.log.open_cursor("sub", EARLIEST)
-    first.send(b"a", b"b", b"c")
-    await first.settle()
+    await first.stored(b"a", b"b", b"c")
     at = [x for x, _ in first.acked]
     winners = []
 

@@ -8,7 +8,15 @@ from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.managed_ledger import ledger_rows
 from magnetar.managed_ledger.orphan_ledgers import custom_metadata
 from magnetar.managed_ledger.position import EARLIEST
-from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
+from tests.unit.managed_ledger.cluster import (
+    CONFIG,
+    NAME,
+    Appends,
+    Cluster,
+    appended,
+    eventually,
+    read_all,
+)
 
 
 async def test_only_what_nobody_can_list_any_more_is_deleted(cluster: Cluster) -> None:
@@ -16,14 +24,11 @@ async def test_only_what_nobody_can_list_any_more_is_deleted(cluster: Cluster) -
     log = await factory.open(NAME, CONFIG)
     await log.open_cursor("hold", EARLIEST)
     create = log.client.create_ledger
-    appends = Appends(log)
-    appends.send(b"a")
-    await appends.settle()
+    appends = await appended(log, b"a")
     passed = await create(LedgerConfig(), custom_metadata(NAME))
     log.appends.core.rotate(0)  # type: ignore[union-attr]  # it has appended
     log.appends.run()  # type: ignore[union-attr]
-    appends.send(b"b")
-    await appends.settle()
+    await appends.stored(b"b")
     assert appends.acked[1][0][0] > passed.ledger_id
     newest = await create(LedgerConfig(), custom_metadata(NAME))  # may be listed any moment
     orphan = await create(LedgerConfig(), custom_metadata("t/ns/persistent/deleted"))
@@ -45,8 +50,7 @@ async def test_ledgers_of_a_chunk_are_listed(
     await log.open_cursor("hold", EARLIEST)
     appends, passed = Appends(log), []
     for n in range(9):
-        appends.send(b"%d" % n)
-        await appends.settle()
+        await appends.stored(b"%d" % n)
         passed.append(await log.client.create_ledger(LedgerConfig(), custom_metadata(NAME)))
     # The next ledger is listed and all before it are closed: the list stays as it is.
     await eventually(lambda: len(log.lists.info.ledgers) == 10)
@@ -75,9 +79,7 @@ async def test_cursor_ledgers_that_no_node_will_ever_name(cluster: Cluster) -> N
     first = await cluster.factory().open(NAME, CONFIG)
     cursor = await first.open_cursor("sub", EARLIEST)
     gone = await first.open_cursor("gone", EARLIEST)
-    appends = Appends(first)
-    appends.send(b"a", b"b")
-    await appends.settle()
+    appends = await appended(first, b"a", b"b")
     for each in (cursor, gone):
         each.ack([appends.acked[0][0]])
         await each.flush()

@@ -11,7 +11,15 @@ from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.managed_ledger.read_path import READ_AHEAD_ENTRIES_MAX, READERS_MAX
-from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
+from tests.unit.managed_ledger.cluster import (
+    CONFIG,
+    NAME,
+    Appends,
+    Cluster,
+    appended,
+    eventually,
+    read_all,
+)
 
 
 @pytest.fixture
@@ -21,9 +29,7 @@ async def cold() -> AsyncIterator[tuple[Cluster, ManagedLedger, Appends]]:
     config = replace(CONFIG, ledger_entries_max=50)
     log = await cluster.factory().open(NAME, config)
     await log.open_cursor("hold", EARLIEST)
-    appends = Appends(log)
-    appends.send(*[b"%05d" % i for i in range(3000)])
-    await appends.settle()
+    appends = await appended(log, *[b"%05d" % i for i in range(3000)])
     await log.close()
     yield cluster, await cluster.factory().open(NAME, config), appends
     await cluster.close()
@@ -71,9 +77,7 @@ async def test_readers_that_catch_up_together_cost_one_read_of_each_range(
     """A dozen subscriptions at different entries of the same old ledger, all at once."""
     log = await cluster.factory().open(NAME, CONFIG)
     await log.open_cursor("hold", EARLIEST)
-    appends = Appends(log)
-    appends.send(*[b"%05d" % i for i in range(3000)])
-    await appends.settle()
+    appends = await appended(log, *[b"%05d" % i for i in range(3000)])
     await log.close()
     log = await cluster.factory().open(NAME, CONFIG)
     start = 37  # the distance between two of them, which share no request
@@ -93,9 +97,7 @@ async def test_readers_that_catch_up_together_cost_one_read_of_each_range(
 async def test_a_new_read_ends_where_another_begins(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
     await log.open_cursor("hold", EARLIEST)
-    appends = Appends(log)
-    appends.send(*[b"%05d" % i for i in range(400)])
-    await appends.settle()
+    appends = await appended(log, *[b"%05d" % i for i in range(400)])
     await log.close()
     log = await cluster.factory().open(NAME, CONFIG)
     batches = await asyncio.gather(
@@ -112,9 +114,7 @@ async def test_a_reader_behind_an_entry_that_can_t_be_read_goes_on_alone(
 ) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
     await log.open_cursor("hold", EARLIEST)
-    appends = Appends(log)
-    appends.send(*[b"%05d" % i for i in range(10)])
-    await appends.settle()
+    appends = await appended(log, *[b"%05d" % i for i in range(10)])
     await log.close()
     log = await cluster.factory().open(NAME, CONFIG)
     ledger_id, _ = appends.acked[0][0]
@@ -182,9 +182,7 @@ async def test_runs_are_bounded() -> None:
     cluster = Cluster(cache_bytes=8 << 20)
     log = await cluster.factory().open(NAME, CONFIG)
     await log.open_cursor("hold", EARLIEST)
-    appends = Appends(log)
-    appends.send(*[b"%05d" % i for i in range(3 * READ_AHEAD_ENTRIES_MAX)])
-    await appends.settle()
+    appends = await appended(log, *[b"%05d" % i for i in range(3 * READ_AHEAD_ENTRIES_MAX)])
     second = await cluster.factory().open(NAME, CONFIG)
     assert await read_all(second, entries_max=10_000) == appends.acked
     assert second.cache.misses == 3
@@ -194,9 +192,7 @@ async def test_runs_are_bounded() -> None:
 async def test_nothing_is_cached_without_a_budget() -> None:
     cluster = Cluster(cache_bytes=0)
     log = await cluster.factory().open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(*[b"%05d" % i for i in range(100)])
-    await appends.settle()
+    appends = await appended(log, *[b"%05d" % i for i in range(100)])
     assert log.read_nowait(appends.acked[0][0], 1, 1) is None
     assert await read_all(log, entries_max=30) == appends.acked
     assert log.cache.is_empty
@@ -208,9 +204,7 @@ async def test_a_reader_that_goes_on_gets_longer_runs() -> None:
     cluster, size = Cluster(cache_bytes=128 << 20), 16 << 10
     log = await cluster.factory().open(NAME, CONFIG)
     await log.open_cursor("hold", EARLIEST)
-    appends = Appends(log)
-    appends.send(*[bytes(size)] * 1500)
-    await appends.settle()
+    appends = await appended(log, *[bytes(size)] * 1500)
     second = await cluster.factory().open(NAME, CONFIG)
     cluster.connections[-1].reads.clear()
     position = EARLIEST

@@ -10,7 +10,15 @@ from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
 from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.managed_ledger.readable_range import ReadableLedger, ReadableRange, extent_of, left_of
-from tests.unit.managed_ledger.cluster import CONFIG, HEAD, NAME, Appends, Cluster, eventually
+from tests.unit.managed_ledger.cluster import (
+    CONFIG,
+    HEAD,
+    NAME,
+    Appends,
+    Cluster,
+    appended,
+    eventually,
+)
 
 
 @pytest.fixture
@@ -38,8 +46,7 @@ async def test_closed_ledgers_and_the_one_that_is_written(cluster: Cluster) -> N
     await log.open_cursor("keeps all", EARLIEST)
     appends = Appends(log)
     for payload in (b"one", b"two", b"three", b"four", b"five"):
-        appends.send(payload)
-        await appends.settle()
+        await appends.stored(payload)
     await eventually(lambda: [bool(x.closed_ms) for x in ledgers(extent_of(log))] == [1, 1, 0])
     extent = extent_of(log)
     at = [position for position, _ in appends.acked]
@@ -55,9 +62,7 @@ async def test_closed_ledgers_and_the_one_that_is_written(cluster: Cluster) -> N
 
 async def test_only_what_is_confirmed_counts(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(b"first")
-    await appends.settle()
+    appends = await appended(log, b"first")
     connection = cluster.connections[0]
     connection.hold_adds = True
     appends.send(b"under way")
@@ -73,9 +78,7 @@ async def test_only_what_is_confirmed_counts(cluster: Cluster) -> None:
 async def test_a_new_ledger_without_entries_is_not_listed(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=2))
     await log.open_cursor("keeps all", EARLIEST)
-    appends = Appends(log)
-    appends.send(b"one", b"two")
-    await appends.settle()
+    appends = await appended(log, b"one", b"two")
     connection = cluster.connections[0]
     connection.hold_adds = True
     appends.send(b"three")
@@ -91,9 +94,7 @@ async def test_the_size_of_a_ledger_whose_close_is_being_recorded_is_not_known(
     cluster: Cluster,
 ) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(b"one")
-    await appends.settle()
+    await appended(log, b"one")
     assert log.appends is not None
     ((ledger_id, writer),) = log.appends.writers.items()
     del log.appends.writers[ledger_id]  # as between the close and its record
@@ -103,9 +104,7 @@ async def test_the_size_of_a_ledger_whose_close_is_being_recorded_is_not_known(
 
 async def test_a_sealed_log_that_is_opened_again(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, CONFIG)
-    appends = Appends(log)
-    appends.send(b"one", b"two")
-    await appends.settle()
+    await appended(log, b"one", b"two")
     last = await log.terminate()
     extent = extent_of(log)
     assert (extent.terminated, extent.last_confirmed) == (True, last)
@@ -119,8 +118,7 @@ async def test_what_is_trimmed_meanwhile_is_left_out(cluster: Cluster) -> None:
     cursor = await log.open_cursor("sub", EARLIEST)
     appends = Appends(log)
     for payload in (b"1", b"2", b"3", b"4", b"5"):
-        appends.send(payload)
-        await appends.settle()
+        await appends.stored(payload)
     before = extent_of(log)
     listed = ledgers(before)
     assert len(listed) == 3
@@ -130,11 +128,9 @@ async def test_what_is_trimmed_meanwhile_is_left_out(cluster: Cluster) -> None:
     assert before.first_left(log) == at[2]
     assert left_of(listed, log) == listed[1:]
 
-    appends.send(b"6")
-    await appends.settle()
+    await appends.stored(b"6")
     cursor.ack([position for position, _ in appends.acked[2:]])
-    appends.send(b"7")
-    await appends.settle()
+    await appends.stored(b"7")
     await eventually(lambda: len(log.offsets.ledger_ids) == 1)
     assert left_of(listed, log) == []
     # Behind the moment's own end, though there is more by now.

@@ -16,7 +16,14 @@ from magnetar.bookkeeper.transport import AddRequest
 from magnetar.managed_ledger import append_path
 from magnetar.managed_ledger.append_core import AppendCore
 from tests.simulation.managed_ledger_bugs import HastyCore
-from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually, read_all
+from tests.unit.managed_ledger.cluster import (
+    CONFIG,
+    NAME,
+    Cluster,
+    appended,
+    eventually,
+    read_all,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,9 +39,7 @@ async def test_a_crash_between_two_ledgers_keeps_no_later_entry(
     monkeypatch.setattr(append_path, "AppendCore", core)
     config = replace(CONFIG, ledger_entries_max=3)
     log = await cluster.factory().open(NAME, config)
-    appends = Appends(log)
-    appends.send(b"first")
-    await appends.settle()
+    appends = await appended(log, b"first")
     connection = cluster.connections[0]
     old = log.last_confirmed[0]
     deliver = connection.add_entries

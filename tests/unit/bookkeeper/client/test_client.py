@@ -47,6 +47,20 @@ async def write(writer: AsyncLedgerWriter, count: int, per_append: int = 7) -> N
     await eventually(lambda: writer.last_confirmed == count - 1)
 
 
+async def created(cluster: Cluster, config: LedgerConfig, *, bookies: int = 0) -> AsyncLedgerWriter:
+    """Of a new ledger, and ``bookies`` new bookies: as many as its ensemble has if it's 0."""
+    cluster.add_bookies(bookies or config.ensemble_size)
+    return await cluster.client.create_ledger(config)
+
+
+async def written(
+    cluster: Cluster, config: LedgerConfig, count: int, *, bookies: int = 0
+) -> AsyncLedgerWriter:
+    writer = await created(cluster, config, bookies=bookies)
+    await write(writer, count)
+    return writer
+
+
 async def read_all(cluster: Cluster, ledger_id: int, *, recover: bool = True) -> int:
     """Read the whole ledger, check every byte; the number of entries."""
     reader = await cluster.client.open_ledger(ledger_id, recover=recover)
@@ -112,8 +126,7 @@ async def test_answers_of_one_tick_are_one_watermark(cluster: Cluster) -> None:
 
 async def test_an_owner_that_appends_while_it_is_told_stalls_nothing(cluster: Cluster) -> None:
     """#4557: answers out of order, and an owner's code in between, leave nothing behind."""
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    writer = await created(cluster, LedgerConfig(3, 3, 2))
     clients = [cluster.clients[name] for name in writer.metadata.last_segment.bookies]
 
     def on_confirmed(upto: int) -> None:
@@ -138,17 +151,14 @@ async def test_an_owner_that_appends_while_it_is_told_stalls_nothing(cluster: Cl
 
 
 async def test_one_request_per_bookie_and_append(cluster: Cluster) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    writer = await created(cluster, LedgerConfig(3, 3, 2))
     await write(writer, 64, per_append=64)
     for client in cluster.clients.values():
         assert [request.entry_ids for request in client.requests] == [range(64)]
 
 
 async def test_failed_bookie_is_replaced(cluster: Cluster) -> None:
-    cluster.add_bookies(4)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 3))
-    await write(writer, 10)
+    writer = await written(cluster, LedgerConfig(3, 3, 3), 10, bookies=4)
     victim = writer.metadata.last_segment.bookies[1]
     cluster.bookies[victim].up = False
     await write(writer, 30)
@@ -160,9 +170,7 @@ async def test_failed_bookie_is_replaced(cluster: Cluster) -> None:
 
 
 async def test_no_bookie_left_fails_the_writer(cluster: Cluster) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
-    await write(writer, 10)
+    writer = await written(cluster, LedgerConfig(3, 3, 2), 10)
     failed: list[LedgerError] = []
     writer.on_failed = failed.append
     for bookie in cluster.bookies.values():
@@ -175,9 +183,7 @@ async def test_no_bookie_left_fails_the_writer(cluster: Cluster) -> None:
 
 async def test_refusing_bookies_do_not_take_turns_for_ever(cluster: Cluster) -> None:
     """Simulation (protocol) seed 75231: each turn was a write to the metadata store."""
-    cluster.add_bookies(4)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 3))
-    await write(writer, 3)
+    writer = await written(cluster, LedgerConfig(3, 3, 3), 3, bookies=4)
     before = writer.metadata.segments
     failed: list[LedgerError] = []
     writer.on_failed = failed.append
@@ -192,9 +198,7 @@ async def test_refusing_bookies_do_not_take_turns_for_ever(cluster: Cluster) -> 
 
 
 async def test_close_drops_what_is_unconfirmed(cluster: Cluster) -> None:
-    cluster.add_bookies(2)
-    writer = await cluster.client.create_ledger(LedgerConfig(2, 2, 2))
-    await write(writer, 5)
+    writer = await written(cluster, LedgerConfig(2, 2, 2), 5)
     failed: list[LedgerError] = []
     writer.on_failed = failed.append
     for client in cluster.clients.values():
@@ -238,8 +242,7 @@ async def test_password(cluster: Cluster) -> None:
 
 
 async def test_open_without_recovery_never_disturbs_the_writer(cluster: Cluster) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    writer = await created(cluster, LedgerConfig(3, 3, 2))
     await write(writer, 5, per_append=1)
     await write(writer, 10, per_append=1)
     reader = await cluster.client.open_ledger(writer.ledger_id, recover=False)
@@ -253,9 +256,7 @@ async def test_open_without_recovery_never_disturbs_the_writer(cluster: Cluster)
 
 
 async def test_read_falls_over_to_an_intact_replica(cluster: Cluster) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 3))
-    await write(writer, 10)
+    writer = await written(cluster, LedgerConfig(3, 3, 3), 10)
     await writer.close()
     cluster.bookies["b0"].corrupt(writer.ledger_id, 4)
     cluster.bookies["b1"].up = False
@@ -289,9 +290,7 @@ async def test_own_reader_follows_the_writer(cluster: Cluster) -> None:
 
 
 async def test_recovery_waits_for_a_quorum(cluster: Cluster) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
-    await write(writer, 10)
+    writer = await written(cluster, LedgerConfig(3, 3, 2), 10)
     for name in ("b0", "b1"):
         cluster.bookies[name].up = False
     with pytest.raises(LedgerRecoveryError):
@@ -304,9 +303,7 @@ async def test_recovery_waits_for_a_quorum(cluster: Cluster) -> None:
 
 
 async def test_many_recoverers_agree(cluster: Cluster) -> None:
-    cluster.add_bookies(4)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
-    await write(writer, 40)
+    writer = await written(cluster, LedgerConfig(3, 3, 2), 40, bookies=4)
     ends = await asyncio.gather(*(read_all(cluster, writer.ledger_id) for _ in range(5)))
     assert set(ends) == {40}
 
@@ -322,9 +319,7 @@ async def test_ids_and_paths(cluster: Cluster) -> None:
 
 async def test_recovery_starts_again_when_the_last_segment_changed(cluster: Cluster) -> None:
     """3.2 step 8: re-applying its end to another last segment could lose entries."""
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(1, 1, 1))
-    await write(writer, 12)
+    writer = await written(cluster, LedgerConfig(1, 1, 1), 12, bookies=3)
     (old,) = writer.metadata.last_segment.bookies
     new = next(name for name in cluster.bookies if name != old)
     held = cluster.bookies[old].ledgers[writer.ledger_id]
@@ -349,9 +344,7 @@ async def test_recovery_starts_again_when_the_last_segment_changed(cluster: Clus
 
 
 async def test_bookie_client_that_raises_is_no_answer(cluster: Cluster) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
-    await write(writer, 10)
+    writer = await written(cluster, LedgerConfig(3, 3, 2), 10)
 
     async def fail(*args: object, **options: object) -> object:
         raise BookieUnavailableError("connection reset")
@@ -378,8 +371,7 @@ async def test_metadata_failure_in_an_ensemble_change_is_fatal(cluster: Cluster)
 
 async def test_a_slow_bookie_slows_its_writer_down(cluster: Cluster) -> None:
     """The others confirm what waits for it; the owner is told once it has caught up."""
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    writer = await created(cluster, LedgerConfig(3, 3, 2))
     told: list[int] = []
     writer.on_confirmed = told.append
     slow = cluster.clients["b1"]
@@ -397,8 +389,7 @@ async def test_a_slow_bookie_slows_its_writer_down(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("end", ["close", "fenced"])
 async def test_a_held_watermark_is_told_before_the_end(cluster: Cluster, end: str) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    writer = await created(cluster, LedgerConfig(3, 3, 2))
     story: list[object] = []
     writer.on_confirmed = story.append
     writer.on_failed = lambda error: story.append(type(error))

@@ -12,6 +12,7 @@ from magnetar.bookkeeper.ledger_metadata import LedgerState, decode, encode
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
 from tests.simulation.model_bookie import ModelLedger
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
+from tests.unit.bookkeeper.client.test_client import created
 
 CONFIG = LedgerConfig(3, 3, 2)
 
@@ -72,8 +73,7 @@ async def test_a_recovery_counts_a_bookie_of_the_other_ledger_as_a_no(
     cluster: Cluster, others: int
 ) -> None:
     """Its own entries are on the rest; what was acknowledged stays."""
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 3 - others))
+    writer = await created(cluster, LedgerConfig(3, 3, 3 - others))
     await write(writer, 5, b"ours")
     members = writer.metadata.last_segment.bookies
     for name in members[:others]:

@@ -30,7 +30,7 @@ from magnetar.bookkeeper.transport import ALL_ENTRIES, EntryPrefixesReply, ReadR
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.simulation.model_bookie import ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
-from tests.unit.bookkeeper.client.test_client import batch, write
+from tests.unit.bookkeeper.client.test_client import batch, write, written
 
 HEAD_BYTES = 10  # of the entries that ``batch`` makes
 PAIRS = [(e, qw) for e in range(1, 8) for qw in range(1, e + 1)]
@@ -50,13 +50,6 @@ def heads_reader(
 def expected(first: int, count: int) -> tuple[list[bytes], list[int]]:
     heads, bodies = batch(first, count)
     return heads, [len(h) + len(b) for h, b in zip(heads, bodies, strict=True)]
-
-
-async def written(cluster: Cluster, config: LedgerConfig, count: int) -> AsyncLedgerWriter:
-    cluster.add_bookies(config.ensemble_size)
-    writer = await cluster.client.create_ledger(config)
-    await write(writer, count)
-    return writer
 
 
 async def all_runs(reader: EntryPrefixReader, first: int, end: int) -> int:
@@ -192,9 +185,7 @@ async def test_who_holds_less_of_a_stripe_gives_no_more_than_can_be_used(cluster
 
 
 async def test_no_bookie_is_asked_beyond_its_segment(cluster: Cluster) -> None:
-    cluster.add_bookies(4)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
-    await write(writer, 30)
+    writer = await written(cluster, LedgerConfig(3, 3, 2), 30, bookies=4)
     replaced = writer.metadata.last_segment.bookies[0]
     cluster.bookies[replaced].up = False
     await write(writer, 60)

@@ -47,6 +47,7 @@ from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.metadata.store import Versioned
 from tests.simulation.model_bookie import ModelBookie, ModelLedger
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
+from tests.unit.bookkeeper.client.test_client import created
 
 LEDGER = 5
 
@@ -195,8 +196,7 @@ async def test_recovery_reads_fence(cluster: Cluster) -> None:
     C not been fenced by that read, the writer's add of entry 0, still on its way, would be stored
     there and, with B's copy, make a quorum. Breaks with ``fence=False`` in ``_read_entries``.
     """
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    writer = await created(cluster, LedgerConfig(3, 3, 2))
     a, b, c = writer.metadata.last_segment.bookies
     for name in (a, b, c):
         cluster.clients[name].hold_adds = True
@@ -342,8 +342,7 @@ async def test_repair_of_an_open_ledger_does_not_stop_its_writer(cluster: Cluste
 
     Breaks when ``LedgerStore.update`` gives up at the first conflict, or writes whatever is stored.
     """
-    cluster.add_bookies(5)
-    writer = await cluster.client.create_ledger(LedgerConfig(2, 2, 2))
+    writer = await created(cluster, LedgerConfig(2, 2, 2), bookies=5)
     writer.append([b""], [b"x"])
     await eventually(lambda: writer.last_confirmed == 0)
     kept, lost = writer.metadata.last_segment.bookies
@@ -632,8 +631,7 @@ async def test_a_lagging_lac_hides_no_earlier_segment(cluster: Cluster) -> None:
     What lies before that segment is confirmed, or there were no segment. Breaks when
     ``LedgerTail._read_metadata`` doesn't raise the bound to the key of the last segment.
     """
-    cluster.add_bookies(6)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2))
+    writer = await created(cluster, LedgerConfig(3, 3, 2), bookies=6)
     writer.append([b""] * 5, [b"x"] * 5)
     await eventually(lambda: writer.last_confirmed == 4)
     for name in writer.metadata.last_segment.bookies:

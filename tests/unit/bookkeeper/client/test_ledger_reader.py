@@ -10,7 +10,7 @@ from magnetar.bookkeeper.ledger_metadata import replace_members
 from magnetar.bookkeeper.packet import encode_heads
 from magnetar.bookkeeper.transport import ReadReply
 from tests.unit.bookkeeper.client.conftest import Cluster
-from tests.unit.bookkeeper.client.test_client import batch, write
+from tests.unit.bookkeeper.client.test_client import batch, write, written
 
 
 def packets(bodies: list[bytes], ledger_id: int = 1, first: int = 0) -> list[bytes | memoryview]:
@@ -61,9 +61,7 @@ async def test_bytes_max_still_gives_one(cluster: Cluster) -> None:
 
 
 async def test_a_run_ends_at_its_segment(cluster: Cluster) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(2, 2, 2))
-    await write(writer, 10)
+    writer = await written(cluster, LedgerConfig(2, 2, 2), 10, bookies=3)
     cluster.bookies[writer.metadata.last_segment.bookies[0]].up = False
     await write(writer, 20)
     for bookie in cluster.bookies.values():
@@ -73,9 +71,7 @@ async def test_a_run_ends_at_its_segment(cluster: Cluster) -> None:
 
 
 async def test_no_such_entry_only_if_all_say_so(cluster: Cluster) -> None:
-    cluster.add_bookies(2)
-    writer = await cluster.client.create_ledger(LedgerConfig(2, 2, 2))
-    await write(writer, 3)
+    writer = await written(cluster, LedgerConfig(2, 2, 2), 3)
     for bookie in cluster.bookies.values():
         del bookie.ledgers[writer.ledger_id].entries[1]
     with pytest.raises(NoSuchEntryError):

@@ -17,7 +17,7 @@ from magnetar.bookkeeper.errors import NoSuchEntryError
 from magnetar.bookkeeper.transport import ReadReply, ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
-from tests.unit.bookkeeper.client.test_client import batch, write
+from tests.unit.bookkeeper.client.test_client import batch, created, write, written
 
 PAIRS = [(e, qw) for e in range(1, 8) for qw in range(1, e + 1)]
 
@@ -119,9 +119,7 @@ async def test_any_read_of_any_ledger(
 
 async def test_bookies_are_asked_at_the_same_time(cluster: Cluster) -> None:
     """One call brings all they hold, a request each, without waiting between."""
-    cluster.add_bookies(5)
-    writer = await cluster.client.create_ledger(LedgerConfig(5, 3, 2))
-    await write(writer, 60)
+    writer = await written(cluster, LedgerConfig(5, 3, 2), 60)
     for client in cluster.clients.values():
         client.reads.clear()
     run = await writer.reader().read(0, 59, 1 << 20, 10)
@@ -131,9 +129,7 @@ async def test_bookies_are_asked_at_the_same_time(cluster: Cluster) -> None:
 
 async def test_who_is_away_costs_a_request_now_and_then(cluster: Cluster) -> None:
     """The others hold everything: reads don't end at each of its rows for as long as it is away."""
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 2, 2))
-    await write(writer, 300)
+    writer = await written(cluster, LedgerConfig(3, 2, 2), 300)
     for away in cluster.bookies.values():
         away.up = False
         for client in cluster.clients.values():
@@ -148,8 +144,7 @@ async def test_who_is_away_costs_a_request_now_and_then(cluster: Cluster) -> Non
 
 
 async def test_reads_become_fewer_when_entries_are_large(cluster: Cluster) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 2, 2))
+    writer = await created(cluster, LedgerConfig(3, 2, 2))
     writer.append([b"head"] * 30, [bytes(1000)] * 30)
     await eventually(lambda: writer.last_confirmed == 29)
     reader = writer.reader()
@@ -163,9 +158,7 @@ async def test_reads_become_fewer_when_entries_are_large(cluster: Cluster) -> No
 
 
 async def test_a_hole_in_a_later_run_only_shortens_the_read(cluster: Cluster) -> None:
-    cluster.add_bookies(4)
-    writer = await cluster.client.create_ledger(LedgerConfig(4, 2, 2))
-    await write(writer, 20)
+    writer = await written(cluster, LedgerConfig(4, 2, 2), 20)
     ledger_id = writer.ledger_id
     holders = [b for b in cluster.bookies.values() if 9 in b.ledgers[ledger_id].entries]
     del holders[0].ledgers[ledger_id].entries[9]
@@ -182,9 +175,7 @@ async def test_a_hole_in_a_later_run_only_shortens_the_read(cluster: Cluster) ->
 async def test_a_corrupt_entry_of_a_later_run_is_reported_and_read_elsewhere(
     cluster: Cluster,
 ) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 2, 2))
-    await write(writer, 12)
+    writer = await written(cluster, LedgerConfig(3, 2, 2), 12)
     reader = writer.reader()
     corrupt: list[tuple[int, int, str]] = []
     reader.on_corrupt = lambda *found: corrupt.append(found)
@@ -198,9 +189,7 @@ async def test_a_corrupt_entry_of_a_later_run_is_reported_and_read_elsewhere(
 
 async def test_a_bookie_that_gives_more_than_its_share_is_cut(cluster: Cluster) -> None:
     """An answer longer than what was asked for must not shift what follows it."""
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 2, 2))
-    await write(writer, 12)
+    writer = await written(cluster, LedgerConfig(3, 2, 2), 12)
     for bookie in cluster.bookies.values():
         everything = dict(bookie.ledgers[writer.ledger_id].entries)
         for other in cluster.bookies.values():

@@ -20,7 +20,14 @@ from magnetar.metadata.errors import OutcomeUnknownError
 from magnetar.metadata.store import Versioned
 from tests.simulation.model_bookie import ModelBookieClient
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
-from tests.unit.bookkeeper.client.test_client import batch, payload_bytes, read_all, write
+from tests.unit.bookkeeper.client.test_client import (
+    batch,
+    created,
+    payload_bytes,
+    read_all,
+    write,
+    written,
+)
 from tests.unit.bookkeeper.client.test_replica_reads import members
 
 THREE = LedgerConfig(3, 3, 2)
@@ -244,9 +251,7 @@ async def test_a_writer_that_sleeps_over_a_recovery(cluster: Cluster) -> None:
 
 async def test_an_add_that_timed_out_but_was_stored(cluster: Cluster) -> None:
     """The bookie counts as failed and is replaced; late copies and repeats change nothing."""
-    cluster.add_bookies(4)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 3))
-    await write(writer, 3)
+    writer = await written(cluster, LedgerConfig(3, 3, 3), 3, bookies=4)
     slow = members(cluster, writer)[1]
     slow.hold_adds = True
     writer.append(*batch(3, 1))
@@ -296,8 +301,7 @@ async def test_two_of_three_bookies_fail(cluster: Cluster, together: bool) -> No
 
 @pytest.mark.parametrize("code", [codes.TOO_MANY_REQUESTS, codes.READ_ONLY, codes.IO_ERROR])
 async def test_refusals_in_the_middle_of_writing(cluster: Cluster, code: int) -> None:
-    cluster.add_bookies(4)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 3))
+    writer = await created(cluster, LedgerConfig(3, 3, 3), bookies=4)
     await write(writer, 10, per_append=1)
     refusing = members(cluster, writer)[0]
     refusing.bookie.refuse_adds = code

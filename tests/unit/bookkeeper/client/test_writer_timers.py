@@ -16,7 +16,7 @@ from magnetar.bookkeeper.errors import (
     WriteFailedError,
 )
 from tests.unit.bookkeeper.client.conftest import Cluster, eventually
-from tests.unit.bookkeeper.client.test_client import batch, payload_bytes, read_all, write
+from tests.unit.bookkeeper.client.test_client import batch, created, payload_bytes, read_all, write
 
 LONG = 30.0
 
@@ -143,8 +143,7 @@ async def test_a_slow_copy_beyond_the_quorum_does_not_count(cluster: Cluster) ->
 
 
 async def test_written_then_forced_then_readable(cluster: Cluster) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2, deferred_sync=True))
+    writer = await created(cluster, LedgerConfig(3, 3, 2, deferred_sync=True))
     written: list[int] = []
     confirmed: list[int] = []
     writer.on_written, writer.on_confirmed = written.append, confirmed.append
@@ -162,8 +161,7 @@ async def test_written_then_forced_then_readable(cluster: Cluster) -> None:
 
 
 async def test_many_forces_at_the_same_time(cluster: Cluster) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 2, 2, deferred_sync=True))
+    writer = await created(cluster, LedgerConfig(3, 2, 2, deferred_sync=True))
     forces: list[asyncio.Task[int]] = []
     for count in range(1, 6):
         writer.append(*batch(writer.next_entry, 3))
@@ -178,8 +176,7 @@ async def test_many_forces_at_the_same_time(cluster: Cluster) -> None:
 async def test_a_power_cut_of_all_loses_what_was_not_forced_and_nothing_else(
     cluster: Cluster,
 ) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2, deferred_sync=True))
+    writer = await created(cluster, LedgerConfig(3, 3, 2, deferred_sync=True))
     writer.append(*batch(0, 5))
     await eventually(lambda: writer.last_written == 4)
     await writer.force()
@@ -195,8 +192,7 @@ async def test_a_power_cut_of_all_loses_what_was_not_forced_and_nothing_else(
 
 async def test_entries_after_a_restart_do_not_cover_up_for_those_before(cluster: Cluster) -> None:
     """One of three copies was lost; the bookie takes new entries, and is asked about both."""
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 3, deferred_sync=True))
+    writer = await created(cluster, LedgerConfig(3, 3, 3, deferred_sync=True))
     writer.append(*batch(0, 5))
     await eventually(lambda: writer.last_written == 4)
     cluster.bookies["b1"].power_cut()
@@ -208,8 +204,7 @@ async def test_entries_after_a_restart_do_not_cover_up_for_those_before(cluster:
 
 
 async def test_close_forces_before(cluster: Cluster) -> None:
-    cluster.add_bookies(2)
-    writer = await cluster.client.create_ledger(LedgerConfig(2, 2, 2, deferred_sync=True))
+    writer = await created(cluster, LedgerConfig(2, 2, 2, deferred_sync=True))
     writer.append(*batch(0, 7))
     await eventually(lambda: writer.last_written == 6)
     metadata = await writer.close()
@@ -220,8 +215,7 @@ async def test_close_forces_before(cluster: Cluster) -> None:
 
 
 async def test_recovery_of_a_deferred_ledger_makes_found_entries_durable(cluster: Cluster) -> None:
-    cluster.add_bookies(3)
-    writer = await cluster.client.create_ledger(LedgerConfig(3, 3, 2, deferred_sync=True))
+    writer = await created(cluster, LedgerConfig(3, 3, 2, deferred_sync=True))
     writer.append(*batch(0, 5))
     await eventually(lambda: writer.last_written == 4)
     await writer.force()

@@ -13,7 +13,7 @@ from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.managed_ledger.stored_info import read_stored
 from tests.unit.broker.http.long_answer import whole
-from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster
+from tests.unit.managed_ledger.cluster import CONFIG, NAME, Cluster, appended
 
 TOPIC = """entriesAddedCounter numberOfEntries totalSize currentLedgerEntries currentLedgerSize
     lastLedgerCreatedTimestamp waitingCursorsCount pendingAddEntriesCount lastConfirmedEntry state
@@ -46,9 +46,7 @@ async def test_every_field_is_there_and_says_what_is(cluster: Cluster) -> None:
     factory = cluster.factory()
     log = await factory.open(NAME, replace(CONFIG, ledger_entries_max=3))
     cursor = await log.open_cursor("sub", EARLIEST)
-    appends = Appends(log)
-    appends.send(b"one", b"two", b"three", b"four", b"five")
-    await appends.settle()
+    appends = await appended(log, b"one", b"two", b"three", b"four", b"five")
     at = [position for position, _ in appends.acked]
     cursor.ack([at[0], at[2], at[4]])
     await cursor.flush()
@@ -118,9 +116,7 @@ async def test_what_is_read_next_counts_whether_it_is_there_or_not(cluster: Clus
         return count
 
     assert await counted() == 1
-    appends = Appends(log)
-    appends.send(b"one", b"two", b"three")
-    await appends.settle()
+    appends = await appended(log, b"one", b"two", b"three")
     assert await counted() == 1
     cursor.ack([position for position, _ in appends.acked])
     assert await counted() == 1

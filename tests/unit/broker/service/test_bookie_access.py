@@ -15,7 +15,7 @@ from magnetar.broker.service.bookie_access import BookieAccess, RegisteredBookie
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import StoreUnreachableError
 from magnetar.metadata.paths import encode_name
-from tests.unit.managed_ledger.cluster import CONFIG, Appends, Cluster, eventually
+from tests.unit.managed_ledger.cluster import CONFIG, Cluster, appended, eventually
 
 LOG, OTHER_LOG = "t/ns/persistent/mine", "t/ns/persistent/other"
 
@@ -112,9 +112,7 @@ async def test_a_token_opens_the_ledgers_of_its_topic(
     for name in (LOG, OTHER_LOG):
         log = await factory.open(name, CONFIG)
         cursor = await log.open_cursor("sub")
-        appends = Appends(log)
-        appends.send(b"1", b"2", b"3", b"4")
-        await appends.settle()
+        appends = await appended(log, b"1", b"2", b"3", b"4")
         positions = [position for position, _ in appends.acked]
         cursor.ack([positions[0], positions[2]])
         await cursor.flush()
@@ -148,9 +146,7 @@ async def test_only_so_many_ledgers_are_remembered(
     ledger_ids = []
     for name in ("t/ns/persistent/1", "t/ns/persistent/2", "t/ns/persistent/3"):
         log = await factory.open(name, CONFIG)
-        appends = Appends(log)
-        appends.send(b"1")
-        await appends.settle()
+        appends = await appended(log, b"1")
         ledger_ids.append(appends.acked[0][0][0])
     tokens = ReaderTokens(ledgers)
     reader_check = tokens.reader_check_of("nobody")
