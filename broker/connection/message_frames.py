@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode, varint
+from magnetar.broker.protocol.framing import varint
 from magnetar.managed_ledger.entry_batch import EntryBatch
 
-_U32 = Struct(">I")
+_SIZES = Struct(">II")
 
 # Varints of entry ids in three shapes, so that a run of ids shares everything but two bytes:
 _ONE_BYTE = [bytes((n,)) for n in range(128)]
@@ -45,7 +45,7 @@ class MessageFrames:
         self._consumer_id = consumer_id
         self._partition = partition_index
         self._block: tuple[int, int, int] | None = None  # ledger, first entry id, epoch
-        self._pack = _U32.pack
+        self._pack = _SIZES.pack
         self._head = self._tail = b""
         self._table = _ONE_BYTE
         self._base = 0
@@ -147,14 +147,18 @@ class MessageFrames:
         epoch: int | None,
     ) -> bytes:
         # Made anew: a cleared message keeps what it ever held in its arena.
-        message = pb.CommandMessage(consumer_id=self._consumer_id, ack_set=ack_set or ())
+        base = pb.BaseCommand(type=pb.BaseCommand.MESSAGE)
+        message = base.message
+        message.consumer_id = self._consumer_id
         message.message_id.ledgerId = ledger_id
         message.message_id.entryId = entry_id
         if self._partition >= 0:
             message.message_id.partition = self._partition
         if redelivery_count:
             message.redelivery_count = redelivery_count
+        if ack_set:
+            message.ack_set.extend(ack_set)
         if epoch is not None:
             message.consumer_epoch = epoch
-        command = encode(message)
-        return _U32.pack(len(command) - 4 + body_bytes) + command[4:]
+        command = base.SerializeToString()
+        return _SIZES.pack(4 + len(command) + body_bytes, len(command)) + command

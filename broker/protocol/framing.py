@@ -53,6 +53,8 @@ COMMAND_FIELDS: Final = {
 
 def varint(number: int) -> bytes:
     """A number as protobuf writes it. REQUIRES: not negative."""
+    if number <= 0x7F:
+        return bytes((number,))
     more = bytearray()
     while number > 0x7F:
         more.append(number & 0x7F | 0x80)
