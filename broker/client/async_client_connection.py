@@ -143,12 +143,10 @@ class AsyncClientConnection(asyncio.Protocol):
         if self._transport is not None and not self.closed:
             self._transport.write(data)
 
-    def call(self, command: Command) -> Coroutine[Any, Any, Any]:
-        """Send a command now; what is to be awaited is its answer, a ``pb.CommandSuccess`` or the
-        like.
+    def begin(self, command: Command) -> asyncio.Future[Any]:
+        """Send a command now; the future gets its answer, a ``pb.CommandSuccess`` or the like.
 
-        Raises:
-            BrokerError: when it is awaited: as that broker tells it, or the connection has ended.
+        It fails with a BrokerError: as that broker tells it, or since the connection has ended.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         request_id = self._core.request(command)
@@ -156,15 +154,25 @@ class AsyncClientConnection(asyncio.Protocol):
             future.set_exception(self._lost())
         else:
             self._calls[request_id] = future
-        return self._answer(request_id, future)
+            future.add_done_callback(lambda _: self._calls.pop(request_id, None))
+        return future
 
-    async def _answer(self, request_id: int, future: asyncio.Future[Any]) -> Any:
+    def call(self, command: Command) -> Coroutine[Any, Any, Any]:
+        """Send a command now; what is to be awaited is its answer.
+
+        Raises:
+            BrokerError: when it is awaited: as ``begin``, or no answer came in time.
+        """
+        return self._answer(self.begin(command))
+
+    async def _answer(self, future: asyncio.Future[Any]) -> Any:
         try:
             return await asyncio.wait_for(future, ANSWER_S)
         except TimeoutError as error:
-            raise ServiceNotReadyError(f"Broker {self.name} has not answered in time") from error
-        finally:
-            self._calls.pop(request_id, None)
+            raise self.no_answer() from error
+
+    def no_answer(self) -> ServiceNotReadyError:
+        return ServiceNotReadyError(f"Broker {self.name} has not answered in time")
 
     async def register(
         self, kind: str, id_: int, user: ConnectionListener, command: Command

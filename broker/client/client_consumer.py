@@ -1,11 +1,12 @@
-"""A consumer on a topic of a broker that this process is a client of, with the faces of a consumer
-and its subscription as brokers have them (broker/subscription)."""
+"""A consumer on a topic of a broker that this process is a client of, with the methods of a
+consumer and of its subscription as brokers have them (broker/subscription)."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.client.async_client_connection import ANSWER_S
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.client_connection import CONSUMER
 from magnetar.broker.protocol.framing import NO_ID
@@ -13,7 +14,7 @@ from magnetar.broker.protocol.messages import UndecodableEntryError, open_entry
 from magnetar.managed_ledger.entry_batch import EntryBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from magnetar.broker.client.async_client_connection import AsyncClientConnection
     from magnetar.broker.errors import ServiceNotReadyError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ClientConsumer:
-    """``subscription`` is itself: it isn't shared with anybody here."""
+    """``subscription`` is itself: no other consumer shares it here."""
 
     def __init__(self, connection: AsyncClientConnection, name: TopicName, sink: Any) -> None:
         """
@@ -35,8 +36,8 @@ class ClientConsumer:
         self.topic = name
         self._connection, self._sink = connection, sink
         self._id = connection.next_id()
-        self._acks: set[asyncio.Future[None]] = set()
-        self._failed: Exception | None = None  # of acks, until somebody asks
+        self._acks: set[asyncio.Future[Any]] = set()
+        self._failed: BaseException | None = None  # of acks, until ``flush`` raises it
 
     @property
     def subscription(self) -> ClientConsumer:
@@ -98,21 +99,23 @@ class ClientConsumer:
         ack = pb.CommandAck(
             consumer_id=self._id, ack_type=pb.CommandAck.Individual, message_id=message_ids
         )
-        answer = self._connection.call(ack)  # now: the consumer may be closed in this turn
-        task: asyncio.Future[None] = asyncio.ensure_future(self._acked(answer))
-        self._acks.add(task)
-        task.add_done_callback(self._acks.discard)
+        answer = self._connection.begin(ack)  # now: the consumer may be closed in this turn
+        self._acks.add(answer)
+        answer.add_done_callback(self._on_acked)
 
-    async def _acked(self, answer: Awaitable[Any]) -> None:
-        try:
-            await answer
-        except Exception as error:
+    def _on_acked(self, answer: asyncio.Future[Any]) -> None:
+        self._acks.discard(answer)
+        if not answer.cancelled() and (error := answer.exception()) is not None:
             self._failed = error
 
     async def flush(self) -> None:
         """Returns when what has been acknowledged is durable. Raises BrokerError: it isn't."""
         if self._acks:
-            await asyncio.wait(set(self._acks))
+            _, late = await asyncio.wait(set(self._acks), timeout=ANSWER_S)
+            for answer in late:
+                answer.cancel()
+            if late:
+                self._failed = self._connection.no_answer()
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
