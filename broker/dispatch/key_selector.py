@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import mmh3
 
@@ -15,20 +15,24 @@ _POINTS = 100
 _BROUGHT_MAX = 4_096
 
 
-class KeySelector(Protocol):
+class KeySelector(ABC):
     """Maps 31-bit key hashes to slots and slots to consumers."""
 
-    def slot_of(self, key_hash: int) -> int: ...
-    def owner(self, slot: int) -> ConsumerState | None: ...
-    def add(self, consumer: ConsumerState) -> None: ...
-    def remove(self, consumer: ConsumerState) -> None: ...
+    def slot_of(self, key_hash: int) -> int:
+        return key_hash % (RANGE_SIZE - 1) + 1
 
+    @abstractmethod
+    def owner(self, slot: int) -> ConsumerState | None: ...
+    @abstractmethod
+    def add(self, consumer: ConsumerState) -> None: ...
+    @abstractmethod
+    def remove(self, consumer: ConsumerState) -> None: ...
+    @abstractmethod
     def ranges(self) -> Mapping[ConsumerState, Sequence[tuple[int, int]]]:
         """Inclusive ranges of slots by consumer, ascending; for statistics."""
-        ...
 
 
-class HashRing:
+class HashRing(KeySelector):
     """AUTO_SPLIT: 100 points a consumer on a ring of the slots 1 .. 65535.
 
     Source: Pulsar ConsistentHashingStickyKeyConsumerSelector: a point is the slot of the consumer's
@@ -40,9 +44,6 @@ class HashRing:
         self._order: list[int] = []
         self._mine: dict[ConsumerState, tuple[int, list[int]]] = {}  # name index, points
         self._ranges: dict[ConsumerState, list[tuple[int, int]]] | None = None  # as last asked
-
-    def slot_of(self, key_hash: int) -> int:
-        return key_hash % (RANGE_SIZE - 1) + 1
 
     def owner(self, slot: int) -> ConsumerState | None:
         if not self._order:
@@ -102,7 +103,7 @@ class HashRing:
         return found
 
 
-class SplitRanges:
+class SplitRanges(KeySelector):
     """AUTO_SPLIT without consistent hashing: one range a consumer, of the slots 1 .. 65535.
 
     Who joins takes the lower half of the widest range; the range of who leaves goes to the narrower
@@ -113,9 +114,6 @@ class SplitRanges:
         self._lasts: list[int] = []  # last slot of each range, ascending
         self._owners: list[ConsumerState] = []  # of the range at the same index
         self._idle: list[ConsumerState] = []  # came when every range was a single slot
-
-    def slot_of(self, key_hash: int) -> int:
-        return key_hash % (RANGE_SIZE - 1) + 1
 
     def owner(self, slot: int) -> ConsumerState | None:
         return self._owners[bisect_left(self._lasts, slot)] if self._owners else None
@@ -156,7 +154,7 @@ class SplitRanges:
         return held
 
 
-class StickyRanges:
+class StickyRanges(KeySelector):
     """STICKY: every consumer brings inclusive ranges of the slots 0 .. 65535."""
 
     def __init__(self) -> None:

@@ -321,23 +321,14 @@ class EffectivePolicies:
 
     def _read_limits(self) -> None:
         """Numbers; 0 means no limit."""
-        config, integer = self.config, self._integer
-        self.max_producers = integer("max_producers_per_topic", config.max_producers_per_topic)
-        self.max_consumers = integer("max_consumers_per_topic", config.max_consumers_per_topic)
-        self.max_consumers_per_subscription = integer(
-            "max_consumers_per_subscription", config.max_consumers_per_subscription
-        )
-        self.max_subscriptions = integer(
-            "max_subscriptions_per_topic", config.max_subscriptions_per_topic
-        )
-        self.max_topics = integer("max_topics_per_namespace", config.max_topics_per_namespace)
-        self.max_unacked_per_consumer = integer(
-            "max_unacked_messages_per_consumer", config.max_unacked_messages_per_consumer
-        )
-        self.max_unacked_per_subscription = integer(
-            "max_unacked_messages_per_subscription", config.max_unacked_messages_per_subscription
-        )
-        self.max_message_size = max(0, integer("max_message_size", 0))
+        self.max_producers = self._limit("max_producers_per_topic")
+        self.max_consumers = self._limit("max_consumers_per_topic")
+        self.max_consumers_per_subscription = self._limit("max_consumers_per_subscription")
+        self.max_subscriptions = self._limit("max_subscriptions_per_topic")
+        self.max_topics = self._limit("max_topics_per_namespace")
+        self.max_unacked_per_consumer = self._limit("max_unacked_messages_per_consumer")
+        self.max_unacked_per_subscription = self._limit("max_unacked_messages_per_subscription")
+        self.max_message_size = max(0, self._integer("max_message_size", 0))
         """Bytes of one message, chunks aside; 0: as many as the broker takes."""
 
     def _read_rest(self) -> None:
@@ -431,6 +422,10 @@ class EffectivePolicies:
 
     def _integer(self, field: str, default: int) -> int:
         return _integer(self.value(field), default)
+
+    def _limit(self, field: str) -> int:
+        """Of a policy whose field has the name of the broker's setting."""
+        return self._integer(field, getattr(self.config, field))
 
 
 _BY_CLUSTER: Final = (

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.bookkeeper.errors import PlacementRuleError
@@ -228,9 +229,8 @@ def _limit_row(
     title: str,
     namespace: str,
     topic: PolicyRoute,
-    default: Callable[[BrokerConfig], int],
 ) -> Policy:
-    """A number of things, 0 for any number."""
+    """A number of things, 0 for any number; the broker's setting has the name of the field."""
     return Policy(
         field=field,
         kind=_COUNT,
@@ -238,7 +238,7 @@ def _limit_row(
         example=10,
         namespace=PolicyRoute(path=namespace, null_removes=False),
         topic=topic,
-        default=default,
+        default=attrgetter(field),
     )
 
 
@@ -439,14 +439,12 @@ _LIMITS: Final = (
         "producers that a topic may have, 0: any number",
         "maxProducersPerTopic",
         PolicyRoute("maxProducers", applied=True, null_removes=False),
-        lambda config: config.max_producers_per_topic,
     ),
     _limit_row(
         "max_consumers_per_topic",
         "consumers that a topic may have, 0: any number",
         "maxConsumersPerTopic",
         PolicyRoute("maxConsumers", applied=True, null_removes=False),
-        lambda config: config.max_consumers_per_topic,
     ),
     _limit_row(
         "max_consumers_per_subscription",
@@ -457,28 +455,24 @@ _LIMITS: Final = (
             null_removes=False,
             too_low="Invalid value for maxConsumersPerSubscription",
         ),
-        lambda config: config.max_consumers_per_subscription,
     ),
     _limit_row(
         "max_subscriptions_per_topic",
         "subscriptions that a topic may have, 0: any number",
         "maxSubscriptionsPerTopic",
         PolicyRoute("maxSubscriptionsPerTopic", null_removes=False),
-        lambda config: config.max_subscriptions_per_topic,
     ),
     _limit_row(
         "max_unacked_messages_per_consumer",
         "messages that a consumer may have unacknowledged, 0: any number",
         "maxUnackedMessagesPerConsumer",
         PolicyRoute("maxUnackedMessagesOnConsumer", applied=True, too_low=_UNACKED),
-        lambda config: config.max_unacked_messages_per_consumer,
     ),
     _limit_row(
         "max_unacked_messages_per_subscription",
         "messages that a subscription may have unacknowledged, 0: any number",
         "maxUnackedMessagesPerSubscription",
         PolicyRoute("maxUnackedMessagesOnSubscription", applied=True, too_low=_UNACKED),
-        lambda config: config.max_unacked_messages_per_subscription,
     ),
     Policy(
         field="max_topics_per_namespace",

@@ -120,7 +120,7 @@ class DynamicConfiguration:
                 reason += f": {key}: {error}"
             raise PreconditionFailedError(reason)
         try:
-            _with(self._base, {key: text})
+            _with(self._base, key, text)
         except ConfigError as error:
             raise PreconditionFailedError(str(error)) from error
         await self._change(lambda values: {**values, key: text})
@@ -173,7 +173,7 @@ class DynamicConfiguration:
         config = self._base
         for key, text in values.items():
             try:
-                config = _with(config, {key: text})
+                config = _with(config, key, text)
             except ConfigError as error:
                 if (key, text) not in self._told:
                     logger.warning("dynamic configuration: ignored %s: %s", key, error)
@@ -181,16 +181,14 @@ class DynamicConfiguration:
         return config
 
 
-def _with(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
-    for key in values:
-        if key not in _FIELD_OF_KEY:
-            raise ConfigError(lacking_error(key, values[key]) or "not a dynamic setting")
-    changed = config.with_keys(values)
-    for key in values:
-        field = _FIELD_OF_KEY[key]
-        value = getattr(changed, field)
-        if isinstance(value, int | float) and value < (-1 if field in _MAY_BE_NEGATIVE else 0):
-            raise ConfigError(f"{key}={value}: is too small")
+def _with(config: BrokerConfig, key: str, text: str) -> BrokerConfig:
+    """Raises ConfigError."""
+    if (field := _FIELD_OF_KEY.get(key)) is None:
+        raise ConfigError(lacking_error(key, text) or "not a dynamic setting")
+    changed = config.with_keys({key: text})
+    value = getattr(changed, field)
+    if isinstance(value, int | float) and value < (-1 if field in _MAY_BE_NEGATIVE else 0):
+        raise ConfigError(f"{key}={value}: is too small")
     return changed
 
 
