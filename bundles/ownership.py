@@ -92,6 +92,9 @@ class _OwnedBundle:
 class OwnershipService:
     """The ownership cache of one broker and its repair.
 
+    One object, since taking, giving and splitting a bundle and the loss of a session change the
+    same table of owned bundles, each in one step.
+
     Invariant: at most one acquisition per bundle is under way, and none while it is unloaded.
     """
 

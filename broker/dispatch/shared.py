@@ -51,7 +51,11 @@ _SPARSE = 8
 
 
 class SharedDispatcher(Dispatcher):
-    """Any consumer may get any entry; what one of them leaves behind goes to the others."""
+    """Any consumer may get any entry; what one of them leaves behind goes to the others.
+
+    One object, since an acknowledgment, a redelivery and a consumer that leaves each move entries
+    between the same four places.
+    """
 
     def __init__(self, limits: DispatchLimits) -> None:
         super().__init__(limits)
