@@ -11,7 +11,6 @@ import faulthandler
 import gc
 import logging
 import random
-import signal
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -43,7 +42,7 @@ from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.loop_stalls import LoopStalls
 from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.origin_check import pages_check
-from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server
+from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server, start_process
 from magnetar.bookkeeper.replication.process import AutoRecoveryPart
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
@@ -252,25 +251,9 @@ async def _serve(
     auto_recovery: AutoRecoveryPart | None,
     placement: PlacementConfig | None,
 ) -> int:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     process = BookieProcess(settings, metrics, auto_recovery, placement)
-    starting = loop.create_task(process.start())
-    stopping = loop.create_task(stop.wait())
-    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        end_after(_CLOSE_S_MAX, 4)
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        return 0
-    try:
-        await starting
-    except (OSError, RuntimeError, ValueError, MetadataError, BookkeeperError) as error:
-        _log.error("magnetar: can't start: %s", error, extra=PLAIN)
-        _log.debug("start failed", exc_info=error)
-        return 1
+    cannot = (OSError, RuntimeError, ValueError, MetadataError, BookkeeperError)
+    stop = await start_process(process.start(), cannot, _CLOSE_S_MAX)
     # What is alive now stays alive: never walk it again in a collection.
     gc.collect()
     gc.freeze()
@@ -284,7 +267,7 @@ async def _serve(
         print(f"magnetar bookie: {process.web_url} probes and metrics")
     print(f"magnetar bookie: {process.bookie.bookie_id} at {host}:{port} ready", flush=True)
     process.failed.add_done_callback(lambda _: stop.set())
-    await stopping
+    await stop.wait()
     if stalls is not None:
         stalls.close()
     process.bookie.give_up_waiting()

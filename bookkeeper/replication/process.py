@@ -10,7 +10,6 @@ import asyncio
 import faulthandler
 import logging
 import random
-import signal
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -24,7 +23,7 @@ from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.origin_check import pages_check
 from magnetar.bookkeeper.probes import SessionState
-from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server
+from magnetar.bookkeeper.process_shutdown import end_after, run_server, start_process
 from magnetar.bookkeeper.replication.admin_pages import AutoRecoveryPages, Metrics
 from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
 from magnetar.bookkeeper.replication.settings import AutoRecoverySettings
@@ -165,29 +164,13 @@ def run(settings: AutoRecoverySettings, metadata_url: str, metrics: Metrics | No
 
 
 async def _serve(settings: AutoRecoverySettings, metadata_url: str, metrics: Metrics | None) -> int:
-    loop = asyncio.get_running_loop()
     process = AutoRecoveryProcess(settings, metadata_url, metrics)
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    starting = loop.create_task(process.start())
-    stopping = loop.create_task(stop.wait())
-    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        end_after(_CLOSE_S_MAX, 4)
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        return 0
-    try:
-        await starting
-    except (OSError, ValueError, MetadataError, BookkeeperError) as error:
-        _log.error("magnetar: can't start: %s", error, extra=PLAIN)
-        _log.debug("start failed", exc_info=error)
-        return 1
+    cannot = (OSError, ValueError, MetadataError, BookkeeperError)
+    stop = await start_process(process.start(), cannot, _CLOSE_S_MAX)
     if process.web_url:
         print(f"magnetar autorecovery: {process.web_url} probes and metrics")
     print(f"magnetar autorecovery: {process.name} ready", flush=True)
-    await stopping
+    await stop.wait()
     end_after(_CLOSE_S_MAX + _LATE_S_MAX, 4)
     try:
         async with asyncio.timeout(_CLOSE_S_MAX):

@@ -7,10 +7,11 @@ others are messages of ``bookkeeper/proto/bookie.proto``.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
@@ -52,6 +53,7 @@ _LIST_MAX: Final = 100_000
 _CLOSE_GRACE_S: Final = 0.2
 
 M = TypeVar("M", bound=Message)
+R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
 
@@ -132,23 +134,39 @@ class BookieServer:
         await self._server.stop(_CLOSE_GRACE_S)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
-        unary = grpc.unary_unary_rpc_method_handler
+        unary = self._unary
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
                 "Add": grpc.stream_stream_rpc_method_handler(self._add),
                 "Read": grpc.unary_stream_rpc_method_handler(self._read),
-                "ReadLac": unary(self._read_lac),
-                "WaitLac": unary(self._wait_lac),
-                "WriteLac": unary(self._write_lac),
-                "Force": unary(self._force),
-                "ListEntries": unary(self._list_entries),
-                "ListLedgers": unary(self._list_ledgers),
-                "Info": unary(self._info),
-                "ReportCorrupt": unary(self._report_corrupt),
-                "CheckData": unary(self._check_data),
+                "ReadLac": unary(pb.ReadLacRequest, pb.LacReply, _read_lac),
+                "WaitLac": grpc.unary_unary_rpc_method_handler(self._wait_lac),
+                "WriteLac": unary(pb.WriteLacRequest, pb.CodeReply, _write_lac),
+                "Force": unary(pb.ForceRequest, pb.CodeReply, _force),
+                "ListEntries": unary(pb.ListEntriesRequest, pb.ListEntriesReply, _list_entries),
+                "ListLedgers": unary(pb.ListLedgersRequest, pb.ListLedgersReply, _list_ledgers),
+                "Info": unary(pb.InfoRequest, pb.InfoReply, _info),
+                "ReportCorrupt": unary(pb.ReportCorruptRequest, pb.CodeReply, _report_corrupt),
+                "CheckData": unary(pb.CheckDataRequest, pb.CheckDataReply, _check_data),
             },
         )
+
+    def _unary(
+        self, kind: type[M], reply: type[R], answer: Callable[[BookieClient, M], Awaitable[R]]
+    ) -> grpc.RpcMethodHandler:
+        """Handler of a call with one request and one reply."""
+
+        async def handle(data: bytes, context: Any) -> bytes:
+            bookie = await self._called(context)
+            request = await self._parse(kind, data, context)
+            try:
+                found = await answer(bookie, request)
+            except LedgerError as error:
+                found = reply(code=error.code)
+            return found.SerializeToString()
+
+        return grpc.unary_unary_rpc_method_handler(handle)
 
     async def _called(self, context: Any) -> BookieClient:
         """The bookie, if it is the one that the caller means.
@@ -204,18 +222,6 @@ class BookieServer:
         finally:
             self._reads.release(charged)
 
-    async def _read_lac(self, data: bytes, context: Any) -> bytes:
-        bookie = await self._called(context)
-        request = await self._parse(pb.ReadLacRequest, data, context)
-        return _encode_lac(
-            await bookie.read_lac(
-                request.ledger_id,
-                fence=request.fence,
-                master_key=request.master_key,
-                creator=request.creator,
-            )
-        )
-
     async def _wait_lac(self, data: bytes, context: Any) -> bytes:
         bookie = await self._called(context)
         request = await self._parse(pb.WaitLacRequest, data, context)
@@ -223,71 +229,8 @@ class BookieServer:
         if self._admissions is not None:  # who may not read any more isn't told what comes
             wait_s = min(wait_s, await self._admissions.left_s(context))
         ledger_id, creator = request.ledger_id, request.creator
-        return _encode_lac(await bookie.wait_lac(ledger_id, request.above, wait_s, creator=creator))
-
-    async def _write_lac(self, data: bytes, context: Any) -> bytes:
-        bookie = await self._called(context)
-        request = await self._parse(pb.WriteLacRequest, data, context)
-        key, creator = request.master_key, request.creator
-        code = await bookie.write_lac(
-            request.ledger_id, request.lac, master_key=key, creator=creator
-        )
-        return pb.CodeReply(code=code).SerializeToString()
-
-    async def _force(self, data: bytes, context: Any) -> bytes:
-        bookie = await self._called(context)
-        request = await self._parse(pb.ForceRequest, data, context)
-        code = await bookie.force(request.ledger_id, request.first, master_key=request.master_key)
-        return pb.CodeReply(code=code).SerializeToString()
-
-    async def _list_entries(self, data: bytes, context: Any) -> bytes:
-        bookie = await self._called(context)
-        request = await self._parse(pb.ListEntriesRequest, data, context)
-        try:
-            runs = await bookie.list_entries(request.ledger_id, creator=request.creator)
-        except LedgerError as error:
-            return pb.ListEntriesReply(code=error.code).SerializeToString()
-        bounds = [bound for run in runs for bound in run]
-        return pb.ListEntriesReply(code=codes.OK, bounds=bounds).SerializeToString()
-
-    async def _list_ledgers(self, data: bytes, context: Any) -> bytes:
-        bookie = await self._called(context)
-        request = await self._parse(pb.ListLedgersRequest, data, context)
-        try:
-            ids = await bookie.list_ledgers(request.first, min(request.count_max, _LIST_MAX))
-        except LedgerError as error:
-            return pb.ListLedgersReply(code=error.code).SerializeToString()
-        return pb.ListLedgersReply(code=codes.OK, ledger_ids=ids).SerializeToString()
-
-    async def _info(self, data: bytes, context: Any) -> bytes:
-        bookie = await self._called(context)
-        await self._parse(pb.InfoRequest, data, context)
-        try:
-            info = await bookie.info()
-        except LedgerError as error:
-            return pb.InfoReply(code=error.code).SerializeToString()
-        return pb.InfoReply(
-            code=codes.OK,
-            bookie_id=info.bookie_id,
-            read_only=info.read_only,
-            free_bytes=info.free_bytes,
-            total_bytes=info.total_bytes,
-        ).SerializeToString()
-
-    async def _report_corrupt(self, data: bytes, context: Any) -> bytes:
-        bookie = await self._called(context)
-        request = await self._parse(pb.ReportCorruptRequest, data, context)
-        code = await bookie.report_corrupt(request.ledger_id, request.entry_id)
-        return pb.CodeReply(code=code).SerializeToString()
-
-    async def _check_data(self, data: bytes, context: Any) -> bytes:
-        bookie = await self._called(context)
-        request = await self._parse(pb.CheckDataRequest, data, context)
-        try:
-            status = await bookie.check_data(scrub=request.scrub, integrity=request.integrity)
-        except LedgerError as error:
-            return pb.CheckDataReply(code=error.code).SerializeToString()
-        return pb.CheckDataReply(code=codes.OK, status_json=status).SerializeToString()
+        reply = await bookie.wait_lac(ledger_id, request.above, wait_s, creator=creator)
+        return _lac_reply(reply).SerializeToString()
 
     async def _parse(self, kind: type[M], data: bytes, context: Any) -> M:
         def decode(data: bytes) -> M:
@@ -316,14 +259,59 @@ async def _read_and_encode(bookie: BookieClient, request: ReadRequest) -> bytes:
     return encode_read_reply(reply.code, reply.first, reply.packets)
 
 
-def _encode_lac(reply: LacReply) -> bytes:
+def _lac_reply(reply: LacReply) -> pb.LacReply:
     packet, following = reply.last_packet, reply.next_packet
     return pb.LacReply(
         code=reply.code,
         last_packet=None if packet is None else bytes(packet),
         explicit_lac=reply.explicit_lac,
         next_packet=None if following is None else bytes(following),
-    ).SerializeToString()
+    )
+
+
+async def _read_lac(bookie: BookieClient, request: pb.ReadLacRequest) -> pb.LacReply:
+    fence, key, creator = request.fence, request.master_key, request.creator
+    return _lac_reply(
+        await bookie.read_lac(request.ledger_id, fence=fence, master_key=key, creator=creator)
+    )
+
+
+async def _write_lac(bookie: BookieClient, request: pb.WriteLacRequest) -> pb.CodeReply:
+    key, creator = request.master_key, request.creator
+    code = await bookie.write_lac(request.ledger_id, request.lac, master_key=key, creator=creator)
+    return pb.CodeReply(code=code)
+
+
+async def _force(bookie: BookieClient, request: pb.ForceRequest) -> pb.CodeReply:
+    code = await bookie.force(request.ledger_id, request.first, master_key=request.master_key)
+    return pb.CodeReply(code=code)
+
+
+async def _list_entries(
+    bookie: BookieClient, request: pb.ListEntriesRequest
+) -> pb.ListEntriesReply:
+    runs = await bookie.list_entries(request.ledger_id, creator=request.creator)
+    return pb.ListEntriesReply(code=codes.OK, bounds=[bound for run in runs for bound in run])
+
+
+async def _list_ledgers(
+    bookie: BookieClient, request: pb.ListLedgersRequest
+) -> pb.ListLedgersReply:
+    ids = await bookie.list_ledgers(request.first, min(request.count_max, _LIST_MAX))
+    return pb.ListLedgersReply(code=codes.OK, ledger_ids=ids)
+
+
+async def _info(bookie: BookieClient, _request: pb.InfoRequest) -> pb.InfoReply:
+    return pb.InfoReply(code=codes.OK, **dataclasses.asdict(await bookie.info()))
+
+
+async def _report_corrupt(bookie: BookieClient, request: pb.ReportCorruptRequest) -> pb.CodeReply:
+    return pb.CodeReply(code=await bookie.report_corrupt(request.ledger_id, request.entry_id))
+
+
+async def _check_data(bookie: BookieClient, request: pb.CheckDataRequest) -> pb.CheckDataReply:
+    status = await bookie.check_data(scrub=request.scrub, integrity=request.integrity)
+    return pb.CheckDataReply(code=codes.OK, status_json=status)
 
 
 class ByteSemaphore:

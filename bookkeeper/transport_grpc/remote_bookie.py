@@ -295,17 +295,11 @@ class RemoteBookieClient(BookieClient):
         request = pb.WriteLacRequest(
             ledger_id=ledger_id, lac=lac, master_key=master_key, creator=creator
         )
-        try:
-            return (await self._call("WriteLac", request, pb.CodeReply)).code
-        except LedgerError as error:
-            return error.code
+        return await self._call_code("WriteLac", request)
 
     async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
         request = pb.ForceRequest(ledger_id=ledger_id, first=first, master_key=master_key)
-        try:
-            return (await self._call("Force", request, pb.CodeReply)).code
-        except LedgerError as error:
-            return error.code
+        return await self._call_code("Force", request)
 
     async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
         request = pb.ListEntriesRequest(ledger_id=ledger_id, creator=creator)
@@ -327,10 +321,7 @@ class RemoteBookieClient(BookieClient):
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
         request = pb.ReportCorruptRequest(ledger_id=ledger_id, entry_id=entry_id)
-        try:
-            return (await self._call("ReportCorrupt", request, pb.CodeReply)).code
-        except LedgerError as error:
-            return error.code
+        return await self._call_code("ReportCorrupt", request)
 
     async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
         request = pb.CheckDataRequest(scrub=scrub, integrity=integrity)
@@ -352,6 +343,12 @@ class RemoteBookieClient(BookieClient):
         packet = reply.last_packet if reply.HasField("last_packet") else None
         following = reply.next_packet if reply.HasField("next_packet") else None
         return LacReply(reply.code, packet, reply.explicit_lac, following)
+
+    async def _call_code(self, name: str, request: Message) -> int:
+        try:
+            return (await self._call(name, request, pb.CodeReply)).code
+        except LedgerError as error:
+            return error.code
 
     async def _call(
         self, name: str, request: Message, reply_type: type[M], wait_s: float = 0.0

@@ -12,7 +12,6 @@ import faulthandler
 import gc
 import logging
 import random
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -35,7 +34,7 @@ from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, Random
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.bookkeeper.loop_stalls import LoopStalls
-from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server
+from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server, start_process
 from magnetar.bookkeeper.storage.file_system import FileSystem
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
 from magnetar.broker.config import BrokerConfig, ConfigError
@@ -331,25 +330,10 @@ def run_node(config: BrokerConfig, new_node: Callable[[], Standalone]) -> int:
 
 
 async def _serve(new_node: Callable[[], Standalone]) -> int:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     standalone = new_node()
-    starting = loop.create_task(standalone.start())
-    stopping = loop.create_task(stop.wait())
-    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        end_after(standalone.config.broker_shutdown_timeout_ms / 1000 + _LATE_S, 4)
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        return 0
-    try:
-        await starting
-    except (OSError, RuntimeError, ConfigError, MetadataError, BookkeeperError) as error:
-        logger.error("magnetar: can't start: %s", error, extra=PLAIN)
-        logger.debug("start failed", exc_info=error)
-        return 1
+    cannot = (OSError, RuntimeError, ConfigError, MetadataError, BookkeeperError)
+    end_s = standalone.config.broker_shutdown_timeout_ms / 1000 + _LATE_S
+    stop = await start_process(standalone.start(), cannot, end_s)
     standalone.service.request_shutdown = stop.set
     # What is alive now stays alive: never walk it again in a collection.
     gc.collect()
@@ -362,7 +346,7 @@ async def _serve(new_node: Callable[[], Standalone]) -> int:
     web_url = standalone.web_url or standalone.web_url_tls
     print(f"magnetar {standalone.word}: {service_url} {web_url} ready", flush=True)
     standalone.failed.add_done_callback(lambda _: stop.set())
-    await stopping
+    await stop.wait()
     standalone.give_up_waiting()
     if standalone.failed.done():
         logger.error("magnetar: storage failed: %s", standalone.failed.result(), extra=PLAIN)

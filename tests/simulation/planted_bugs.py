@@ -532,7 +532,7 @@ def the_scrub_is_blind(plant: Plant) -> None:
 @bug(CLUSTER, "Zones")
 def replacements_ignore_zones(plant: Plant) -> None:
     def choose(self: Any, *arguments: Any) -> Any:
-        return RandomPlacement(self._chooser).replace_bookie(*arguments)
+        return RandomPlacement(self._selection).replace_bookie(*arguments)
 
     plant.set(ZoneAwarePlacement, "replace_bookie", choose)
 
