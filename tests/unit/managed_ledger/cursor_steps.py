@@ -35,10 +35,16 @@ async def opened(log: FakeLog) -> Cursor:
 
 
 async def opened_log(
-    ledgers: dict[int, int], config: ManagedLedgerConfig | None = None
+    ledgers: dict[int, int],
+    config: ManagedLedgerConfig | None = None,
+    *,
+    acked: list[Position] | None = None,
 ) -> tuple[FakeLog, Cursor]:
     log = FakeLog(ledgers, config=config)
-    return log, await opened(log)
+    cursor = await opened(log)
+    if acked is not None:
+        await ack_and_flush(cursor, acked)
+    return log, cursor
 
 
 async def ack_and_flush(cursor: Cursor, positions: list[Position]) -> None:

@@ -80,6 +80,12 @@ class Harness:
         self.written.clear()
 
 
+def opened() -> Harness:
+    h = Harness()
+    h.open()
+    return h
+
+
 def test_first_append_asks_for_a_ledger_and_waits_for_it() -> None:
     h = Harness()
     h.append("a", 2)
@@ -100,15 +106,6 @@ def test_first_append_asks_for_a_ledger_and_waits_for_it() -> None:
     assert h.core.is_idle
 
 
-def test_open_ledger_is_written_without_effects() -> None:
-    h = Harness()
-    h.open()
-    batch = h.core.append([b"h"], [b"x"], lambda *_: None, 10)
-    assert batch is not None
-    assert batch.first == 2
-    assert not h.core.has_effects
-
-
 def test_an_empty_append_is_nothing() -> None:
     h = Harness()
     h.append("a", 0)
@@ -117,8 +114,7 @@ def test_an_empty_append_is_nothing() -> None:
 
 
 def test_a_watermark_inside_a_batch_reports_its_part() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 4)
     h.core.on_confirmed(1, 3)
     h.effects()
@@ -134,8 +130,7 @@ def test_a_watermark_inside_a_batch_reports_its_part() -> None:
 
 
 def test_next_ledger_is_made_ahead_and_used_after_the_last_confirmation() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 5)  # 7 of 8: nearly full
     assert h.effects() == [CreateLedger()]
     h.append("c", 3)  # one more fits
@@ -154,23 +149,8 @@ def test_next_ledger_is_made_ahead_and_used_after_the_last_confirmation() -> Non
     assert h.reports == [("b", 1, 2, 5), ("c", 1, 7, 1), ("c", 2, 0, 2), ("d", 2, 2, 1)]
 
 
-def test_batch_longer_than_several_ledgers() -> None:
-    h = Harness()
-    h.append("a", 20)
-    ledger = 0
-    for _ in range(20):
-        for effect in h.effects():
-            if isinstance(effect, CreateLedger):
-                ledger += 1
-                h.core.on_ledger_ready(ledger, 10)
-        h.core.on_confirmed(h.core.current, h.core.next_entry - 1)
-    h.effects()
-    assert h.reports == [("a", 1, 0, 8), ("a", 2, 0, 8), ("a", 3, 0, 4)]
-
-
 def test_full_by_bytes_goes_on_until_the_next_ledger_is_there() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 1, size=1000)
     assert h.effects() == [CreateLedger()]
     h.append("c", 1)
@@ -185,8 +165,7 @@ def test_full_by_bytes_goes_on_until_the_next_ledger_is_there() -> None:
 
 
 def test_full_by_age() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.now_ms = 1010
     h.append("b", 1)
     assert h.effects() == [CreateLedger()]
@@ -213,19 +192,6 @@ def test_a_young_ledger_is_not_rotated_for_its_size() -> None:
     assert h.written[-1] == (1, 11, [b"c0"])
 
 
-def test_a_ledger_beyond_its_size_takes_one_entry_more_at_most() -> None:
-    h = Harness(RotationLimits(entries_max=4, bytes_max=1000, age_min_ms=100, age_max_ms=1000))
-    h.append("a", 9)
-    h.effects()
-    h.core.on_ledger_ready(1, 10)
-    h.effects()
-    h.now_ms = 110
-    h.append("b", 1)
-    assert h.state() is AppendState.SWITCHING
-    assert h.effects() == [CreateLedger()]
-    assert h.written[-1] == (1, 9, [b"b0"])
-
-
 def test_idle_old_ledger_is_closed_without_a_successor() -> None:
     h = Harness()
     h.core.close_if_idle(10_000)
@@ -243,8 +209,7 @@ def test_idle_old_ledger_is_closed_without_a_successor() -> None:
 
 
 def test_failed_ledger_confirms_up_to_its_end_and_sends_only_the_rest_again() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 2)
     h.append("c", 2)
     h.core.on_confirmed(1, 2)
@@ -269,8 +234,7 @@ def test_failed_ledger_confirms_up_to_its_end_and_sends_only_the_rest_again() ->
 
 
 def test_failed_ledger_with_the_next_one_ready() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 5)
     assert h.effects() == [CreateLedger()]
     h.core.on_ledger_failed(1)
@@ -284,8 +248,7 @@ def test_failed_ledger_with_the_next_one_ready() -> None:
 
 
 def test_an_end_below_acknowledged_entries_stops_everything() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 1)
     h.core.on_ledger_failed(1)
     h.core.on_ledger_ended(1, 0, 10)
@@ -296,8 +259,7 @@ def test_an_end_below_acknowledged_entries_stops_everything() -> None:
 
 
 def test_end_that_cannot_be_found_fails_what_is_pending() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 3)
     h.core.on_confirmed(1, 2)
     h.core.on_ledger_failed(1)
@@ -355,8 +317,7 @@ def test_creation_fails_with_appends_waiting() -> None:
 
 
 def test_creation_ahead_fails_and_is_tried_again_later() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 5)
     assert h.effects() == [CreateLedger()]
     h.core.on_create_failed(BOOM, 10)
@@ -388,8 +349,7 @@ def test_creation_ahead_is_left_alone_for_a_while() -> None:
 
 
 def test_creation_fails_while_switching_in_order() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 8)
     assert h.effects() == [CreateLedger()]
     h.core.on_create_failed(BOOM, 10)
@@ -402,8 +362,7 @@ def test_creation_fails_while_switching_in_order() -> None:
 
 
 def test_creation_fails_while_the_ledger_ends() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 5)
     h.effects()
     h.core.on_ledger_failed(1)
@@ -415,8 +374,7 @@ def test_creation_fails_while_the_ledger_ends() -> None:
 
 
 def test_next_ledger_fails_before_it_is_used() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 5)
     h.effects()
     h.core.on_ledger_ready(2, 10)
@@ -454,8 +412,7 @@ def test_rotate_on_demand() -> None:
 
 
 def test_full_ledger_without_more_to_come_waits_for_its_successor() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 6)
     assert h.effects() == [CreateLedger()]
     h.core.on_confirmed(1, 7)
@@ -467,8 +424,7 @@ def test_full_ledger_without_more_to_come_waits_for_its_successor() -> None:
 
 
 def test_refused_while_pending_goes_on() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 1)
     h.core.refuse(BOOM)
     h.core.refuse(KeyError())
@@ -480,8 +436,7 @@ def test_refused_while_pending_goes_on() -> None:
 
 
 def test_stop_fails_everything_and_ignores_all_news() -> None:
-    h = Harness()
-    h.open()
+    h = opened()
     h.append("b", 3)
     h.append("c", 5)
     h.core.on_confirmed(1, 2)

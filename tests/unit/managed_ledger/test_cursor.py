@@ -39,8 +39,7 @@ async def test_creating_costs_one_put_and_no_ledger() -> None:
 
 
 async def test_first_ack_makes_a_ledger_and_the_next_ones_are_small() -> None:
-    log, cursor = await opened_log({1: 1000})
-    await ack_and_flush(cursor, [(1, 0), (1, 5)])
+    log, cursor = await opened_log({1: 1000}, acked=[(1, 0), (1, 5)])
     [writer] = log.bookkeeper.writers
     assert node_of(log).ledger_id == writer.ledger_id
     puts = log.fake_store.puts
@@ -54,8 +53,7 @@ async def test_first_ack_makes_a_ledger_and_the_next_ones_are_small() -> None:
 
 
 async def test_one_write_in_flight_and_the_rest_coalesces() -> None:
-    log, cursor = await opened_log({1: 1000})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 1000}, acked=[(1, 0)])
     [writer] = log.bookkeeper.writers
     bodies = log.storage.ledgers[writer.ledger_id].bodies
     writer.held = True
@@ -109,8 +107,7 @@ async def test_the_rate_s_next_write_comes_by_itself() -> None:
 
 
 async def test_an_ack_that_changes_nothing_waits_for_the_write_that_has_it() -> None:
-    log, cursor = await opened_log({1: 10})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 10}, acked=[(1, 0)])
     done = Answers()
     cursor.ack([(1, 0)], done)  # durable already
     assert done == [None]
@@ -126,8 +123,7 @@ async def test_an_ack_that_changes_nothing_waits_for_the_write_that_has_it() -> 
 
 
 async def test_a_failed_append_falls_back_to_the_node() -> None:
-    log, cursor = await opened_log({1: 100})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 100}, acked=[(1, 0)])
     old = log.bookkeeper.writers[0]
     log.faults.append_failure_rate = 1.0
     done = Answers()
@@ -187,8 +183,7 @@ async def test_rotation_by_entries() -> None:
 
 
 async def test_rotation_by_age_only_with_a_write() -> None:
-    log, cursor = await opened_log({1: 10})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 10}, acked=[(1, 0)])
     log.clock_ms += 5 * 3600 * 1000
     await cursor.flush()
     assert len(log.bookkeeper.writers) == 1
@@ -266,8 +261,7 @@ async def test_closing_an_untouched_cursor_writes_nothing() -> None:
 
 
 async def test_close_with_the_store_down_leaves_it_in_the_ledger() -> None:
-    log, cursor = await opened_log({1: 100})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 100}, acked=[(1, 0)])
     cursor.ack([(1, 1)])
     log.fake_store.is_down = True
     await cursor.close()
@@ -398,8 +392,7 @@ async def test_a_reset_that_cannot_be_stored_changes_nothing_here() -> None:
 
 
 async def test_a_cancelled_reset_leaves_the_cursor_usable() -> None:
-    log, cursor = await opened_log({1: 10})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 10}, acked=[(1, 0)])
     log.bookkeeper.writers[0].held = True
     cursor.ack([(1, 1)])
     await asyncio.sleep(0)
@@ -451,8 +444,7 @@ async def test_a_callback_that_raises_costs_nobody_else_an_answer() -> None:
 
 
 async def test_a_stale_owner_stops_and_reports() -> None:
-    log, cursor = await opened_log({1: 100})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 100}, acked=[(1, 0)])
     new = await reopened(log)
     done = Answers()
     cursor.ack([(1, 1)], done)
@@ -481,8 +473,7 @@ async def test_a_stale_owner_without_a_ledger_cannot_write_the_node_either() -> 
 
 async def test_a_ledger_fenced_by_repair_only_is_replaced() -> None:
     """Auto-recovery may close the ledger of an idle writer; that takes nothing away from us."""
-    log, cursor = await opened_log({1: 100})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 100}, acked=[(1, 0)])
     log.storage.recover(node_of(log).ledger_id, log.faults.rng)
     await ack_and_flush(cursor, [(1, 1)])
     await ack_and_flush(cursor, [(1, 2)])

@@ -37,8 +37,7 @@ from tests.unit.managed_ledger.cursor_steps import (
 
 
 async def test_delete_removes_node_and_ledger() -> None:
-    log, cursor = await opened_log({1: 100})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 100}, acked=[(1, 0)])
     done = Answers()
     cursor.ack([(1, 1)], done)
     await cursor.delete()
@@ -49,15 +48,13 @@ async def test_delete_removes_node_and_ledger() -> None:
 
 
 async def test_delete_of_a_cursor_that_is_not_loaded() -> None:
-    log, cursor = await opened_log({1: 100})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, _ = await opened_log({1: 100}, acked=[(1, 0)])
     await delete_cursor(log.successor("s2"), "sub")
     assert (log.nodes.nodes, log.storage.ledgers) == ({}, {})
 
 
 async def test_cursor_properties_live_in_the_node() -> None:
-    log, cursor = await opened_log({1: 100})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 100}, acked=[(1, 0)])
     await cursor.set_cursor_properties({"owner": "me"})
     ledger_id = node_of(log).ledger_id
     assert ledger_id in log.storage.ledgers
@@ -96,8 +93,7 @@ async def test_cumulative_beyond_the_end_is_refused() -> None:
 
 
 async def test_the_log_hears_of_durable_moves_only() -> None:
-    log, cursor = await opened_log({1: 10})
-    await ack_and_flush(cursor, [(1, 3)])
+    log, cursor = await opened_log({1: 10}, acked=[(1, 3)])
     assert log.moves == []
     cursor.ack_cumulative((1, 2))
     assert log.moves == []
@@ -106,8 +102,7 @@ async def test_the_log_hears_of_durable_moves_only() -> None:
 
 
 async def test_a_writer_that_dies_while_idle_is_replaced() -> None:
-    log, cursor = await opened_log({1: 10})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 10}, acked=[(1, 0)])
     writer: FakeWriter = log.bookkeeper.writers[0]
     writer.fail(WriteFailedError("idle"))
     await asyncio.sleep(0)
@@ -214,8 +209,7 @@ async def test_acknowledgements_between_the_slices_of_a_snapshot(step: int, star
 
 
 async def test_a_large_increment_is_written_in_slices() -> None:
-    log, cursor = await opened_log({1: 9_000_000})
-    await ack_and_flush(cursor, [(1, 5)])
+    log, cursor = await opened_log({1: 9_000_000}, acked=[(1, 5)])
     [ledger] = log.storage.ledgers.values()
     for first in (7, 8):
         cursor.ack([(1, entry) for entry in range(first, 9_000_000, 10)])
@@ -271,8 +265,7 @@ async def test_a_damaged_record_fails_the_open_and_names_its_place(damaged: int)
 
 
 async def test_a_large_increment_whose_write_fails_is_not_forgotten() -> None:
-    log, cursor = await opened_log({1: 9_000_000})
-    await ack_and_flush(cursor, [(1, 5)])
+    log, cursor = await opened_log({1: 9_000_000}, acked=[(1, 5)])
     log.storage.recover(node_of(log).ledger_id, log.faults.rng)  # the next append fails
     await ack_and_flush(cursor, [(1, entry) for entry in range(7, 9_000_000, 30)])
     again = await reopened(log)
@@ -500,8 +493,7 @@ async def test_a_lost_ledger_of_many_properties_means_an_older_pair() -> None:
 
 
 async def test_properties_replaced_while_they_are_encoded_are_those_of_mark_delete() -> None:
-    log, cursor = await opened_log({1: 1000})
-    await ack_and_flush(cursor, [(1, 0)])
+    log, cursor = await opened_log({1: 1000}, acked=[(1, 0)])
     last = {}
     for position in range(1, 40):
         last = {f"{n}".ljust(4000, "x"): position for n in range(50)}

@@ -1,6 +1,5 @@
 """What may be read of a log at one moment, and what of that is still there later."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -19,13 +18,6 @@ from tests.unit.managed_ledger.cluster import (
     appended,
     eventually,
 )
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    made = Cluster()
-    yield made
-    await made.close()
 
 
 def ledgers(extent: ReadableRange) -> list[ReadableLedger]:

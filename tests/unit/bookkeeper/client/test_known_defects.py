@@ -81,9 +81,11 @@ class Recovery:
             ledger = self.bookies[name].ledgers.setdefault(LEDGER, ModelLedger(master_key(b"")))
             ledger.entries[entry_id] = heads[0] + b"%010d" % entry_id
 
-    def start(self) -> None:
+    def start(self, fenced: str = "") -> None:
+        """The LAC queries to these bookies are answered at once."""
         self.core.start()
         self.take()
+        self.fence(fenced)
 
     def take(self) -> None:
         self.effects += self.core.take_effects()
@@ -223,8 +225,7 @@ def test_a_brand_new_last_segment_starts_at_its_floor() -> None:
     r = Recovery(2, 2, 2, [(0, "AB"), (3, "CD")])
     for entry_id in range(3):
         r.store("AB", entry_id, lac=entry_id - 1)
-    r.start()
-    r.fence("CD")
+    r.start("CD")
     reads = [effect for effect in r.effects if isinstance(effect, RecoveryRead)]
     assert [read.first for read in reads] == [3]
     assert r.finish("ABCD") == closed(2)
@@ -239,8 +240,7 @@ def test_private_segments_until_the_close() -> None:
     r = Recovery(3, 3, 2)
     r.store("ABC", 0, lac=-1)
     r.store("AB", 1, lac=0)
-    r.start()
-    r.fence("AB")
+    r.start("AB")
     r.read("A")
     r.write("C", codes.UNAVAILABLE)
     r.replace(C="D")
@@ -259,8 +259,7 @@ def test_replaced_bookie_ends_up_in_the_closing_write() -> None:
     r = Recovery(3, 3, 3)
     r.store("ABC", 0, lac=-1)
     r.store("AB", 1, lac=0)
-    r.start()
-    r.fence("ABC")
+    r.start("ABC")
     r.read("A")
     r.write("AB")
     r.write("C", codes.UNAVAILABLE)
@@ -281,8 +280,7 @@ def test_absence_needs_only_qf_negatives() -> None:
     """
     r = Recovery(3, 3, 2)
     r.store("ABC", 0, lac=-1)
-    r.start()
-    r.fence("AB")
+    r.start("AB")
     r.read("A")  # entry 0 found, entry 1 asked
     r.read("A")
     r.read("B")
@@ -293,8 +291,7 @@ def test_absence_needs_only_qf_negatives() -> None:
 def test_coverage_counts_silent_bookies_per_write_set() -> None:
     """pulsar#6505: 4/2/2 is covered by two alternating bookies; two neighbours are not enough."""
     r = Recovery(4, 2, 2)
-    r.start()
-    r.fence("AB")
+    r.start("AB")
     assert not [e for e in r.effects if isinstance(e, RecoveryRead)]
     r.fence("D")
     assert [e for e in r.effects if isinstance(e, RecoveryRead)]
@@ -312,8 +309,7 @@ def test_too_few_rewrites_abort() -> None:
     r = Recovery(3, 3, 2)
     r.store("ABC", 0, lac=-1)
     r.store("A", 1, lac=0)
-    r.start()
-    r.fence("ABC")
+    r.start("ABC")
     r.read("A")
     r.write("BC", codes.UNAVAILABLE)
     r.write("A")
@@ -329,8 +325,7 @@ def test_recovery_goes_on_with_a_quorum_when_nobody_can_replace() -> None:
     r = Recovery(3, 3, 2)
     r.store("AB", 0)
     r.store("A", 1, lac=-1)
-    r.start()
-    r.fence("AB")
+    r.start("AB")
     r.read("A")
     r.write("C", codes.UNAVAILABLE)
     r.replace()
@@ -398,8 +393,7 @@ def test_fencing_needs_the_password() -> None:
     """BOOKKEEPER-135."""
     r = Recovery(1, 1, 1)
     r.bookies["A"].ledgers[LEDGER] = ModelLedger(master_key(b"other"))
-    r.start()
-    r.fence("A")
+    r.start("A")
     abort = r.outcome()
     assert isinstance(abort, AbortRecovery)
     assert isinstance(abort.error, UnauthorizedAccessError)
@@ -454,8 +448,7 @@ def test_rewrites_carry_the_recovery_flag() -> None:
     """PR 4163: without it the bookie, fenced by ourselves, refuses them."""
     r = Recovery(2, 2, 2)
     r.store("A", 0)
-    r.start()
-    r.fence("AB")
+    r.start("AB")
     r.read("A")
     assert r.sends
     assert all(send.recovery for send in r.sends)
@@ -482,8 +475,7 @@ def test_length_is_that_of_the_last_entry() -> None:
     for entry_id in range(3):
         r.store("ABC", entry_id, lac=entry_id - 1)
     r.store("C", 7, lac=2)
-    r.start()
-    r.fence("C")
+    r.start("C")
     r.fence("A")
     assert r.core.base_lac == 2
     assert r.finish("ABC") == closed(2)
@@ -500,8 +492,7 @@ def test_a_corrupt_lac_answer_fences_but_supplies_nothing() -> None:
     r.store("A", 0, lac=-1)
     r.store("A", 1, lac=0)
     r.bookies["A"].corrupt(LEDGER, 1)
-    r.start()
-    r.fence("A")
+    r.start("A")
     assert r.core.base_lac == -1
     assert isinstance(r.finish("A"), AbortRecovery)  # entry 1 may have been confirmed
 
@@ -513,8 +504,7 @@ def test_close_waits_for_the_rewrites() -> None:
     """
     r = Recovery(2, 2, 2)
     r.store("A", 0, lac=-1)
-    r.start()
-    r.fence("AB")
+    r.start("AB")
     r.read("A")  # entry 0
     r.read("A")  # entry 1: absent
     assert not r.effects
@@ -529,8 +519,7 @@ def test_an_explicit_lac_counts() -> None:
     r = Recovery(1, 1, 1)
     r.store("A", 0, lac=-1)
     r.bookies["A"].ledgers[LEDGER].explicit_lac = 0
-    r.start()
-    r.fence("A")
+    r.start("A")
     assert r.core.base_lac == 0
     assert r.finish("A") == closed(0)
 
@@ -542,8 +531,7 @@ def test_reading_waits_for_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     r.core = LedgerRecovery(r.metadata, never, read_entries_max=2)
     for entry_id in range(7):
         r.store("AB", entry_id, lac=-1)
-    r.start()
-    r.fence("AB")
+    r.start("AB")
     r.read("A")
     r.read("A")
     assert not r.effects  # 4 entries are on their way, nothing more is read
@@ -559,8 +547,7 @@ def test_bookie_given_up_may_be_missed_later() -> None:
     r = Recovery(3, 2, 2)
     for entry_id in range(3):
         r.store("ABC", entry_id, lac=-1)
-    r.start()
-    r.fence("ABC")
+    r.start("ABC")
     r.read("A")  # entry 0 is on A and B
     r.write("AB")
     r.read("B")  # entry 1 is on B and C
@@ -575,8 +562,7 @@ def test_bookie_given_up_may_be_missed_later() -> None:
 def test_wrong_password_is_passed_up(step: str) -> None:
     r = Recovery(1, 1, 1)
     r.store("A", 0, lac=-1)
-    r.start()
-    r.fence("A")
+    r.start("A")
     if step == "read":
         r.read("A", codes.UNAUTHORIZED)
     else:
@@ -595,8 +581,7 @@ def test_a_segment_replaced_in_place_is_replaced_at_the_same_key() -> None:
     r = Recovery(2, 2, 2, [(0, "AB"), (1, "CD")])
     r.store("AB", 0, lac=-1)
     r.store("C", 1, lac=0)
-    r.start()
-    r.fence("CD")
+    r.start("CD")
     r.read("C")
     r.write("C")
     r.write("D", codes.IO_ERROR)

@@ -71,6 +71,12 @@ class Cluster:
 
         return (await self.ledgers.create(build, above)).metadata.ledger_id
 
+    async def until_marked(self, ledgers: dict[int, set[str]]) -> None:
+        async def is_so() -> bool:
+            return await self.marked() == ledgers
+
+        await eventually(is_so)
+
     async def marked(self) -> dict[int, set[str]]:
         found = {}
         async for ids in self.marks.ledger_ids():

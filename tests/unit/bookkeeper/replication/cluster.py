@@ -250,6 +250,14 @@ class Cluster:
     async def marked(self) -> list[int]:
         return [i async for ids in self.markers.ledger_ids() for i in ids]
 
+    async def lose(self, bookie: str) -> None:
+        await self.kill(bookie)
+        await self.mark_all(bookie)
+
+    async def repaired(self, ledger_id: int) -> LedgerMetadata:
+        await self.until_repaired()
+        return await self.metadata(ledger_id)
+
     async def until_repaired(self) -> None:
         await until_async(lambda: self._none_marked())
 

@@ -114,11 +114,7 @@ async def test_the_delay_is_an_operators_to_set(cluster: Cluster) -> None:
     await eventually(is_delayed)
     assert await cluster.marked() == {}
     await cluster.marks.set_lost_bookie_delay_s(3600)  # the same again: now
-
-    async def is_marked() -> bool:
-        return await cluster.marked() == {ledger: {"a0"}}
-
-    await eventually(is_marked)
+    await cluster.until_marked({ledger: {"a0"}})
     await auditor.close()
 
 
@@ -156,11 +152,7 @@ async def test_nothing_is_marked_while_repair_is_off(cluster: Cluster, auditor: 
     await asyncio.sleep(3 * SETTLE_MS / 1000)
     assert await cluster.marked() == {}
     await cluster.marks.enable()
-
-    async def is_marked() -> bool:
-        return await cluster.marked() == {ledger: {"a0"}}
-
-    await eventually(is_marked)
+    await cluster.until_marked({ledger: {"a0"}})
 
 
 # Zones
@@ -217,11 +209,7 @@ async def test_the_next_auditor_goes_on_where_the_last_one_was(cluster: Cluster)
     await cluster.marks.enable()  # nobody is there to see it
     second = cluster.auditor()
     second.start()
-
-    async def is_marked() -> bool:
-        return await cluster.marked() == {ledger: {"a0"}}
-
-    await eventually(is_marked)
+    await cluster.until_marked({ledger: {"a0"}})
     assert await cluster.marks.is_enabled()
     await second.close()
 
@@ -262,11 +250,7 @@ async def test_lost_answers_are_repeated(
     await _zone_down(cluster)
     broken.left = failures
     await cluster.marks.enable()
-
-    async def is_marked() -> bool:
-        return await cluster.marked() == {ledger: {"a0"}}
-
-    await eventually(is_marked)
+    await cluster.until_marked({ledger: {"a0"}})
     await auditor.close()
 
 
@@ -451,11 +435,7 @@ async def test_another_candidate_takes_over(cluster: Cluster) -> None:
         return second_metrics.is_auditor
 
     await eventually(is_elected)
-
-    async def is_marked() -> bool:
-        return await cluster.marked() == {ledger: {"a0"}}
-
-    await eventually(is_marked)
+    await cluster.until_marked({ledger: {"a0"}})
     await first.close()
     await second.close()
     assert await cluster.store.get("/ledgers/underreplication/auditorelection") is None
@@ -473,11 +453,7 @@ async def test_an_auditor_that_fails_is_replaced_by_the_same_candidate(
     assert broken is not None
     monkeypatch.setattr(broken, "_take_news", mock.Mock(side_effect=RuntimeError("a bug")))
     await cluster.go("a0")
-
-    async def is_marked() -> bool:
-        return await cluster.marked() == {ledger: {"a0"}}
-
-    await eventually(is_marked)
+    await cluster.until_marked({ledger: {"a0"}})
     assert candidate.auditor is not broken
     assert metrics.is_auditor
     await candidate.close()

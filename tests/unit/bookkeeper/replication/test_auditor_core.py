@@ -84,6 +84,13 @@ def started(config: AuditorConfig = CONFIG) -> Auditor:
     return auditor
 
 
+def missing(*gone: str) -> Auditor:
+    """One that was started, and sees these go."""
+    auditor = started()
+    auditor.see(*gone)
+    return auditor
+
+
 # One bookie, several bookies
 
 
@@ -99,31 +106,27 @@ def test_a_single_loss_waits_for_the_delay() -> None:
 
 
 def test_a_bookie_that_returns_in_time_was_never_lost() -> None:
-    auditor = started()
-    auditor.see("a0")
+    auditor = missing("a0")
     assert auditor.see(after_ms=DELAY - 1) == [DelayCancelled(("a0",))]
     assert auditor.core.next_deadline_ms() is None
     assert auditor.tick(10 * DELAY) == []
 
 
 def test_several_losses_are_audited_at_once() -> None:
-    auditor = started()
-    auditor.see("a0")
+    auditor = missing("a0")
     auditor.see("a0", "b0", after_ms=DELAY // 2)
     assert auditor.audit(auditor.tick(SETTLE)) == ["a0", "b0", "stranger"]
 
 
 def test_when_one_of_two_returns_the_other_has_its_delay() -> None:
-    auditor = started()
-    auditor.see("a0", "b0")
+    auditor = missing("a0", "b0")
     assert auditor.see("a0", after_ms=SETTLE // 2) == [DelayStarted(("a0",), SETTLE + DELAY)]
     assert auditor.tick(DELAY - SETTLE) == []
     assert auditor.audit(auditor.tick(SETTLE // 2)) == ["a0", "stranger"]
 
 
 def test_what_was_audited_doesnt_count_among_later_losses() -> None:
-    auditor = started()
-    auditor.see("a0")
+    auditor = missing("a0")
     auditor.audit(auditor.tick(DELAY))
     auditor.see("a0", "b0", after_ms=DELAY)
     assert auditor.tick(SETTLE) == []
@@ -137,8 +140,7 @@ def test_without_delay_and_settle_time_a_loss_is_audited_in_the_same_call() -> N
 
 
 def test_the_delay_can_be_changed_while_it_runs() -> None:
-    auditor = started()
-    auditor.see("a0")
+    auditor = missing("a0")
     auditor.core.on_delay(auditor.now_ms, DELAY, written=False)  # read again after a reconnect
     assert auditor.take() == []
     auditor.core.on_delay(auditor.now_ms, 5_000, written=True)
@@ -147,22 +149,19 @@ def test_the_delay_can_be_changed_while_it_runs() -> None:
 
 
 def test_writing_the_same_delay_again_asks_for_an_audit() -> None:
-    auditor = started()
-    auditor.see("a0")
+    auditor = missing("a0")
     auditor.core.on_delay(auditor.now_ms, DELAY, written=True)
     assert auditor.audit(auditor.take()) == ["a0", "stranger"]
 
 
 def test_an_unconditional_audit_leaves_out_who_still_waits() -> None:
-    auditor = started()
-    auditor.see("a0")
+    auditor = missing("a0")
     auditor.core.on_audit_wanted(auditor.now_ms, "daily")
     assert auditor.audit(auditor.take()) == ["stranger"]
 
 
 def test_a_decommissioned_bookie_isnt_missed() -> None:
-    auditor = started()
-    auditor.see("a0")
+    auditor = missing("a0")
     rest = {bookie: zone for bookie, zone in ALL.items() if bookie != "a0"}
     assert has(auditor.see(everybody=rest), DelayCancelled)
     assert auditor.tick(DELAY) == []
@@ -177,16 +176,14 @@ def test_a_bookie_without_a_cookie_is_missed_all_the_same() -> None:
 
 
 def test_an_audit_that_failed_is_repeated() -> None:
-    auditor = started()
-    auditor.see("a0")
+    auditor = missing("a0")
     assert has(auditor.tick(DELAY), AuditLedgers)
     auditor.core.on_audit_done(auditor.now_ms, complete=False)
     assert auditor.audit(auditor.take()) == ["a0", "stranger"]
 
 
 def test_news_during_an_audit_make_another_one() -> None:
-    auditor = started()
-    auditor.see("a0")
+    auditor = missing("a0")
     assert has(auditor.tick(DELAY), AuditLedgers)
     auditor.see("a0", "b0")
     assert auditor.tick(DELAY) == []  # one at a time
@@ -208,8 +205,7 @@ def test_nothing_is_marked_while_repair_is_off() -> None:
 
 
 def test_an_audit_that_was_switched_off_in_its_middle_is_repeated() -> None:
-    auditor = started()
-    auditor.see("a0")
+    auditor = missing("a0")
     assert has(auditor.tick(DELAY), AuditLedgers)
     auditor.switch("maintenance")
     auditor.core.on_audit_done(auditor.now_ms, complete=True)
@@ -239,8 +235,7 @@ def test_a_zone_that_goes_down_switches_repair_off_before_anything_is_marked() -
 
 def down() -> Auditor:
     """Zone a is down and repair is off."""
-    auditor = started()
-    auditor.see("a0", "a1", "a2")
+    auditor = missing("a0", "a1", "a2")
     (disable,) = [each for each in auditor.tick(SETTLE) if isinstance(each, DisableReplication)]
     auditor.switch(disable.reason)
     return auditor
@@ -327,8 +322,7 @@ def test_a_second_zone_holds_back_the_return() -> None:
 
 
 def test_a_loss_in_a_healthy_zone_is_an_ordinary_one_beside_an_outage() -> None:
-    auditor = started()
-    auditor.see("a0", "a1")
+    auditor = missing("a0", "a1")
     auditor.see("a0", "a1", "b0", after_ms=SETTLE // 2)
     effects = auditor.tick(SETTLE // 2)
     assert has(effects, DisableReplication)
@@ -343,8 +337,7 @@ def test_a_loss_in_a_healthy_zone_is_an_ordinary_one_beside_an_outage() -> None:
 
 def test_an_audit_that_an_outage_interrupted_is_done_again_when_it_was_none() -> None:
     """What was due waits while its zone is suspect: its ledgers may be marked only in part."""
-    auditor = started()
-    auditor.see("a0")
+    auditor = missing("a0")
     assert has(auditor.tick(DELAY), AuditLedgers)
     auditor.see("a0", "a1", "a2")
     assert not auditor.core.may_mark("a0")
@@ -415,8 +408,7 @@ def test_the_next_auditor_holds_what_held_itself() -> None:
 
 
 def test_when_all_zones_are_down_the_auditor_marks_nothing() -> None:
-    auditor = started()
-    auditor.see(*ALL)
+    auditor = missing(*ALL)
     assert not auditor.core.may_mark("stranger")
     effects = auditor.tick(SETTLE)
     (disable,) = [each for each in effects if isinstance(each, DisableReplication)]

@@ -271,8 +271,7 @@ def test_a_page_of_markers_that_fails_keeps_no_other_ledger_from_its_repair() ->
             writers = [await cluster.write(3) for _ in range(2)]
             assert writers[-1].ledger_id >> 16
             for bookie in writers[-1].metadata.segments[0].bookies[:1]:
-                await cluster.kill(bookie)
-                await cluster.mark_all(bookie)
+                await cluster.lose(bookie)
             marked = await cluster.marked()
             worker = await cluster.add_worker(start=False)
             faults = Faults(cluster.session_of(worker))

@@ -25,8 +25,7 @@ def test_a_repaired_ledger_is_told_once_with_what_was_done(
             before = (await cluster.metadata(writer.ledger_id)).segments[0].bookies
             lost, forgetful, _ = before
             del cluster.bookies[forgetful].ledgers[writer.ledger_id].entries[3]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             await cluster.markers.mark(writer.ledger_id, [forgetful])
             worker = await cluster.add_worker()
             await cluster.until_repaired()
@@ -54,8 +53,7 @@ def test_a_ledger_that_waits_tells_each_reason_once(caplog: pytest.LogCaptureFix
         async with Cluster(3) as cluster:
             writer = await cluster.write(5, (3, 3, 2), close=False)
             lost = writer.metadata.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             worker = await cluster.add_worker()
             await until_async(lambda: _has_failed(worker, 10))
             waits = lines(caplog, f"ledger {writer.ledger_id} waits")

@@ -151,8 +151,7 @@ def test_old_copies_are_read_before_they_count(keeps_rot: bool) -> None:
             first, *others = sorted(set(cluster.bookies) - {old, stays})
             for name in others:
                 await cluster.make_read_only(name)
-            await cluster.kill(old)
-            await cluster.mark_all(old)
+            await cluster.lose(old)
             worker = await cluster.add_worker()
             await cluster.until_repaired()
             assert worker.metrics.entries_copied == 10
@@ -160,16 +159,14 @@ def test_old_copies_are_read_before_they_count(keeps_rot: bool) -> None:
             cluster.bookies[old].corrupt(writer.ledger_id, 4)
             cluster.clients[old].keeps_rot = keeps_rot
             await cluster.revive(old)
-            await cluster.kill(first)
-            await cluster.mark_all(first)
+            await cluster.lose(first)
             if keeps_rot:
                 await until(lambda: worker.metrics.failures > 0)
                 marker = await cluster.markers.read(writer.ledger_id)
                 assert marker is not None
                 assert f"{old} did not take the copies: it keeps damaged" in marker.reason
                 await cluster.add_bookie()
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             assert (old in metadata.segments[0].bookies) is not keeps_rot
             cluster.assert_whole(metadata)
             if not keeps_rot:

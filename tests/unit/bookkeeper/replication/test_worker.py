@@ -53,8 +53,7 @@ def test_only_what_is_missing_is_copied() -> None:
         async with Cluster(5) as cluster:
             writer = await cluster.write(40, (4, 2, 2))
             lost = (await cluster.metadata(writer.ledger_id)).segments[0].bookies[1]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             worker = await cluster.add_worker()
             await cluster.until_repaired()
             assert worker.metrics.entries_copied == 20
@@ -76,11 +75,9 @@ def test_every_segment_is_repaired() -> None:
             metadata = await cluster.metadata(writer.ledger_id)
             assert len(metadata.segments) == 4
             lost = metadata.segments[0].bookies[2]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             await cluster.add_worker()
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             assert all(lost not in segment.bookies for segment in metadata.segments)
             cluster.assert_whole(metadata)
 
@@ -95,8 +92,7 @@ def test_a_bookie_that_is_back_keeps_its_place() -> None:
             writer = await cluster.write(10)
             before = await cluster.metadata(writer.ledger_id)
             lost = before.segments[0].bookies[0]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             await cluster.revive(lost)
             worker = await cluster.add_worker()
             await cluster.until_repaired()
@@ -117,8 +113,7 @@ def test_a_bookie_that_misses_entries_gets_them_back() -> None:
                 del entries[entry_id]
             await cluster.markers.mark(writer.ledger_id, [forgetful])
             worker = await cluster.add_worker()
-            await cluster.until_repaired()
-            after = await cluster.metadata(writer.ledger_id)
+            after = await cluster.repaired(writer.ledger_id)
             assert after == before
             cluster.assert_whole(after)
             assert worker.metrics.entries_copied == 3
@@ -156,8 +151,7 @@ def test_a_bookie_that_cannot_take_them_back_is_replaced() -> None:
             await cluster.make_read_only(forgetful)
             await cluster.markers.mark(writer.ledger_id, [forgetful])
             await cluster.add_worker()
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             assert forgetful not in metadata.segments[0].bookies
             cluster.assert_whole(metadata)
 
@@ -175,8 +169,7 @@ def test_damaged_copies_that_stay_damaged_are_replaced() -> None:
             cluster.clients[rotten].keeps_rot = True
             await cluster.markers.mark(writer.ledger_id, [], suspects=[rotten])
             await cluster.add_worker()
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             assert rotten not in metadata.segments[0].bookies
             cluster.assert_whole(metadata)
             assert (writer.ledger_id, 7) in cluster.clients[rotten].reported
@@ -269,8 +262,7 @@ def test_what_a_bookie_hands_over_is_not_what_it_says() -> None:
             lost, liar, honest = writer.metadata.segments[0].bookies
             entries = cluster.bookies[liar].ledgers[writer.ledger_id].entries
             entries[3], entries[4] = entries[4], entries[3]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             await cluster.add_worker()
             await until_async(lambda: is_replaced(cluster, writer.ledger_id, lost))
             metadata = await cluster.metadata(writer.ledger_id)
@@ -382,8 +374,7 @@ def test_limbo_is_never_a_no() -> None:
             reason = reason_of(await cluster.markers.read(writer.ledger_id))
             assert f"{limbo} can't say if it has it" in reason
             cluster.bookies[limbo].ledgers[writer.ledger_id].entries[6] = entry
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             assert set(metadata.segments[0].bookies) == {limbo} | (
                 set(metadata.segments[0].bookies) - {lost, limbo}
             )
@@ -400,8 +391,7 @@ def test_a_bookie_in_limbo_is_filled() -> None:
             cluster.bookies[limbo].lose_disk()
             await cluster.markers.mark(writer.ledger_id, [limbo])
             await cluster.add_worker()
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             assert metadata.segments[0].bookies[0] == limbo
             cluster.assert_whole(metadata)
 
@@ -419,8 +409,7 @@ def test_a_target_that_fails_midway() -> None:
             lost = writer.metadata.segments[0].bookies[0]
             for name in set(cluster.bookies) - members:
                 cluster.clients[name].fail_adds_after = 3
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             worker = await cluster.add_worker()
             await until(lambda: worker.metrics.failures >= 1)  # both candidates died
             assert lost in (await cluster.metadata(writer.ledger_id)).segments[0].bookies
@@ -444,8 +433,7 @@ def test_a_target_without_room_is_asked_again() -> None:
             lost = writer.metadata.segments[0].bookies[0]
             (spare,) = set(cluster.bookies) - set(writer.metadata.segments[0].bookies)
             cluster.bookies[spare].refuse_adds = codes.TOO_MANY_REQUESTS
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             worker = await cluster.add_worker()
             client = cluster.clients[spare]
             await until(lambda: len(client.requests) >= 3)

@@ -34,8 +34,7 @@ def test_an_idle_writer_is_fenced_after_the_grace_period() -> None:
             assert (await cluster.metadata(writer.ledger_id)).state is LedgerState.OPEN
             marker = await cluster.markers.read(writer.ledger_id)
             assert f"is open and names {lost}" in reason_of(marker)
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             assert (metadata.state, metadata.last_entry) == (LedgerState.CLOSED, 9)
             cluster.assert_whole(metadata)
             assert worker.metrics.ledgers_recovered == 1
@@ -53,8 +52,7 @@ def test_a_writer_that_changes_its_ensemble_in_time_is_left_alone() -> None:
             await cluster.add_worker()
             await asyncio.sleep(20)
             await cluster.append(writer, 5)
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             assert metadata.state is LedgerState.OPEN
             assert [s.first_entry for s in metadata.segments] == [0, 10]
             assert lost not in metadata.segments[0].bookies  # the closed one was repaired
@@ -72,14 +70,12 @@ def test_the_grace_period_begins_anew_with_another_segment() -> None:
         async with Cluster(6) as cluster:
             writer = await cluster.write(10, close=False)
             first = writer.metadata.last_segment.bookies[0]
-            await cluster.kill(first)
-            await cluster.mark_all(first)
+            await cluster.lose(first)
             await cluster.add_worker()
             await asyncio.sleep(25)
             await cluster.append(writer, 1)
             second = writer.metadata.last_segment.bookies[0]
-            await cluster.kill(second)
-            await cluster.mark_all(second)
+            await cluster.lose(second)
             await asyncio.sleep(25)
             assert (await cluster.metadata(writer.ledger_id)).state is LedgerState.OPEN
             await cluster.until_repaired()
@@ -93,11 +89,9 @@ def test_an_open_ledger_without_entries_is_closed() -> None:
         async with Cluster(4) as cluster:
             writer = await cluster.write(0, close=False)
             lost = writer.metadata.segments[0].bookies[1]
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             await cluster.add_worker()
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             assert (metadata.state, metadata.last_entry) == (LedgerState.CLOSED, -1)
             assert lost not in metadata.segments[0].bookies
 
@@ -115,8 +109,7 @@ def test_closed_segments_of_an_open_ledger_do_not_wait() -> None:
             newcomer = writer.metadata.last_segment.bookies[0]
             assert newcomer != old
             for lost in (old, newcomer):
-                await cluster.kill(lost)
-                await cluster.mark_all(lost)
+                await cluster.lose(lost)
             await cluster.add_worker()
             await asyncio.sleep(10)
             segments = (await cluster.metadata(writer.ledger_id)).segments
@@ -180,8 +173,7 @@ def test_a_marker_made_again_during_the_repair() -> None:
         async with Cluster(6, config) as cluster:
             writer = await cluster.write(40)
             first, second, _ = writer.metadata.segments[0].bookies
-            await cluster.kill(first)
-            await cluster.mark_all(first)
+            await cluster.lose(first)
             again = False
 
             async def at_the_clear(kind: str, path: str) -> None:
@@ -189,14 +181,12 @@ def test_a_marker_made_again_during_the_repair() -> None:
                 nonlocal again
                 if kind == "delete" and path.startswith(MARKERS + "0000") and not again:
                     again = True
-                    await cluster.kill(second)
-                    await cluster.mark_all(second)
+                    await cluster.lose(second)
 
             cluster.server.before = at_the_clear
             await cluster.add_worker()
             await until(lambda: again)
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             assert not {first, second} & set(metadata.segments[0].bookies)
             cluster.assert_whole(metadata)
 
@@ -208,8 +198,7 @@ def test_workers_share_the_ledgers() -> None:
         async with Cluster(5) as cluster:
             writers = [await cluster.write(5) for _ in range(30)]
             lost = "b0"
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             workers = [await cluster.add_worker(seed=seed) for seed in range(3)]
             await cluster.until_repaired()
             for writer in writers:
@@ -240,8 +229,7 @@ def test_two_workers_on_one_ledger_with_an_expired_lock(batch: int) -> None:
             cluster.server.expire(old)
             session.begin_again()
             await cluster.add_worker(seed=2)
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             cluster.assert_whole(metadata)
             assert lost not in metadata.segments[0].bookies
 
@@ -287,8 +275,7 @@ def test_copies_that_were_collected_are_not_named() -> None:
             writer = await cluster.write(10)
             lost = writer.metadata.segments[0].bookies[0]
             (target,) = set(cluster.bookies) - set(writer.metadata.segments[0].bookies)
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             client = cluster.clients[target]
             client.hold_adds = True
             worker = await cluster.add_worker()
@@ -370,8 +357,7 @@ def test_a_worker_dies_around_the_cas(after_cas: bool) -> None:
             await session.close()
             cluster.workers.remove(first)
             second = await cluster.add_worker(seed=2)
-            await cluster.until_repaired()
-            metadata = await cluster.metadata(writer.ledger_id)
+            metadata = await cluster.repaired(writer.ledger_id)
             assert lost not in metadata.segments[0].bookies
             cluster.assert_whole(metadata)
             # Not one entry twice: the marker told who had them.
@@ -564,8 +550,7 @@ def test_a_lock_that_ends_wakes_who_waits_for_it() -> None:
             path = cluster.markers.lock_path(writer.ledger_id)
             other = cluster.server.new_store()
             await other.put(path, b"another worker", CREATE_ONLY, ephemeral=True)
-            await cluster.kill(lost)
-            await cluster.mark_all(lost)
+            await cluster.lose(lost)
             await cluster.add_worker()
             await asyncio.sleep(60)
             assert await cluster.marked() == [writer.ledger_id]

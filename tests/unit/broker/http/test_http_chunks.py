@@ -187,13 +187,6 @@ class _Stored:
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    broker = await Broker().start()
-    yield broker
-    await broker.close()
-
-
-@pytest.fixture
 async def http(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(create_app(broker.service))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -59,13 +59,6 @@ ORDER = record("a", optional("b"))
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    broker = await Broker().start()
-    yield broker
-    await broker.close()
-
-
-@pytest.fixture
 async def http(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(create_app(broker.service))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

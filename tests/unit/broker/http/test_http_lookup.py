@@ -39,13 +39,6 @@ WRITE_ERRORS: tuple[MetadataError, ...] = (
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    broker = await Broker().start()
-    yield broker
-    await broker.close()
-
-
-@pytest.fixture
 async def ask(broker: Broker) -> AsyncIterator[Ask]:
     transport = httpx.ASGITransport(create_app(broker.service), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

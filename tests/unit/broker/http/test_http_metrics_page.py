@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
 from typing import NoReturn
 
 import httpx
@@ -22,13 +21,6 @@ from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from tests.unit.broker.doubles import Broker
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    broker = await Broker().start()
-    yield broker
-    await broker.close()
 
 
 def samples(page: bytes) -> dict[str, float]:

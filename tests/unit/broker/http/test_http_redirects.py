@@ -22,13 +22,6 @@ OTHER = BrokerLookup(
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    broker = await Broker().start()
-    yield broker
-    await broker.close()
-
-
-@pytest.fixture
 async def ask(broker: Broker) -> AsyncIterator[Ask]:
     transport = httpx.ASGITransport(create_app(broker.service))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -1,11 +1,8 @@
 """Every field of internalStats that the log knows, against a log that has something to tell."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
-
-import pytest
 
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.broker.http.topics.topic_internals import internal_stats, ledger_info
@@ -28,13 +25,6 @@ STORED_CURSOR = """version creationDate modificationDate cursorsLedgerId markDel
     individualDeletedMessages"""
 
 
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    made = Cluster()
-    yield made
-    await made.close()
-
-
 def _check_metadata(texts: list[str]) -> None:
     closed, opened = texts
     assert "state=CLOSED, length=23, lastEntryId=2, digestType=CRC32C, password=OMITTED" in closed
@@ -43,8 +33,7 @@ def _check_metadata(texts: list[str]) -> None:
 
 
 async def test_every_field_is_there_and_says_what_is(cluster: Cluster) -> None:
-    factory = cluster.factory()
-    log = await factory.open(NAME, replace(CONFIG, ledger_entries_max=3))
+    log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=3))
     cursor = await log.open_cursor("sub", EARLIEST)
     appends = await appended(log, b"one", b"two", b"three", b"four", b"five")
     at = [position for position, _ in appends.acked]

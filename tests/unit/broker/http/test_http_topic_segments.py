@@ -1,6 +1,6 @@
 """Where a topic's entries are: the answer's rows, and that all of it is of one moment."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -132,13 +132,6 @@ class Directory:
     async def find(self, bookie_ids: Collection[str], log_name: str) -> BookieAccess:
         self.asked.append((set(bookie_ids), log_name))
         return BookieAccess(dict.fromkeys(bookie_ids, ("host", 1)), "i-1")
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    made = Cluster()
-    yield made
-    await made.close()
 
 
 @pytest.fixture

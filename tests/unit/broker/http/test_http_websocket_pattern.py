@@ -17,13 +17,6 @@ from tests.unit.broker.doubles import Broker
 from tests.waiting import eventually
 
 
-@pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    broker = await Broker().start()
-    yield broker
-    await broker.close()
-
-
 def name_of(local: str) -> TopicName:
     return TopicName.parse(f"persistent://public/default/{local}")
 

@@ -1,7 +1,5 @@
 """Where readers find bookies, and the tokens that an embedded bookie's readers get."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from magnetar.bookkeeper import codes
@@ -58,13 +56,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    made = Cluster()
-    yield made
-    await made.close()
 
 
 @pytest.fixture
