@@ -51,10 +51,9 @@ from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
-from magnetar.managed_ledger.offload.config import OffloadConfig
+from magnetar.managed_ledger.offload.config import FILESYSTEM, URI, OffloadConfig
 from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
-from magnetar.managed_ledger.offload.locations import FILESYSTEM, URI
 from magnetar.managed_ledger.orphan_ledgers import custom_metadata
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.embedded import EmbeddedMetadataStore

@@ -35,7 +35,7 @@ from magnetar.broker.pulsar_settings import (
 )
 from magnetar.loadbalance.config import BalancerConfig
 from magnetar.loadbalance.errors import InvalidSettingError
-from magnetar.managed_ledger.offload.locations import FILESYSTEM, path_of_uri
+from magnetar.managed_ledger.offload.config import FILESYSTEM, path_of_uri
 
 logger = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from magnetar.loadbalance.model import (
 )
 from magnetar.loadbalance.plan import Plan
 from magnetar.loadbalance.policies import PlacementPolicies
-from magnetar.loadbalance.shedding import make_shedder
+from magnetar.loadbalance.shedders import make_shedder
 
 _ANSWER_S: Final = 300.0
 """A move without an answer for so long has failed."""

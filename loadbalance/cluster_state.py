@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from magnetar.loadbalance.model import BrokerLoad, BundleData, Weights, namespace_of
-from magnetar.loadbalance.reporting import SETTLE_S
+from magnetar.loadbalance.model import SETTLE_S, BrokerLoad, BundleData, Weights, namespace_of
 
 _SAMPLING_S: Final = 5.0
 """Interval of the samples of which the moving average of usage is made."""

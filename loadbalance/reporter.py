@@ -7,8 +7,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from magnetar.loadbalance.model import Weights
-from magnetar.loadbalance.reporting import report_due
+from magnetar.loadbalance.model import Weights, report_due
 from magnetar.metadata.errors import MetadataError, ValueTooLargeError
 
 if TYPE_CHECKING:

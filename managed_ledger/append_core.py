@@ -532,3 +532,45 @@ class AppendCore:
                 self._fail(batch, error)
             batches.clear()
         self.pending_bytes = self.pending_entries = 0
+
+
+ENTRY_OVERHEAD_BYTES = 256
+"""What an entry under way costs beside its bytes: lists, sequence ids, the answer."""
+
+
+class AppendBudget:
+    """How much the process may have appended that isn't confirmed: one limit for all of its logs.
+
+    No append is refused or delayed for it: a caller asks `must_pause` after an append and then
+    stops by itself until `on_relief`, by not reading its socket or by not going on with its
+    request. So memory is bounded by the limit and one piece of work of each caller. Counted per
+    batch; an entry costs nothing.
+
+    Attributes:
+        bytes_max: may change at any time.
+        in_flight: bytes appended and not yet confirmed or failed, overheads included.
+        on_relief: called when ``in_flight`` has fallen to half of the limit after a `must_pause`.
+    """
+
+    __slots__ = ("_is_awaited", "bytes_max", "in_flight", "on_relief")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.in_flight = 0
+        self.on_relief: Callable[[], None] | None = None
+        self._is_awaited = False
+
+    def must_pause(self) -> bool:
+        """True: append nothing more until ``on_relief`` is called, which it will be."""
+        if self.in_flight <= self.bytes_max:
+            return False
+        self._is_awaited = True
+        return True
+
+    def change(self, size: int) -> None:
+        """For logs: so many bytes more, or less, are under way."""
+        self.in_flight += size
+        if self._is_awaited and self.in_flight <= self.bytes_max // 2:
+            self._is_awaited = False
+            if self.on_relief is not None:
+                self.on_relief()

@@ -18,8 +18,8 @@ from magnetar.bookkeeper.errors import (
     OtherCreatorError,
 )
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
-from magnetar.managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
 from magnetar.managed_ledger.append_core import (
+    ENTRY_OVERHEAD_BYTES,
     AppendCore,
     AppendDone,
     AppendsDone,

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger import closing
-from magnetar.managed_ledger.append_budget import AppendBudget
+from magnetar.managed_ledger.append_core import AppendBudget
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.errors import CursorFencedError
 from magnetar.managed_ledger.entry_cache import EntryCache

@@ -11,8 +11,7 @@ import orjson
 
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger import closing
-from magnetar.managed_ledger.append_budget import AppendBudget
-from magnetar.managed_ledger.append_core import AppendDone, AppendState
+from magnetar.managed_ledger.append_core import AppendBudget, AppendDone, AppendState
 from magnetar.managed_ledger.append_path import AppendPath
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import Cursor

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.cli.errors import CliError
-from magnetar.pipeline.errors import OptionsError, PipelineError
-from magnetar.pipeline.jobs.errors import SetupError
+from magnetar.pipeline.errors import OptionsError, PipelineError, SetupError
 from magnetar.pipeline.session import check_packages, open_session
 
 if TYPE_CHECKING:
@@ -214,9 +213,8 @@ def _load_of_keys(options: argparse.Namespace, place: ClusterAddress, plot: Path
 
 @contextmanager
 def _session(options: argparse.Namespace, name: str) -> Iterator[tuple[SparkSession, Progress]]:
-    from magnetar.pipeline.jobs.job_cancellation import apart
+    from magnetar.pipeline.jobs.job_cancellation import apart, spark_errors
     from magnetar.pipeline.jobs.progress import Progress
-    from magnetar.pipeline.jobs.spark_errors import spark_errors
 
     wanted = True if options.progress else False if options.no_progress else None
     progress = Progress(wanted)

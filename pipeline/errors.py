@@ -25,3 +25,19 @@ class UndecodableError(PipelineError):
 
 class WriteError(PipelineError):
     """A row can't be sent as a message, or a broker didn't store it."""
+
+
+class JobError(PipelineError):
+    """Base of what jobs raise beside what the source and the sink raise."""
+
+
+class SetupError(JobError):
+    """Java or a package is missing or too old."""
+
+
+class BrokenExportError(JobError):
+    """A directory isn't an export, or isn't what its manifests say."""
+
+
+class ExportBusyError(JobError):
+    """Another process exports to, or replays from, the same directory."""

@@ -15,10 +15,9 @@ from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.broker.cli.loop_thread import LoopThread
 from magnetar.broker.protocol.entry_header import HEAD_BYTES, message_counts
 from magnetar.pipeline.admin import ClusterAccess
-from magnetar.pipeline.batch_quota import EntryIterator
 from magnetar.pipeline.offsets import Offset
 from magnetar.pipeline.partition_reader import BookieConnections, PartitionReader
-from magnetar.pipeline.plan import EntryRange
+from magnetar.pipeline.plan import EntryIterator, EntryRange
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
 
 _log = logging.getLogger(__name__)

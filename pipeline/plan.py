@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.pipeline.errors import DataLossError
-from magnetar.pipeline.offsets import BEGINNING, Offset
+from magnetar.pipeline.offsets import BEGINNING, Offset, Offsets
 from magnetar.pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
 _NOTHING: Final[Mapping[str, tuple[str, int]]] = {}
@@ -234,3 +234,122 @@ def _slice(snapshot: TopicSnapshot, pieces: tuple[EntryRange, ...]) -> InputSpli
         snapshot.instance_id,
         snapshot.bookie_token,
     )
+
+
+def cut_step(
+    waiting: Mapping[str, tuple[Sequence[EntryRange], Offset]], bytes_max: int
+) -> tuple[Offsets, int]:
+    """Where the next run ends: the same share of each partition, so that times stay together.
+
+    Args:
+        waiting: by partition what is left of it (not empty), and where that ends.
+        bytes_max: of all partitions together, about. At least one entry of each is taken.
+    Returns:
+        End by partition, and bytes up to there, about.
+    """
+    total = sum(piece.size for pieces, _ in waiting.values() for piece in pieces)
+    if total <= bytes_max:
+        return {name: end for name, (_, end) in waiting.items()}, int(total)
+    share = bytes_max / total
+    ends: Offsets = {}
+    taken = 0.0
+    for name, (pieces, end) in waiting.items():
+        room = share * sum(piece.size for piece in pieces)
+        ends[name], size = _walk(pieces, end, room)
+        taken += size
+    return ends, int(taken)
+
+
+def _walk(pieces: Sequence[EntryRange], end: Offset, room: float) -> tuple[Offset, float]:
+    size = 0.0
+    for number, piece in enumerate(pieces):
+        is_last = number == len(pieces) - 1
+        entry = piece.ledger.entry_bytes
+        if size + piece.size <= room:
+            size += piece.size
+            if is_last:
+                return end, size
+            continue
+        fits = int((room - size) / entry) if entry else piece.entries
+        if fits == 0 and size:  # at the end of the ledger before
+            break
+        fits = max(1, min(fits, piece.entries))
+        if is_last and fits == piece.entries:
+            return end, size + piece.size
+        return Offset(piece.ledger.ledger_id, piece.first + fits), size + fits * entry
+    before = pieces[number - 1]
+    return Offset(before.ledger.ledger_id, before.end), size
+
+
+@dataclass(frozen=True, slots=True)
+class BatchQuota:
+    """Of one partition; None: as much as there is."""
+
+    messages: int | None = None
+    size: int | None = None
+
+
+def shares_of(
+    available: Mapping[str, tuple[int, int]], messages_max: int, bytes_max: int
+) -> dict[str, BatchQuota]:
+    """Each partition's part of a batch's limits, in proportion to what waits in it.
+
+    Limits count messages and bytes; what can be taken are whole entries, so a batch may exceed its
+    limit by what one entry of each partition holds. Every partition with something to read gets at
+    least one entry: none starves behind a large one.
+
+    Args:
+        available: partition -> entries and bytes that wait.
+        messages_max, bytes_max: of all together; 0: no limit.
+    """
+    entries = sum(count for count, _ in available.values())
+    size = sum(each for _, each in available.values())
+    return {
+        name: BatchQuota(
+            max(1, messages_max * count // entries) if messages_max and entries else None,
+            max(1, bytes_max * each // size) if bytes_max and size else None,
+        )
+        for name, (count, each) in available.items()
+    }
+
+
+class EntryIterator:
+    """Goes along a partition's entries until its share is used up.
+
+    Attributes:
+        entries: taken so far.
+        messages, size: in them.
+        is_full: the next entry isn't taken.
+    """
+
+    __slots__ = ("_share", "entries", "is_full", "messages", "size")
+
+    def __init__(self, share: BatchQuota) -> None:
+        self._share = share
+        self.entries = self.messages = self.size = 0
+        self.is_full = False
+
+    def take(self, counts: Sequence[int], sizes: Sequence[int]) -> int:
+        """How many of the next entries are taken: up to the one that uses up the share.
+
+        Args:
+            counts, sizes: messages and bytes of each.
+        """
+        messages_max, bytes_max = self._share.messages, self._share.size
+        taken = 0
+        for count, size in zip(counts, sizes, strict=True):
+            if self.is_full:
+                break
+            over_messages = messages_max is not None and self.messages + count > messages_max
+            over_bytes = bytes_max is not None and self.size + size > bytes_max
+            if self.entries and (over_messages or over_bytes):
+                self.is_full = True
+                break
+            self.entries += 1
+            taken += 1
+            self.messages += count
+            self.size += size
+            self.is_full = self.messages == messages_max or (
+                bytes_max is not None and self.size >= bytes_max
+            )
+        return taken

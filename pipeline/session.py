@@ -8,14 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from magnetar.pipeline.jobs.errors import SetupError
+from magnetar.pipeline.errors import PipelineError, SetupError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 JAVA_MIN: Final = 17
 _PACKAGES: Final = ("pyspark", "pyarrow")
@@ -143,3 +145,19 @@ def open_session(
     spark.sparkContext.setLogLevel(log_level)
     register(spark)
     return spark
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Errors of this package that leave the block show Spark's users their text alone.
+
+    Spark adds the traceback unless its worker's environment says not to. A worker that has told an
+    error ends, so this concerns nobody else. Bugs keep their traceback.
+    """
+    try:
+        yield
+    except PipelineError:
+        spec = sys.modules["__main__"].__spec__
+        if spec is not None and spec.name.startswith("pyspark."):  # one of Spark's workers
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

@@ -13,9 +13,9 @@ from typing import Final
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
+from magnetar.pipeline.entry_plan import HASHES
 from magnetar.pipeline.errors import OptionsError
 from magnetar.pipeline.options import flag, positive
-from magnetar.pipeline.routing import HASHES
 
 EFFECTIVELY_ONCE: Final = "effectively-once"
 AT_LEAST_ONCE: Final = "at-least-once"

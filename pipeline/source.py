@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource
 
 from magnetar.pipeline.admin import parse_access
-from magnetar.pipeline.errors import OptionsError
+from magnetar.pipeline.errors import OptionsError, SetupError
 from magnetar.pipeline.filters import ALWAYS
-from magnetar.pipeline.jobs.errors import SetupError
 from magnetar.pipeline.options import parse_read_options, parse_trigger_limits
-from magnetar.pipeline.plain_errors import plain_errors
 from magnetar.pipeline.row_columns import SCHEMA_DDL, check_schema
+from magnetar.pipeline.session import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,7 +25,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
-from magnetar.pipeline.batch_quota import BatchQuota, EntryIterator, shares_of
 from magnetar.pipeline.batch_source import SplitPartition, TaskSettings, check_loss, read_slice
 from magnetar.pipeline.errors import DataLossError, PipelineError
 from magnetar.pipeline.message_counter import MessageCounter
@@ -37,7 +36,15 @@ from magnetar.pipeline.offsets import (
     stream_offsets_to_json,
 )
 from magnetar.pipeline.options import ReadOptions, TriggerLimits
-from magnetar.pipeline.plan import EntryRange, cut_by_count, entries_of, entry_ranges_between
+from magnetar.pipeline.plan import (
+    BatchQuota,
+    EntryIterator,
+    EntryRange,
+    cut_by_count,
+    entries_of,
+    entry_ranges_between,
+    shares_of,
+)
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
 from magnetar.pipeline.topics import find_partitions, is_part_of, resolve_bound, snapshot_of
 

@@ -24,9 +24,8 @@ from typing import Any, Final
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.pipeline.entry_plan import EntryPlan
+from magnetar.pipeline.entry_plan import HASHES, EntryPlan, choose_partition
 from magnetar.pipeline.errors import OptionsError, PipelineError, WriteError
-from magnetar.pipeline.routing import HASHES, choose_partition
 from magnetar.pipeline.sink_options import BATCH_ID_MAX, SinkOptions, full_topic_name
 
 _log = logging.getLogger(__name__)

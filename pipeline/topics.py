@@ -10,7 +10,7 @@ from magnetar.pipeline.admin import Admin, NoSuchTopicError
 from magnetar.pipeline.errors import OptionsError
 from magnetar.pipeline.offsets import BEGINNING, END, Offset
 from magnetar.pipeline.options import Bound, TopicChoice, choose_topics
-from magnetar.pipeline.plain_errors import plain_errors
+from magnetar.pipeline.session import plain_errors
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
 
 

@@ -22,8 +22,7 @@ from magnetar.broker.service.broker_service import BrokerService
 from magnetar.loadbalance.balancer import Balancer
 from magnetar.loadbalance.model import Move, Split
 from magnetar.managed_ledger.offload.block_offloader import BlockOffloader
-from magnetar.managed_ledger.offload.locations import FILESYSTEM
-from magnetar.managed_ledger.offload.metrics import OffloadMetrics
+from magnetar.managed_ledger.offload.config import FILESYSTEM, OffloadMetrics
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
 from magnetar.metadata.store import MetadataStore

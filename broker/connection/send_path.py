@@ -36,7 +36,7 @@ from magnetar.broker.protocol.framing import (
     MalformedFrameError,
 )
 from magnetar.broker.rate_limits.throttle import PublishThrottle
-from magnetar.managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES
+from magnetar.managed_ledger.append_core import ENTRY_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from magnetar.broker.connection.connection import Connection

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.policies.errors import PolicyRangeError, UnsupportedPolicyError
 from magnetar.broker.policies.values import ANY_LONG, Choice, Integer, Shape, ShapeField, Text
-from magnetar.managed_ledger.offload.config import OffloadConfig
-from magnetar.managed_ledger.offload.locations import FILESYSTEM, URI, path_of_uri
+from magnetar.managed_ledger.offload.config import FILESYSTEM, URI, OffloadConfig, path_of_uri
 
 if TYPE_CHECKING:
     from magnetar.broker.config import BrokerConfig

@@ -11,6 +11,7 @@ from functools import partial
 from crc32c import crc32c
 
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.managed_ledger.offload.config import OffloadMetrics
 from magnetar.managed_ledger.offload.context import LedgerCopy
 from magnetar.managed_ledger.offload.copy_format import CopyIndex, CopyWriter
 from magnetar.managed_ledger.offload.copy_reader import CopyReader
@@ -20,7 +21,6 @@ from magnetar.managed_ledger.offload.errors import (
     OffloadError,
 )
 from magnetar.managed_ledger.offload.interfaces import CopyJob, EntryReader, ObjectStore, Upload
-from magnetar.managed_ledger.offload.metrics import OffloadMetrics
 
 RUN_BYTES = 512 << 10
 """Read from a ledger and written in one step: all that is in memory of it, twice at most."""

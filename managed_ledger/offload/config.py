@@ -1,8 +1,30 @@
-"""Settings of one log's copies; frozen, a part of `ManagedLedgerConfig`."""
+"""What copies elsewhere are set to and counted by: settings, directories, totals. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+FILESYSTEM = "filesystem"
+"""Name of the driver, as in Pulsar."""
+URI = "fileSystemURI"
+"""The key of a copy's location: the directory."""
+
+
+def path_of_uri(uri: str) -> Path:
+    """The directory of ``file:///...`` or of a plain absolute path.
+
+    Raises:
+        ValueError: of another machine, or relative.
+    """
+    parts = urlsplit(uri)
+    path = Path(unquote(parts.path) if parts.scheme == "file" else uri)
+    if parts.scheme not in ("", "file") or parts.netloc or not path.is_absolute():
+        raise ValueError(f"{uri!r} is not a directory of this machine: file:///...")
+    if ".." in path.parts or "\0" in str(path):
+        raise ValueError(f"{uri!r} goes upwards, or has a NUL in it")
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +51,21 @@ class OffloadConfig:
 
 
 NO_OFFLOAD = OffloadConfig()
+
+
+@dataclass(slots=True)
+class OffloadMetrics:
+    """Totals since the start."""
+
+    copies: int = 0
+    copied_bytes: int = 0
+    copy_errors: int = 0
+    reads: int = 0
+    read_bytes: int = 0
+    read_errors: int = 0
+    deleted: int = 0
+    """Copies, complete or not."""
+
+    def copied(self, size: int) -> None:
+        self.copies += 1
+        self.copied_bytes += size

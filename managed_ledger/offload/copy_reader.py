@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from magnetar.bookkeeper.client.ledger_reader import VIEW_BYTES_MIN, EntryRun
 from magnetar.bookkeeper.errors import NoSuchEntryError
+from magnetar.managed_ledger.offload.config import OffloadMetrics
 from magnetar.managed_ledger.offload.copy_format import (
     MARK_BYTES,
     RECORD_HEAD,
@@ -12,7 +13,6 @@ from magnetar.managed_ledger.offload.copy_format import (
 )
 from magnetar.managed_ledger.offload.errors import CopyDamagedError, OffloadedReadError
 from magnetar.managed_ledger.offload.interfaces import ObjectStore
-from magnetar.managed_ledger.offload.metrics import OffloadMetrics
 
 
 class CopyReader:

@@ -16,9 +16,8 @@ from typing import TypeVar
 
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.offload.block_offloader import BlockOffloader
+from magnetar.managed_ledger.offload.config import FILESYSTEM, URI, OffloadMetrics, path_of_uri
 from magnetar.managed_ledger.offload.errors import OffloadError
-from magnetar.managed_ledger.offload.locations import FILESYSTEM, URI, path_of_uri
-from magnetar.managed_ledger.offload.metrics import OffloadMetrics
 
 _FANOUT = 1000
 _TEMPORARY = ".writing"

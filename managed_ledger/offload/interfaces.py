@@ -8,8 +8,8 @@ from typing import Protocol
 
 from magnetar.bookkeeper.client.ledger_reader import EntryRun
 from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.offload.config import OffloadMetrics
 from magnetar.managed_ledger.offload.context import LedgerCopy
-from magnetar.managed_ledger.offload.metrics import OffloadMetrics
 
 
 class EntryReader(Protocol):

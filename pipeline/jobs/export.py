@@ -20,10 +20,15 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.pipeline.admin import Admin, parse_access
-from magnetar.pipeline.errors import DataLossError, OptionsError, PipelineError
-from magnetar.pipeline.jobs.errors import BrokenExportError, JobError
+from magnetar.pipeline.errors import (
+    BrokenExportError,
+    DataLossError,
+    JobError,
+    OptionsError,
+    PipelineError,
+)
 from magnetar.pipeline.jobs.files import Files
-from magnetar.pipeline.jobs.job_cancellation import apart, cancelled_on_error
+from magnetar.pipeline.jobs.job_cancellation import apart, cancelled_on_error, spark_errors
 from magnetar.pipeline.jobs.manifest import (
     MANIFESTS,
     DataFile,
@@ -36,11 +41,9 @@ from magnetar.pipeline.jobs.manifest import (
     run_folder,
 )
 from magnetar.pipeline.jobs.progress import Progress, size_text
-from magnetar.pipeline.jobs.spark_errors import spark_errors
-from magnetar.pipeline.jobs.steps import cut_step
 from magnetar.pipeline.offsets import BEGINNING, Offset, Offsets, stream_offsets_to_json
 from magnetar.pipeline.options import Bound, ReadOptions, parse_read_options
-from magnetar.pipeline.plan import EntryRange, entry_ranges_between, lost_before
+from magnetar.pipeline.plan import EntryRange, cut_step, entry_ranges_between, lost_before
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
 from magnetar.pipeline.topics import find_partitions, resolve_bound, snapshot_of
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from magnetar.pipeline.errors import OptionsError
-from magnetar.pipeline.jobs.errors import ExportBusyError, JobError
+from magnetar.pipeline.errors import ExportBusyError, JobError, OptionsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,17 +1,22 @@
-"""An interrupted or failed job leaves no Spark tasks behind that go on writing."""
+"""A failed job: no Spark tasks left that go on writing, and its reason in one line."""
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import magnetar.pipeline.errors
+from magnetar.pipeline.errors import JobError, PipelineError
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
 
 _log = logging.getLogger(__name__)
 
@@ -61,3 +66,40 @@ def _cancel(context: SparkContext, group: str) -> None:
             return
         time.sleep(_PAUSE_S)
     _log.warning("tasks of Spark go on: %s", group)
+
+
+_OURS: Final = re.compile(r"\bmagnetar\.pipeline\.errors\.(\w+): (.+)")
+_CAUSED: Final = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
+_TEXT_MAX: Final = 600
+
+
+def reason_of(text: str) -> PipelineError:
+    """The error of ours that a task or the driver's planner raised, if it was one; else Spark's
+    first line and last cause.
+    """
+    found = _OURS.findall(text)
+    for name, said in reversed(found):
+        kind = getattr(magnetar.pipeline.errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, PipelineError):
+            return kind(said.strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = lines[0] if lines else "no reason given"
+    first = first.removesuffix("Traceback (most recent call last):").rstrip(" :")
+    causes = _CAUSED.findall(text)
+    if causes and causes[-1].strip() not in first:
+        first = f"{first}: {causes[-1].strip()}"
+    return JobError(f"Spark failed: {first[:_TEXT_MAX]}")
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Raises PipelineError in place of what Spark raises."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise reason_of(str(error)) from error
+    except ConnectionError as error:
+        raise JobError(f"Spark's JVM has ended: {error}") from error

@@ -14,10 +14,9 @@ from urllib.parse import urlsplit
 
 from magnetar.pipeline.admin import Admin, ClusterAccess
 from magnetar.pipeline.errors import OptionsError, PipelineError
-from magnetar.pipeline.jobs.job_cancellation import apart, cancelled_on_error
+from magnetar.pipeline.jobs.job_cancellation import apart, cancelled_on_error, spark_errors
 from magnetar.pipeline.jobs.progress import Progress
 from magnetar.pipeline.jobs.skew import SLOTS, SkewStats, gini, range_loads, skew_stats, slot_of
-from magnetar.pipeline.jobs.spark_errors import spark_errors
 from magnetar.pipeline.jobs.tables import ReportTable
 
 if TYPE_CHECKING:

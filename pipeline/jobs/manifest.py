@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from magnetar.pipeline.errors import OptionsError
-from magnetar.pipeline.jobs.errors import BrokenExportError
+from magnetar.pipeline.errors import BrokenExportError, OptionsError
 from magnetar.pipeline.offsets import Offset, Offsets, offset_from_json, offset_to_json
 
 FORMAT: Final = "magnetar-export"

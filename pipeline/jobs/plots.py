@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.pipeline.jobs.errors import JobError
+from magnetar.pipeline.errors import JobError
 from magnetar.pipeline.jobs.progress import size_text
 from magnetar.pipeline.jobs.skew import SLOTS
 from magnetar.pipeline.jobs.tables import ReportTable, age_text

@@ -19,18 +19,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from magnetar.pipeline.admin import Admin, NoSuchTopicError, parse_access
-from magnetar.pipeline.errors import OptionsError
-from magnetar.pipeline.jobs.errors import BrokenExportError
+from magnetar.pipeline.errors import BrokenExportError, OptionsError
 from magnetar.pipeline.jobs.export import read_export, read_manifests
 from magnetar.pipeline.jobs.files import Files
-from magnetar.pipeline.jobs.job_cancellation import cancelled_on_error
+from magnetar.pipeline.jobs.job_cancellation import cancelled_on_error, spark_errors
 from magnetar.pipeline.jobs.manifest import MANIFESTS, REPLAYS, Manifest
 from magnetar.pipeline.jobs.progress import Progress
-from magnetar.pipeline.jobs.row_rate_limiter import RowRateLimiter
-from magnetar.pipeline.jobs.spark_errors import spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
 
 _IDS: Final = ("ledgerId", "entryId", "batchIndex")
 _SENT: Final = ("key", "value", "properties", "eventTime", "deliverAt", "orderingKey")
@@ -370,3 +368,22 @@ def _full(topic: str) -> str:
 
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+class RowRateLimiter:
+    """Spreads rows evenly over time; a late start isn't made up for by a burst.
+
+    Args:
+        rows_per_s: above 0.
+    """
+
+    def __init__(self, rows_per_s: float) -> None:
+        assert rows_per_s > 0
+        self._interval_s = 1 / rows_per_s
+        self._free_at_s: float | None = None  # when the next row may leave
+
+    def wait_s(self, now_s: float, rows: int) -> float:
+        """Seconds until these rows may leave; they count as gone then."""
+        at_s = now_s if self._free_at_s is None else max(now_s, self._free_at_s)
+        self._free_at_s = at_s + rows * self._interval_s
+        return at_s - now_s

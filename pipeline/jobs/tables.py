@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from magnetar.pipeline.jobs.errors import JobError
+from magnetar.pipeline.errors import JobError
 
 Row = Mapping[str, Any]
 

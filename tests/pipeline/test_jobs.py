@@ -22,8 +22,13 @@ import pulsar
 import pytest
 
 from magnetar.broker.cli.main import main
-from magnetar.pipeline.errors import DataLossError, OptionsError
-from magnetar.pipeline.jobs.errors import BrokenExportError, ExportBusyError, JobError
+from magnetar.pipeline.errors import (
+    BrokenExportError,
+    DataLossError,
+    ExportBusyError,
+    JobError,
+    OptionsError,
+)
 from magnetar.pipeline.jobs.export import ExportSettings, export, read_export, read_manifests
 from magnetar.pipeline.jobs.files import Files
 from magnetar.pipeline.jobs.load import key_load

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from magnetar.pipeline.jobs.errors import SetupError
+from magnetar.pipeline.errors import SetupError
 from magnetar.pipeline.source import register
 
 if TYPE_CHECKING:

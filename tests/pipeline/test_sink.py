@@ -18,7 +18,7 @@ import pulsar
 import pytest
 
 from magnetar.broker.protocol.java_hash import java_string_hash
-from magnetar.pipeline.routing import murmur3_32_hash
+from magnetar.pipeline.entry_plan import murmur3_32_hash
 from tests.official_client import client_of
 from tests.pipeline.sink_job import PADDING, stored
 

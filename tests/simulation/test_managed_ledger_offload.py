@@ -27,11 +27,10 @@ from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from magnetar.managed_ledger.ledger_rows import LedgerRows
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
 from magnetar.managed_ledger.offload.block_offloader import BlockOffloader
-from magnetar.managed_ledger.offload.config import OffloadConfig
+from magnetar.managed_ledger.offload.config import OffloadConfig, OffloadMetrics
 from magnetar.managed_ledger.offload.context import CopyState
 from magnetar.managed_ledger.offload.copy_format import CopyIndex
 from magnetar.managed_ledger.offload.copy_reader import CopyReader
-from magnetar.managed_ledger.offload.metrics import OffloadMetrics
 from magnetar.managed_ledger.position import EARLIEST
 from tests.simulation.ledger_world import SimulatedStore
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld

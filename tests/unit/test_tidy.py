@@ -22,7 +22,6 @@ ENTRY_POINTS = {
     "pipeline/records.py",
     "pipeline/source.py",
     "bookkeeper/client/placement/__init__.py",
-    "loadbalance/shedding/__init__.py",
 }
 
 

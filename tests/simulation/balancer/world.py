@@ -23,9 +23,9 @@ from magnetar.loadbalance.model import (
     Move,
     ResourceUsage,
     Weights,
+    report_due,
 )
 from magnetar.loadbalance.policies import PlacementPolicies
-from magnetar.loadbalance.reporting import report_due
 from magnetar.loadbalance.unload_cooldowns import StoreClock, UnloadCooldowns
 from tests.simulation.balancer.loads import Load
 

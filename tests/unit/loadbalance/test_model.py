@@ -17,9 +17,10 @@ from magnetar.loadbalance.model import (
     ResourceUsage,
     TimeAverage,
     Weights,
+    largest_change,
     namespace_of,
+    report_due,
 )
-from magnetar.loadbalance.reporting import largest_change, report_due
 
 CONFIG = BalancerConfig()
 WEIGHTS = Weights.of(CONFIG)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from magnetar.bookkeeper.client.ledger_reader import EntryRun
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.offload.block_offloader import BlockOffloader
+from magnetar.managed_ledger.offload.config import OffloadMetrics
 from magnetar.managed_ledger.offload.context import LedgerCopy
 from magnetar.managed_ledger.offload.interfaces import CopyJob, ObjectStore
-from magnetar.managed_ledger.offload.metrics import OffloadMetrics
 
 UUID = "5f0c3a52-33c1-4c1b-8a6f-0d4c1c0c2b11"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from magnetar.bookkeeper import codes
-from magnetar.managed_ledger.append_budget import ENTRY_OVERHEAD_BYTES, AppendBudget
+from magnetar.managed_ledger.append_core import ENTRY_OVERHEAD_BYTES, AppendBudget
 from tests.unit.managed_ledger.cluster import CONFIG, HEAD, NAME, Appends, Cluster, eventually
 
 ENTRY = len(HEAD) + 100 + ENTRY_OVERHEAD_BYTES

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from magnetar.bookkeeper.client.ledger_reader import EntryRun
 from magnetar.bookkeeper.errors import LedgerError, NoSuchEntryError
 from magnetar.managed_ledger.offload.block_offloader import BlockOffloader
+from magnetar.managed_ledger.offload.config import URI, path_of_uri
 from magnetar.managed_ledger.offload.context import LedgerCopy
 from magnetar.managed_ledger.offload.copy_format import MARK_BYTES, CopyIndex
 from magnetar.managed_ledger.offload.errors import (
@@ -23,7 +24,6 @@ from magnetar.managed_ledger.offload.errors import (
 )
 from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
 from magnetar.managed_ledger.offload.interfaces import CopyJob, EntryReader
-from magnetar.managed_ledger.offload.locations import URI, path_of_uri
 from tests.unit.managed_ledger.offload_doubles import (
     UUID,
     ListedLedger,

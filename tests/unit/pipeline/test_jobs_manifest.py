@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.pipeline.jobs.errors import BrokenExportError
+from magnetar.pipeline.errors import BrokenExportError
 from magnetar.pipeline.jobs.manifest import (
     DataFile,
     ExportedRange,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.pipeline.jobs.row_rate_limiter import RowRateLimiter
+from magnetar.pipeline.jobs.replay import RowRateLimiter
 
 
 def test_first_rows_leave_at_once() -> None:

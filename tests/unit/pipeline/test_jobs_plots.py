@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from magnetar.pipeline.jobs.errors import JobError
+from magnetar.pipeline.errors import JobError
 from magnetar.pipeline.jobs.load import (
     BROKER_COLUMNS,
     BUNDLE_COLUMNS,

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.pipeline.errors import DataLossError, SegmentsUnavailableError
-from magnetar.pipeline.jobs.errors import JobError, SetupError
+from magnetar.pipeline.errors import DataLossError, JobError, SegmentsUnavailableError, SetupError
+from magnetar.pipeline.jobs.job_cancellation import reason_of
 from magnetar.pipeline.jobs.progress import Progress, StageProgress, line_of, size_text
-from magnetar.pipeline.jobs.spark_errors import reason_of
 from magnetar.pipeline.session import check_packages, check_setup, java_major
 
 OPENJDK = 'openjdk version "{}" 2025-04-15\nOpenJDK Runtime Environment (build 17)\n'

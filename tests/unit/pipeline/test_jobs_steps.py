@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.pipeline.jobs.steps import cut_step
 from magnetar.pipeline.offsets import Offset, Offsets
-from magnetar.pipeline.plan import EntryRange, entry_ranges_between
+from magnetar.pipeline.plan import EntryRange, cut_step, entry_ranges_between
 from magnetar.pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
 ENTRY = 100

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.protocol.java_hash import java_string_hash
+from magnetar.pipeline.entry_plan import HASHES, choose_partition, murmur3_32_hash
 from magnetar.pipeline.errors import WriteError
-from magnetar.pipeline.routing import HASHES, choose_partition, murmur3_32_hash
 
 # What java.lang.String.hashCode says, without the sign
 JAVA = {
