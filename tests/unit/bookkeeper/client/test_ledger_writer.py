@@ -77,6 +77,13 @@ def test_confirms_in_order_at_the_quorum() -> None:
     assert (w.core.last_confirmed, w.core.confirmed_length, w.core.pending_bytes) == (2, 30, 0)
 
 
+def test_a_repeated_ok_counts_once() -> None:
+    w = Writer(3, 3, 2)
+    w.append()
+    assert w.answer("A", 0) + w.answer("A", 0) == []
+    assert w.answer("B", 0) == [AddsConfirmed(0)]
+
+
 def test_packets_carry_the_lac_of_their_sending() -> None:
     w = Writer(1, 1, 1)
     w.append(2)
@@ -155,6 +162,16 @@ def test_late_answers_of_a_removed_bookie_are_ignored() -> None:
     assert w.answer("C", 1, generation=1) == [AddsConfirmed(1)]
 
 
+def test_same_bookie_reported_twice_is_one_change() -> None:
+    w = Writer(2, 2, 2)
+    w.append()
+    w.append()
+    assert w.answer("B", 0, codes.UNAVAILABLE) == [ChangeEnsemble(0, {1: "B"})]
+    assert w.answer("B", 1, codes.READ_ONLY) == []
+    assert w.changed("A", "C") == []
+    assert not w.core.frozen
+
+
 def test_failures_during_a_change_make_a_second_change_with_the_same_key() -> None:
     w = Writer(3, 3, 3)
     w.append()
@@ -165,6 +182,17 @@ def test_failures_during_a_change_make_a_second_change_with_the_same_key() -> No
     assert w.answer("C", 0) + w.answer("D", 0, generation=1) == []
     assert w.changed("D", "E", "C") == []
     assert w.answer("E", 0, generation=1) == [AddsConfirmed(0)]
+
+
+def test_failure_of_the_replacement() -> None:
+    w = Writer(2, 2, 2)
+    w.append()
+    w.answer("A", 0)
+    w.answer("B", 0, codes.IO_ERROR)
+    assert w.changed("A", "C") == []
+    assert w.answer("C", 0, codes.IO_ERROR, generation=1) == [ChangeEnsemble(0, {1: "C"})]
+    assert w.changed("A", "D") == []
+    assert w.answer("D", 0, generation=2) == [AddsConfirmed(0)]
 
 
 def test_partial_replacement_tries_the_rest_again() -> None:
