@@ -128,7 +128,7 @@ class BrokerClient:
         self._access: BrokerClientAuth | None = None
 
     async def other_owner(self, bundle: str) -> BrokerLookup | None:
-        """The broker that owns ``tenant/ns/range``; None: this one does, or nobody.
+        """The broker that owns ``tenant/ns/range``; None: this one does, or none.
 
         Raises:
             MetadataError, InvalidBundleError: it can't be told.
@@ -142,7 +142,7 @@ class BrokerClient:
         return None if owner == service.bundles.broker else owner
 
     async def owner_of(self, name: TopicName) -> BrokerEndpoint | None:
-        """Who serves a topic, or is to, if nobody does; None: this broker, which takes it.
+        """The broker that serves a topic, or is to, if none does; None: this one, which takes it.
 
         Raises:
             ServiceNotReadyError: it can't be told now.
@@ -165,10 +165,10 @@ class BrokerClient:
         return BrokerEndpoint.of(found.broker, is_chosen=isinstance(found, Redirect))
 
     async def _chosen_by(self, leader: Redirect, name: TopicName) -> BrokerEndpoint | None:
-        """Whom the leader wants to serve a topic that nobody serves; None: this broker.
+        """The broker that the leader assigns a topic without one; None: this one.
 
         Raises:
-            BundleNotReadyError: nobody may.
+            BundleNotReadyError: no broker may serve it.
         """
         path = topic_path(name).replace("/admin/v2/", "/lookup/v2/topic/", 1)
         # Also of one that clients can't make: this may be the call that makes it.
@@ -178,7 +178,7 @@ class BrokerClient:
         except _MovedError as error:
             return await self._at(error.location)
         except BrokerRefusedError:
-            # Who asks may not look it up. The choice needs no leader, but by epochs.
+            # The caller may not look it up. The choice needs no leader, but by epochs.
             sharing = self._service.sharing
             decided = await sharing.choose(leader.bundle, alone=True) if sharing else None
             return None if decided is None else BrokerEndpoint.of(decided.broker, is_chosen=True)
@@ -199,7 +199,7 @@ class BrokerClient:
     async def serving(self, name: TopicName) -> BrokerLookup | None:
         """The broker that a client connects to for a topic; None: this one.
 
-        Nobody serves it: whoever is chosen takes it first.
+        If none serves it, the chosen one takes it first.
 
         Raises:
             ServiceNotReadyError, BrokerRefusedError.
@@ -247,7 +247,7 @@ class BrokerClient:
         *,
         until_s: float | None = None,
     ) -> T | Any:
-        """The same for a bundle, ``tenant/ns/range``: here also if nobody owns it."""
+        """The same for a bundle, ``tenant/ns/range``: here also if no broker owns it."""
 
         async def owner() -> BrokerEndpoint | None:
             try:
@@ -288,7 +288,7 @@ class BrokerClient:
         Raises:
             BrokerRefusedError: an answer of 400 and above.
             BrokerUnreachableError: no answer until then.
-            ServiceNotReadyError: it says that somebody else is to be asked.
+            ServiceNotReadyError: it says that another broker is to be asked.
         """
         import httpx
 
@@ -346,7 +346,7 @@ class BrokerClient:
 
     @property
     def access(self) -> BrokerClientAuth:
-        """How this broker proves who it is."""
+        """The credentials of this broker."""
         if self._access is None:
             from magnetar.broker.cluster.broker_client_auth import (
                 BrokerClientAuth,  # only in clusters

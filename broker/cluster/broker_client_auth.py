@@ -1,4 +1,4 @@
-"""How this broker proves to other brokers who it is: the settings ``brokerClient...``."""
+"""The credentials of this broker at other brokers: the settings ``brokerClient...``."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class BrokerClientAuth:
         return headers if original is None else {**headers, "X-Original-Principal": original}
 
     async def login(self, caller: str | None) -> tuple[tuple[str, bytes], str | None]:
-        """The same for CONNECT: method and data; for whom we speak, as a proxy.
+        """The same for CONNECT: method and data; as a proxy, the role it speaks for.
 
         Raises:
             ServiceNotReadyError: the credentials can't be read.
@@ -103,7 +103,7 @@ class BrokerClientAuth:
             raise ServiceNotReadyError(f"{_SETTING}: {error}") from error
 
     async def _is_proxy(self) -> bool:
-        """Whether our own role must say for whom it speaks; brokers share their settings."""
+        """Whether our own role must name the role it speaks for; brokers share their settings."""
         authenticator = self._authenticator
         if authenticator is None or not authenticator.chain.proxy_roles:
             return False

@@ -26,7 +26,7 @@ _CALLER: Final = "magnetar-death-watch"
 
 
 async def connect_to_broker(service: BrokerService, peer: BrokerLookup) -> AsyncClientConnection:
-    """A connection in the name of whom this request is served for.
+    """A connection in the name of the role that this request is served for.
 
     Raises:
         ServiceNotReadyError: the broker can't be reached; BrokerError: it doesn't let us in.

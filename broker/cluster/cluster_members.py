@@ -1,4 +1,4 @@
-"""Who is in the cluster: its brokers and their leader, as the metadata store has them.
+"""The members of the cluster: its brokers and their leader, as the metadata store has them.
 
 Read when somebody asks; nothing is kept, so a broker that has left is never named for longer than
 its session lasts.

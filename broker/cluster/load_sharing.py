@@ -39,7 +39,7 @@ READS_CHUNKS: Final = "readsLedgerListsInChunks"
 """Property of a registered broker; earlier releases don't have it."""
 _NAME_GRACE_S: Final = 5.0
 _TAKEN_S: Final = 2.0
-"""For who gets one of those to have it; nobody who stops waits for others for long."""
+"""For the new owner to have a bundle; a broker that stops does not wait for long."""
 _AT_ONCE: Final = 16
 """Bundles that are given away by a broker that stops."""
 
@@ -96,7 +96,7 @@ class LoadSharing:
 
     async def hand_over(self) -> None:
         """Take no more bundles, and give each that is here to another broker, which its clients are
-        told. What nobody can have stays, for ``leave``.
+        told. What no broker can have stays, for ``leave``.
 
         Ends early when the store doesn't answer: then nothing can be given.
         """
@@ -138,7 +138,7 @@ class LoadSharing:
     # --- whose bundle it is
 
     async def choose(self, bundle: str, *, alone: bool = False) -> Redirect | None:
-        """Whom to ask about a bundle that nobody owns; None: this broker shall own it.
+        """The broker to ask about a bundle without an owner; None: this broker shall own it.
 
         Args:
             alone: decide here, as when there is no leader.

@@ -123,7 +123,7 @@ class PeerFailureDetector:
         self._tasks = [loop.create_task(self._publish_record()), loop.create_task(self._follow())]
 
     async def leave(self) -> None:
-        """Watch nobody, and be watched by nobody. Calling it twice is harmless."""
+        """Stop watching and being watched. Calling it twice is harmless."""
         for watch in self._watches:
             watch.close()
         ending = [*self._tasks, *self._watched.values(), *self._expirations]
@@ -164,7 +164,7 @@ class PeerFailureDetector:
     # --- watching
 
     async def _follow(self) -> None:
-        """Watch whom the ring says."""
+        """Watch the brokers that follow in the ring."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -241,7 +241,7 @@ class PeerFailureDetector:
                 await asyncio.sleep(_REFUSAL_GAP_S)
             if not await self._network.refuses(record.broker):
                 return None
-        # Who leaves in an orderly way deletes its session record before it stops listening; and
+        # A broker that leaves in order deletes its session record before it stops listening; and
         # this read proves that our own session is alive.
         last = await self._record_of(broker_id)
         return last if last is not None and last.process == record.process else None

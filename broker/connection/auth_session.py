@@ -81,7 +81,7 @@ class AuthSession:
         """Check what CONNECT brought; answers it at once or, after a slow check, later."""
         try:
             if self._original is not None and not self._original.data:
-                # Not the anonymous role: somebody was named.
+                # Not the anonymous role: the proxy named a client.
                 raise AuthenticationError("a proxy that passes no credentials on")
             own = self._authenticator.authenticate_nowait(self._own)
             original = None
@@ -112,7 +112,7 @@ class AuthSession:
         """AUTH_RESPONSE, the answer to a challenge.
 
         Raises:
-            MalformedFrameError: nobody asked, or there is nothing in it.
+            MalformedFrameError: no challenge was sent, or it is empty.
         """
         response = command.response
         if not self._challenged or not (response.auth_method_name and response.auth_data):

@@ -114,7 +114,7 @@ class BinaryPreAuth(PreAuthAcceptor):
         return None
 
     def _decide(self, pending: PendingSocket, command: pb.BaseCommand) -> None:
-        """A connection for whoever isn't refused at once.
+        """Make a connection, unless the client is refused at once.
 
         Raises:
             AuthenticationError: that is refused.

@@ -92,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self.protocol_version = 0
         self.features = pb.FeatureFlags()
         self.role: str | None = None  # authenticated principal; None while authentication is off
-        self.original_role: str | None = None  # for whom a proxy speaks; None: for itself
+        self.original_role: str | None = None  # a proxy's client; None: no proxy
         self.session: AuthSession | None = None  # from CONNECT on, while authentication is on
         self.remote = self.ip = ""
         self.connected = False

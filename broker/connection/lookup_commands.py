@@ -117,7 +117,7 @@ async def _partitions(
 
 
 def refuse_partitions(connection: Connection, command: Any, error: BrokerError) -> None:
-    """Tell who may not know; a tenant that doesn't exist is told of.
+    """Refuse a client that lacks the permission; a missing tenant is told to it all the same.
 
     It is the first that clients ask about a topic, and a misspelled name shows here
     (ServerCnx.handlePartitionMetadataRequest).

@@ -24,7 +24,7 @@ def _decline(id_field: str, what: str) -> Callable[[Connection, Any], None]:
 
 
 def on_close(connection: Connection, command: Any) -> None:
-    """Nothing was opened, and nobody waits for an answer."""
+    """Nothing was opened, and no answer is expected."""
 
 
 NO_TRANSACTIONS: Final = "Transactions are not enabled on this broker"

@@ -23,7 +23,7 @@ _RING_SIZE = 1 << 31
 
 
 class ActiveConsumerSelector:
-    """The consumers of one subscription, and who of them is active."""
+    """The consumers of one subscription, and which of them is active."""
 
     def __init__(self, topic: str, partition_index: int) -> None:
         """``partition_index``: -1 for a topic that is no partition."""

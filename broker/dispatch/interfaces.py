@@ -167,7 +167,7 @@ class Dispatcher(ABC):
     """
 
     active: ConsumerState | None = None
-    """Exclusive and Failover: who gets everything."""
+    """Exclusive and Failover: the consumer that gets everything."""
     unacked = 0
     """Messages pending at all consumers."""
     waits_for_broker = False
@@ -175,7 +175,7 @@ class Dispatcher(ABC):
     is_held_back = False
     """No new entry is read, as the index of delayed ones is full; until half of it is free."""
     unblocked = False
-    """Since the shell looked last, somebody may take entries again."""
+    """Since the shell looked last, a consumer may take entries again."""
 
     def __init__(self, limits: DispatchLimits) -> None:
         self.limits = limits
@@ -218,7 +218,7 @@ class Dispatcher(ABC):
     # --- acknowledgments and redelivery
 
     def on_acked(self, consumer: ConsumerState | None, positions: Sequence[Position]) -> int:
-        """The cursor took these acknowledgments: nobody has to deliver these entries any more.
+        """The cursor took these acknowledgments: these entries need no delivery any more.
 
         Args:
             consumer: who acknowledged; the first place to look for the entries. Any consumer may
@@ -253,7 +253,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def next_read(self) -> DispatchReadRequest | None:
-        """What to read next; None: nobody can take an entry."""
+        """What to read next; None: no consumer can take an entry."""
 
     @abstractmethod
     def on_entries(

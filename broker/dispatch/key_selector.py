@@ -106,8 +106,8 @@ class HashRing(KeySelector):
 class SplitRanges(KeySelector):
     """AUTO_SPLIT without consistent hashing: one range a consumer, of the slots 1 .. 65535.
 
-    Who joins takes the lower half of the widest range; the range of who leaves goes to the narrower
-    neighbour. Two consumers share evenly whatever their names are; many share less so.
+    A new consumer takes the lower half of the widest range; one that leaves gives its own to
+    the narrower neighbour. Two consumers share evenly whatever their names are; many share less so.
     """
 
     def __init__(self) -> None:

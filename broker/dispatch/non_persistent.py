@@ -1,4 +1,4 @@
-"""Dispatch without storage: what nobody can take now is dropped and counted.
+"""Dispatch without storage: what no consumer can take now is dropped and counted.
 
 Rules: docs/spec/wire-protocol.md, "Non-persistent topics".
 Calls in, effects out; no clock, socket or task.

@@ -321,7 +321,7 @@ class SharedDispatcher(Dispatcher):
     # --- reading and assignment
 
     def next_read(self) -> DispatchReadRequest | None:
-        """The replay queue before new entries; None while nobody can take anything.
+        """The replay queue before new entries; None while no consumer can take anything.
 
         While the delayed index is full no new entry is read, for it might have to wait there. The
         index exceeds its limit by the entries of one read at most.
@@ -578,7 +578,7 @@ class _DispatchBatch:
         return remaining_messages(words)
 
     def _chunk_owner(self, turn: ConsumerState, flags: int, chunk_hash: int) -> ConsumerState:
-        """Who gets this chunk: the owner of the first one, else whose turn it is."""
+        """The owner of the first chunk of the message, else the consumer whose turn it is."""
         owners = self.core.chunk_owners
         if (owner := owners.get(chunk_hash)) is not None:
             return owner

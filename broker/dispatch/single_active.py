@@ -29,7 +29,7 @@ from magnetar.managed_ledger.position import Position
 
 
 class SingleActiveDispatcher(Dispatcher):
-    """Decides who is active and what it is sent next.
+    """Decides which consumer is active and what it is sent next.
 
     Invariant: entries leave in the order of positions; after a rewind from the cursor's first
     unacknowledged entry on.
@@ -52,7 +52,7 @@ class SingleActiveDispatcher(Dispatcher):
         self._choice.add(consumer)
         before = self.active
         self._choose(now_ms)
-        # Switching: everybody is told when the switch is done.
+        # Switching: all are told when the switch is done.
         if self.active is before and self._failover and not self._switching:
             self._effects.append(NotifyActive(consumer, False))
 

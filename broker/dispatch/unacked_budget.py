@@ -21,7 +21,7 @@ class _Member(Protocol):
 
 
 class UnackedBudget:
-    """The sum, and who has to wait. Without a limit a broker has none of these."""
+    """The sum, and which dispatchers wait. Without a limit a broker has none of these."""
 
     def __init__(self, limit: int, share: float) -> None:
         """

@@ -178,7 +178,7 @@ def change_inner(document: Document, scope: str, field: str, key: str, value: An
 
 
 def check_topic_agreement(policies: EffectivePolicies, reason: str) -> None:
-    """A topic's quota against its retention, whoever of topic and namespace names them.
+    """A topic's quota against its retention, from the topic or the namespace.
 
     Raises:
         PolicyConflictError.

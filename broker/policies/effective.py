@@ -109,13 +109,13 @@ class DelayedDeliveryPolicies:
 
 @dataclass(frozen=True, slots=True)
 class InactiveTopicPolicies:
-    """When a topic that nobody uses is deleted."""
+    """When an unused topic is deleted."""
 
     delete: bool
     mode: str
     """``delete_when_no_subscriptions`` or ``delete_when_subscriptions_caught_up``."""
     after_s: int
-    """Unused for so long; 0: nobody named a time."""
+    """Unused for so long; 0: no time was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class EffectivePolicies:
         self.subscription_expiration_minutes = self._integer(
             "subscription_expiration_time_minutes", config.subscription_expiration_time_minutes
         )
-        """Of subscriptions that nobody uses; 0: never."""
+        """Of unused subscriptions; 0: never."""
         self.backlog_quotas = {kind: self._quota(kind) for kind in _QUOTA_TYPES}
         """By type: ``destination_storage`` (its size counts), ``message_age`` (its time)."""
         stored = _object(self.value("persistence"))

@@ -162,7 +162,7 @@ def effective_offload(policies: EffectivePolicies) -> OffloadConfig:
 
 
 def applied_offload(policies: EffectivePolicies) -> dict[str, Any] | None:
-    """What holds in the end, as an object; None: nobody said anything."""
+    """What holds in the end, as an object; None: nothing is set."""
     fields, held = _fields(policies), effective_offload(policies)
     if not fields and not held.driver:
         return None

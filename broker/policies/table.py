@@ -88,7 +88,7 @@ class PolicyRoute:
     bodiless: bool = False
     """Setting it is setting it to true: there is no value."""
     refusal: int = 403
-    """Status for who isn't an admin of the tenant."""
+    """Status for a role that isn't an admin of the tenant."""
     set_by_superuser: bool = False
     """An admin of the tenant may only read it."""
 
@@ -160,10 +160,6 @@ def _zero(value: Any) -> bool:
 
 def _false(value: Any) -> bool:
     return value is False
-
-
-def _negative(value: Any) -> bool:
-    return bool(value < 0)
 
 
 def _never(_: Any) -> bool:

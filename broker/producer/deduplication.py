@@ -98,9 +98,9 @@ class Deduplication:
         """As TopicStats name it."""
         self.judges = False
         self.seeks_end = False
-        """What failed may be stored, nobody knows yet: nothing is taken until that is known."""
+        """Failed entries may be stored: nothing is taken until that is known."""
         self._reading = asyncio.Lock()  # one replay at a time
-        self._wanted = asyncio.Event()  # somebody waits for the end
+        self._wanted = asyncio.Event()  # a producer waits for the end
         self._found = asyncio.Event()
 
     def last_sequence_id(self, producer_name: str) -> int:
@@ -152,7 +152,7 @@ class Deduplication:
         try:
             metadata, _ = parse_entry_body(body)
         except MalformedFrameError:
-            return  # nobody can read it, so nobody will send it again
+            return  # no client can read it, so none sends it again
         last = _last_id(metadata.sequence_id, metadata.highest_sequence_id, head)
         self._ids.stored(metadata.producer_name, last)
 

@@ -1,4 +1,4 @@
-"""Who may produce to a topic: names, access modes, the exclusive owner and its queue.
+"""Which producers a topic has: names, access modes, the exclusive owner and its queue.
 
 Pure: the topic asks what to do, does it (liveness probes, persisting the epoch, closing clients),
 and tells the outcome. Rules: docs/spec/wire-protocol.md, "PRODUCER".
@@ -18,8 +18,8 @@ JOIN, OWN, WAIT, TAKE_OVER = "join", "own", "wait", "take over"
 class ProducerRegistry:
     """Producers of one topic.
 
-    Invariant: with an exclusive owner set, ``by_name`` holds nobody else; ``waiting`` is empty
-    while there is no owner and nobody in ``by_name`` (the queue's head would have been promoted).
+    Invariant: with an exclusive owner set, ``by_name`` holds no other; ``waiting`` is empty
+    while there is no owner and ``by_name`` is empty (the queue's head would have been promoted).
     """
 
     __slots__ = ("by_name", "owner", "waiting")
@@ -28,7 +28,7 @@ class ProducerRegistry:
         self.by_name: dict[str, Producer] = {}
         self.waiting: list[Producer] = []  # short; an empty deque would be 760 bytes a topic
         self.owner: Producer | None = None
-        """Exclusive producer; set before its epoch is durable, so that nobody slips in between."""
+        """Exclusive producer; set before its epoch is durable: no other comes in between."""
 
     def __iter__(self) -> Iterator[Producer]:
         yield from self.by_name.values()
@@ -86,7 +86,7 @@ class ProducerRegistry:
             self.owner = None
 
     def evict_all(self) -> list[Producer]:
-        """Forget everybody (topic closed, or taken over): whom to close."""
+        """Forget all (topic closed, or taken over); the producers to close."""
         evicted = list(self)
         if self.owner is not None and self.owner not in evicted:
             evicted.append(self.owner)
@@ -110,7 +110,7 @@ class ProducerRegistry:
         return known
 
     def next_owner(self) -> Producer | None:
-        """Whom to promote now: the head of the queue when the topic is free."""
+        """The producer to promote now: the head of the queue when the topic is free."""
         if self.owner is not None or self.by_name or not self.waiting:
             return None
         producer = self.waiting.pop(0)

@@ -98,7 +98,7 @@ class SequenceIds:
     # --- names come and go
 
     def note_users(self, names: Container[str], now_ms: int) -> None:
-        """Who produces just now. The others' ids are kept for some time: they may come back."""
+        """Producers of now. The others' ids are kept for some time: they may come back."""
         idle = self._idle_since_ms
         for name in self._stored:
             if name in names:

@@ -1,7 +1,7 @@
-"""Rate limits at work: who is over a limit waits in line, and one timer lets them go on in turn.
+"""Rate limits at work: what is over a limit waits in line, and one timer lets it go on in turn.
 
 Publishers wait by not being read (their connection's reads pause, as they do for the memory
-budget), dispatchers by not taking their turn. Nobody is refused, and without a limit there is no
+budget), dispatchers by not taking their turn. Nothing is refused, and without a limit there is no
 `Throttle` at all: the hot path looks at one attribute per batch.
 """
 
@@ -113,7 +113,7 @@ class Throttle:
             self._arm()
 
     def close(self) -> None:
-        """The limit is gone: everybody goes on."""
+        """The limit is gone: all go on."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -97,7 +97,7 @@ class TopicRates:
         add_publish_rate(self.dispatch, self._topic)
 
     def close(self) -> None:
-        """The topic is unloaded: nobody waits for it any more."""
+        """The topic is unloaded: no client waits for it any more."""
         self._set_publish(replace(self._topic.policies.publish_rate, messages=0, bytes=0))
         if self.dispatch is not None:
             self.dispatch.close()

@@ -49,7 +49,7 @@ Document = dict[str, Any]
 
 
 class RoleGrants(NamedTuple):
-    """Who was given rights; None: there is no such tenant, no such namespace."""
+    """Roles with rights; None: there is no such tenant, no such namespace."""
 
     admins: frozenset[str] | None
     grants: Grants | None
@@ -199,7 +199,7 @@ class Resources:
     async def update_policies(
         self, namespace: str, change: Callable[[Document], Document]
     ) -> Document:
-        """Apply a pure change to the document; repeated when somebody else was faster.
+        """Apply a pure change to the document; repeated when another client was faster.
 
         This broker's topics learn of it by the store's event; what they are to know on return is
         changed by ``PolicyWatcher``.
@@ -223,7 +223,7 @@ class Resources:
         for root in (_LOCAL_POLICIES, _PARTITIONED, TOPIC_POLICIES, MANAGED_LEDGERS, SCHEMAS):
             await self._store.delete_recursive(f"{root}/{namespace}")
 
-    # --- who was given rights
+    # --- roles with rights
 
     async def access(self, tenant: str, namespace: str) -> RoleGrants:
         """Admins of a tenant and grants of a namespace (``tenant/ns``, "": of none).
@@ -265,7 +265,7 @@ class Resources:
 
         written = await self._update(path, apply)
         if written is not None and written.value == b"{}":
-            # Somebody else may be faster; an empty document says the same as none.
+            # Another client may be faster; an empty document says the same as none.
             with contextlib.suppress(BadVersionError, NotFoundError):
                 await self._store.delete(path, written.stat.version)
 
@@ -327,7 +327,7 @@ class Resources:
         names = await self._store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent")
         prefix, found = f"persistent://{namespace}/", list[str]()
         for start in range(0, len(names), _NAMES_AT_ONCE):
-            # Without taking each name apart: ten thousand would hold up everybody for 25 ms.
+            # Without taking each name apart: ten thousand would hold up the loop for 25 ms.
             found += [
                 prefix + (unquote(name) if "%" in name else name)
                 for name in names[start : start + _NAMES_AT_ONCE]
@@ -425,7 +425,7 @@ def topic_of_policies(path: str) -> TopicName | None:
     try:
         return TopicName.parse(f"{domain}://{tenant}/{namespace}/{decode_name(local)}")
     except (InvalidTopicNameError, UnicodeDecodeError):
-        return None  # nobody's topic
+        return None  # no topic's
 
 
 def _partitioned_path(name: TopicName) -> str:

@@ -45,7 +45,7 @@ class AuthorizedSession(Protocol):
 
 
 class AccessControl:
-    """Who may do what, for all ports of a broker."""
+    """Decides what each role may do, for all ports of a broker."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class _AccessWatch:
         self.close = self._follower.close
 
     def ask_soon(self, resource: Resource) -> None:
-        """The documents aren't in memory: ask everybody there once they have been read."""
+        """The documents aren't in memory: check the rights in use there once they are read."""
         self._follower.invalidate(resource.namespace)
 
     async def _renew(self, stale: set[str]) -> Iterable[str]:

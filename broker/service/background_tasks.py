@@ -166,7 +166,7 @@ class BackgroundTasks:
         self._service.metrics.quota_check.record(perf_counter() - began_s)
 
     async def sweep_deduplication(self, now_ms: int) -> None:
-        """Snapshots of what topics know of their producers, and an end to what nobody needs."""
+        """Store what topics know of their producers, and delete what is needed no more."""
         with self._snapshots.round() as each:
             async for topic in self._topics():
                 if isinstance(topic, PersistentTopic) and not topic.fenced:
@@ -174,7 +174,7 @@ class BackgroundTasks:
                         topic.sweep_deduplication(now_ms)
 
     async def expire_subscriptions(self, now_ms: int) -> None:
-        """Delete the durable subscriptions that nobody has used for as long as policies say."""
+        """Delete the durable subscriptions that were unused for as long as policies say."""
         with self._unused.round() as each:
             async for topic in self._topics():
                 minutes = topic.policies.subscription_expiration_minutes

@@ -15,7 +15,7 @@ from magnetar.metadata.store import MetadataStore
 class BookieAccess:
     """
     Attributes:
-        addresses: host and port by bookie id; those that nobody can reach now are left out.
+        addresses: host and port by bookie id; those that can't be reached now are left out.
         instance_id: of the cluster of bookies; "": unknown.
         token: what they want to be shown; "": nothing that the broker could give.
     """
@@ -26,7 +26,7 @@ class BookieAccess:
 
 
 class BookieAddressResolver(Protocol):
-    """Whoever knows."""
+    """Finds the addresses of bookies."""
 
     async def find(self, bookie_ids: Collection[str], log_name: str) -> BookieAccess:
         """

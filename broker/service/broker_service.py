@@ -139,7 +139,7 @@ class BrokerService:
         self.cluster_documents, self.cluster_members = ClusterDocuments(store), ClusterMembers(self)
         self.host_usage = HostUsage()
         self.metrics = BrokerMetrics()
-        # Who clients are; None: authentication is off, and they are nobody.
+        # Finds the roles of clients; None: authentication is off, and they have none.
         self.authenticator = _authenticator_of(config)
         self.readiness = Readiness(self)
         self.topics = LoadedTopics()
@@ -203,7 +203,7 @@ class BrokerService:
         return bound
 
     def _listen_unauthenticated(self, authenticator: Authenticator, host: str, port: int) -> int:
-        """The same, of clients that have to say who they are before they get a connection."""
+        """The same, of clients that must authenticate before they get a connection."""
         from magnetar.broker.connection.binary_pre_auth import (
             BinaryPreAuth,  # loaded with the authenticator
         )

@@ -31,7 +31,7 @@ class TrimPlan:
         self._peak_bytes = self._due_count = self._due_ms = self._now_ms = self._cpu_ms = 0
 
     def on_sweep(self, now_ms: int, cached_bytes: int, cpu_ms: int) -> bool:
-        """Whether to trim now: the cache once fell below half of its peak, and nobody would wait.
+        """Whether to trim now: the cache once fell below half of its peak, and the process is idle.
 
         Args:
             cpu_ms: of the whole process since its start.

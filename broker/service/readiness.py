@@ -39,7 +39,7 @@ class Readiness:
             return ["starting or stopping"]
         if self._look is None or self._look.done():
             self._look = self._service.loop.create_task(self._ask_store())
-        # One that hangs is everybody's answer, and never a crowd of reads.
+        # All probes share one read, also one that hangs.
         done, _ = await asyncio.wait((self._look,), timeout=_ANSWER_S_MAX)
         trouble = self._look.result() if done else "the metadata store doesn't answer"
         return [trouble] if trouble else []

@@ -55,7 +55,7 @@ class StoreFollower:
             watch.close()
         self._unread.clear()
         if self._renewed is not None:
-            self._renewed.set_result(None)  # nobody waits for a round that never begins
+            self._renewed.set_result(None)  # no waiter is left to a round that never begins
             self._renewed = None
         if self._task is not None:
             self._task.cancel()

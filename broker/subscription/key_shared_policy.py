@@ -34,7 +34,7 @@ class KeySharedPolicy:
         return "STICKY" if self.sticky else "AUTO_SPLIT"
 
     def make_selector(self, *, consistent_hashing: bool = True) -> KeySelector:
-        """Who gets which keys; ``consistent_hashing``: as the broker is set, for AUTO_SPLIT."""
+        """Which consumer gets a key; ``consistent_hashing``: the setting, for AUTO_SPLIT."""
         if self.sticky:
             return StickyRanges()
         return HashRing() if consistent_hashing else SplitRanges()

@@ -1,4 +1,4 @@
-"""A subscription of a non-persistent topic: whoever has permits gets an entry, or nobody."""
+"""A subscription of a non-persistent topic: a consumer with permits gets an entry, or none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NonPersistentSubscription(Subscription):
-    """No cursor and nothing pending: what comes while nobody has permits is gone."""
+    """No cursor and nothing pending: what comes while no consumer has permits is gone."""
 
     def __init__(self, topic: Topic, name: str) -> None:
         super().__init__(topic, name, durable=False)
@@ -67,7 +67,7 @@ class NonPersistentSubscription(Subscription):
 
     @property
     def dropped_messages(self) -> int:
-        """Messages nobody could take."""
+        """Messages that no consumer could take."""
         return self._dropped + (self._core.dropped_messages if self._core is not None else 0)
 
     @property

@@ -437,7 +437,7 @@ class PersistentSubscription(Subscription):
             return 0
         before, acked_ms = self.cursor.state.backlog, self.last_acked_ms
         self.acknowledge_cumulative(None, position)
-        self.last_acked_ms = acked_ms  # nobody used it
+        self.last_acked_ms = acked_ms  # no client used it
         return before - self.cursor.state.backlog
 
     def clear_backlog(self) -> None:

@@ -52,8 +52,8 @@ class Subscription(ABC):
     Invariant: all connected consumers have the same type; with none connected the type is free.
 
     One object, since what clients send, a reset and the end of a consumer change the same lists.
-    Who gets which entry is decided in ``broker/dispatch``; what administrators do besides is in
-    ``subscription_admin.py``.
+    ``broker/dispatch`` decides which consumer gets an entry; ``subscription_admin.py`` has the rest
+    of what administrators do.
     """
 
     cursor: Cursor | None = None
@@ -191,7 +191,7 @@ class Subscription(ABC):
         self.end_if_orphaned()
 
     def unused_ms(self, now_ms: int) -> int:
-        """For how long nobody has been connected and nothing was acknowledged.
+        """For how long it has had no consumer and no acknowledgment.
 
         It counts from the load of the topic at the earliest: when a subscription was used last is
         not stored.

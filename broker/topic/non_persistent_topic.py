@@ -1,4 +1,4 @@
-"""A topic that stores nothing: entries go to whoever is connected and has permits, or nowhere."""
+"""A topic that stores nothing: entries go to connected consumers with permits, or nowhere."""
 
 from __future__ import annotations
 

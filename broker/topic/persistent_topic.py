@@ -99,7 +99,7 @@ class PersistentTopic(Topic):
         self.deduplication: Deduplication | None = None
         """There while the policies ask for it."""
         self._switching = False  # it is being made, or taken away
-        self._settled: asyncio.Future[None] | None = None  # somebody waits for _in_flight == 0
+        self._settled: asyncio.Future[None] | None = None  # done when _in_flight is 0
         if (epoch := ledger.properties.get(EPOCH_PROPERTY)) is not None:
             self.epoch = int(epoch)
         self.terminated = ledger.terminated is not None
@@ -283,7 +283,7 @@ class PersistentTopic(Topic):
             self._on_fenced(error)
 
     def _end_failure(self) -> None:
-        """Once nobody's older entries are under way, the ledger takes new ones again."""
+        """Once no older entry is under way, the ledger takes new ones again."""
         if self._has_failed and not (self._in_flight or self._recovering or self.closing):
             logger.info("%s: append failures settled", self.name)
             self._has_failed = self.fenced = False

@@ -60,7 +60,7 @@ class Topic(ABC):
     """A loaded topic. One loop owns it; only its own methods change it.
 
     One object, since closing, fencing and new policies concern producers and subscriptions at once.
-    Who may produce is decided in ``ProducerRegistry``, what limits traffic in ``TopicRates``.
+    ``ProducerRegistry`` admits producers, ``TopicRates`` limits traffic.
     """
 
     persistent: bool = False
@@ -180,7 +180,7 @@ class Topic(ABC):
                 await self._store_epoch(epoch)
         except BaseException:
             self.registry.unclaim(producer)
-            self._promote_next()  # somebody may have queued behind it meanwhile
+            self._promote_next()  # another may have queued behind it meanwhile
             raise
         if self.registry.owner is not producer:  # taken over, closed or left while storing
             raise ProducerFencedError("Topic was taken over by another producer")
@@ -252,7 +252,7 @@ class Topic(ABC):
         try:
             await self.create_subscription(name, (-1, -1))
         except AlreadyExistsError:
-            return  # somebody else was faster
+            return  # another client was faster
 
     def last_sequence_id(self, producer_name: str) -> int:
         """Of a producer of that name: the highest that is stored; -1: none is known."""
@@ -361,7 +361,7 @@ class Topic(ABC):
     def _on_opened(self, name: str, task: asyncio.Task[Subscription]) -> None:
         self._opening.pop(name, None)
         if not task.cancelled():
-            task.exception()  # told to those who wait; they may all have gone
+            task.exception()  # raised in its callers; they may all have gone
 
     @abstractmethod
     async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
@@ -410,8 +410,8 @@ class Topic(ABC):
     def policies_changed(self) -> None:
         """``policies`` is new: apply what isn't read at each use.
 
-        Whoever is connected stays, though a limit was lowered or a subscription type was switched
-        off; only a producer that doesn't encrypt goes when encryption becomes a duty, as in Pulsar.
+        Connected clients stay when a limit was lowered or a subscription type was switched off;
+        only a producer that doesn't encrypt goes when encryption becomes a duty, as in Pulsar.
         """
         self.rate_limits.apply()
         for subscription in self.subscriptions.values():
@@ -441,7 +441,7 @@ class Topic(ABC):
         await self._settle()
         self.evict_producers(TopicFencedError(f"Topic {self.full_name} is being unloaded"))
         self.rate_limits.close()
-        # All at once: until the last one is stored nobody serves the topic.
+        # All at once: until the last one is stored no broker serves the topic.
         closing = self._close_subscriptions()
         results = await asyncio.gather(closing, self._close_storage(), return_exceptions=True)
         self.subscriptions.clear()
@@ -463,7 +463,7 @@ class Topic(ABC):
     async def delete(self) -> None:
         """Fence, disconnect all clients, delete storage and the subscriptions with it.
 
-        If that fails, this object is closed all the same: nobody is connected to it, and the next
+        If that fails, this object is closed all the same: it has no clients, and the next
         load finds everything as it was, or nothing.
         """
         self.fenced = self.closing = True

@@ -148,7 +148,7 @@ class TopicDirectory:
         try:
             await self.create_partitioned(name, count, None)
         except AlreadyExistsError:
-            return await self.partitions(name) or 0  # somebody else was faster
+            return await self.partitions(name) or 0  # another client was faster
         return count
 
     async def create_partitioned(

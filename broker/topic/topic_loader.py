@@ -230,7 +230,7 @@ class TopicLoader:
         return True
 
     async def _was_partitioned(self, name: TopicName) -> bool:
-        """Whether somebody made it a partitioned topic while we made it a plain one.
+        """Whether it became a partitioned topic while this load made a plain one.
 
         Each of both writes first and looks then, so that at least one sees the other and steps
         back (``TopicDirectory.create_partitioned``).
