@@ -44,7 +44,7 @@ async def read_cut(
         piece.stripe, piece.creator = stripe, request.creator
         found = await read_entries(piece)
         if found.code != codes.OK or not found.packets:
-            if not reply.packets:  # else the reason is for who asks for this one
+            if not reply.packets:  # else a read of this one gets the reason
                 reply.code = codes.UNAVAILABLE if found.code == codes.OK else found.code
             return reply
         for packet in found.packets:

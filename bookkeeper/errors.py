@@ -25,7 +25,7 @@
     |   +-- WriteFailedError           appends failed for good, with the last cause chained
     |   +-- AddQuorumTimeoutError      an append waited too long for its quorum
     +-- StorageError                   of a bookie's disks
-        +-- CorruptFileError           bytes on disk that nobody wrote; names file and offset
+        +-- CorruptFileError           bytes on disk that weren't written; names file and offset
         +-- MissingFileError           a file that the bookie's own records promise is gone
         +-- DirectoryLockedError       another process serves this data directory
         +-- CookieMismatchError        the directory belongs to another bookie or instance
@@ -232,7 +232,7 @@ _TWO_LEDGERS = frozenset({codes.OTHER_CREATOR, codes.ENTRY_DIFFERS})
 
 def error_for_code(code: int, message: str) -> LedgerError:
     """The error that stands for a bookie's answer; ``code`` must not be OK."""
-    assert code != codes.OK
+    assert code != codes.OK, "OK is no error"
     error_type = _BY_CODE.get(code, BookieUnavailableError)
     if code in _TWO_LEDGERS:
         message = f"{message}: two ledgers share the id; was the metadata store restored?"

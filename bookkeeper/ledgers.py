@@ -44,10 +44,10 @@ _READ_ENTRIES: Final = 1000
 
 
 class WriteHandle:
-    """A ledger that this process writes; nobody else can append to it.
+    """A ledger that this process writes; no other can append to it.
 
     Attributes:
-        ledger_id: its id, for whoever wants to open it.
+        ledger_id: its id, to open it by.
     """
 
     def __init__(self, writer: AsyncLedgerWriter, pending_bytes_max: int) -> None:
@@ -85,7 +85,7 @@ class WriteHandle:
             self._waiting.append((first + len(entries) - 1, confirmed))
         finally:
             self._admit()
-        # Its caller may be cancelled, then nobody asks for the error.
+        # Its caller may be cancelled, then the error isn't retrieved.
         confirmed.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(confirmed)
         return range(first, first + len(entries))
@@ -105,7 +105,7 @@ class WriteHandle:
         self._blocked.remove(turn)
 
     def _admit(self) -> None:
-        """Let the first caller go on; it stays in line until it runs, so nobody overtakes it."""
+        """Let the first caller go on; it stays in line until it runs, so none overtakes it."""
         if self._blocked and not self._blocked[0].done() and not self._is_full():
             self._blocked[0].set_result(None)
 
@@ -158,7 +158,7 @@ class ReadHandle:
         """Learn how far the ledger has grown and whether it was closed; ``last_confirmed``.
 
         Raises:
-            BookieUnavailableError: nobody of its last ensemble answered; try again.
+            BookieUnavailableError: no bookie of its last ensemble answered; try again.
             NoSuchLedgerError: it was deleted.
         """
         await self._reader.refresh()
@@ -249,7 +249,7 @@ class Ledgers:
         Raises:
             NoSuchLedgerError, UnauthorizedAccessError: no such ledger; another password.
             LedgerRecoveryError: too few bookies answered to find its end; try again.
-            BookieUnavailableError: without recovery: nobody answered.
+            BookieUnavailableError: without recovery: no bookie answered.
         """
         return ReadHandle(await self.client.open_ledger(ledger_id, password, recover=recover))
 
@@ -262,7 +262,7 @@ class Ledgers:
         return await self.client.read_ledger_metadata(ledger_id)
 
     async def ids(self) -> AsyncIterator[int]:
-        """Ids of all ledgers of the cluster, ascending, whoever made them."""
+        """Ids of all ledgers of the cluster, ascending, also other programs'."""
         async for found in self.client.ledgers.ranges():
             for ledger_id in found.ledger_ids:
                 yield ledger_id

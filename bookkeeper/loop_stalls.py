@@ -1,4 +1,4 @@
-"""Turns of the event loop that held up everybody else: how long, why, and where.
+"""Turns of the event loop that held up all other work: how long, why, and where.
 
 A timer comes every ``BEAT_S``; how late it is is what is left of the turn that was under way when
 it was due, so that a loop with many short turns is never late, however busy. From that the time is

@@ -1,6 +1,6 @@
 """Counted events with a duration or a size, cheap enough to be on at all times: for metrics.
 
-No clock: durations are given, and periods end when somebody asks. Pure.
+No clock: durations are given, and periods end when they are read. Pure.
 """
 
 from __future__ import annotations

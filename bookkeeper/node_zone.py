@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _ASK_S_MAX: Final = 20.0
-"""Less than probes give a start that nobody answers for."""
+"""Less than probes give a start that doesn't answer."""
 _ANSWER_S_MAX: Final = 5.0
 _AGAIN_S: Final = 1.0
 _BODY_MAX: Final = 4 << 20

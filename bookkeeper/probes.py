@@ -1,7 +1,7 @@
 """Answers to ``/livez`` and ``/readyz``, the same in every process of ours.
 
-Alive is who answers: a process that can't go on ends by itself, and no process gets better by being
-ended because ZooKeeper is away. Ready is who has no reason against it; the body says which.
+A process is alive if it answers: one that can't go on ends by itself, and a restart doesn't help
+while ZooKeeper is away. It is ready if nothing speaks against it; the body says what does.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class AuthSettingsBase:
     token_allowed_clock_skew_seconds: float = 0.0
 
     def auth_settings(self) -> AuthSettings | None:
-        """None: whoever comes is let in.
+        """None: every caller is let in.
 
         Raises:
             ValueError: settings that don't go together.
@@ -68,12 +68,12 @@ class AuthSettingsBase:
     def without_effect(self) -> str:
         """What to warn of at the start; "": nothing.
 
-        Whoever names keys means them to be asked for; one forgotten line, and everybody gets in.
+        A file with keys means them to be asked for; without one line, every caller is let in.
         """
         if self.authentication_enabled:
             return ""
         given = [
-            _key(each.name)
+            key_of(each.name)
             for each in fields(AuthSettingsBase)
             if each.name != _SWITCH and getattr(self, each.name) not in (each.default, "")
         ]
@@ -136,7 +136,8 @@ class ProcessSettings(AuthSettingsBase):
         )
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
+    """``journal_max_size`` -> ``journalMaxSize``."""
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
 

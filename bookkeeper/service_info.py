@@ -16,7 +16,7 @@ RACKS_PATH: Final = "/bookies"  # operators' word on where bookies stand, at Pul
 #: While this node exists no client puts bookies in quarantine: an operator's switch.
 NO_HEALTH_CHECK_PATH: Final = "/ledgers/disableHealthCheck"
 PROTOCOL: Final = "magnetar-bookie-grpc"
-DEFAULT_LOCATION: Final = "/default-zone/default-upgrade-domain"  # of who doesn't say where it is
+DEFAULT_LOCATION: Final = "/default-zone/default-upgrade-domain"  # of a bookie without a location
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ServiceInfo:
         network_location: ``/zone/upgrade-domain``.
         address: host and port of its gRPC service; None: it is only reached in its own process.
         incarnation: differs between two processes of one bookie; 0: not known.
-        creators: it takes requests that say who made the ledger; bookies before December 2026
+        creators: it takes requests with the creator's token; bookies before December 2026
             don't.
     """
 
@@ -54,7 +54,7 @@ class ServiceInfo:
 
     @classmethod
     def decode(cls, data: bytes) -> ServiceInfo:
-        """Raises: BookieUnavailableError: it can't be read, so nobody knows where the bookie is."""
+        """Raises: BookieUnavailableError: it can't be read, so the bookie's address isn't known."""
         try:
             fields = json.loads(data)
             address = None

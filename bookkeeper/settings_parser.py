@@ -8,7 +8,8 @@ punctuation, so both forms may be written anywhere.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, get_type_hints
 
 from magnetar.bookkeeper.environment import normalize_key, settings_among
@@ -62,10 +63,8 @@ class SettingsParser:
         Raises:
             ValueError: of the class's own kind: variables that contradict each other.
         """
-        try:
+        with raising(self._error):
             return settings_among(variables, prefixes, self.knows)
-        except ValueError as error:
-            raise self._error(str(error)) from None
 
     def _parse(self, name: str, key: str, text: str) -> object:
         kind = self._types[name]
@@ -74,6 +73,17 @@ class SettingsParser:
             return self._defaults[name] if is_default else value_of(kind, text)
         except ValueError as error:
             raise self._error(f"{key}={text!r}: {error}") from error
+
+
+@contextmanager
+def raising(error: type[ValueError]) -> Iterator[None]:
+    """Any ValueError becomes one of the kind ``error``; with, or in front of a method."""
+    try:
+        yield
+    except error:
+        raise
+    except ValueError as other:
+        raise error(str(other)) from other
 
 
 def value_of(kind: type[Any], text: str) -> object:

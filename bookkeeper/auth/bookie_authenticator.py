@@ -1,4 +1,4 @@
-"""Who may use a bookie: credentials of a call in, who that is and until when out.
+"""Access to a bookie: credentials of a call in, its role and the time until when out.
 
 A call shows a token or the certificate of its connection. What was found is remembered for a
 minute, by a keyed digest, so that a call costs a look into a dictionary; after that it is checked
@@ -40,7 +40,7 @@ class AuthSettings:
     Attributes:
         providers: of ``token`` and ``tls``; a call that shows a token is judged by that alone.
         secret_keys, public_keys: any of them may have signed a token.
-        allowed_roles: who may use the bookie; ``*`` in it: whoever proves a role.
+        allowed_roles: that may use the bookie; ``*`` in it: every role.
     """
 
     providers: tuple[str, ...]
@@ -50,7 +50,7 @@ class AuthSettings:
     allowed_roles: frozenset[str]
 
     def check(self) -> None:
-        """Raises KeyFormatError, ValueError: that lets nobody in, or everybody."""
+        """Raises KeyFormatError, ValueError: no caller could be let in, or every one."""
         unknown = sorted(set(self.providers) - set(_PROVIDERS))
         if unknown or not self.providers:
             raise ValueError(
@@ -81,7 +81,7 @@ class AuthSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuthResult:
-    """Who somebody is, and for how long that holds unchecked."""
+    """A caller's role, and for how long that holds unchecked."""
 
     role: str
     until_s: float  # seconds since 1970
@@ -113,8 +113,8 @@ class BookieAuthenticator:
             token: of the call; None: it has none.
             certificate: of its connection, PEM, verified by TLS.
         Raises:
-            CredentialsError: nobody.
-            NotAllowedError: somebody who has nothing to do here.
+            CredentialsError: they prove no role.
+            RoleNotAllowedError: the role may not use this process.
         """
         digest = self._digest(token, certificate)
         now_s = self._clock_s()
@@ -134,7 +134,7 @@ class BookieAuthenticator:
         return admission
 
     def left_s(self, token: str | None, certificate: bytes | None) -> float:
-        """Seconds until who shows these has to be judged again; raises as ``admit``."""
+        """Seconds until these have to be judged again; raises as ``admit``."""
         return max(0.0, self.admit(token, certificate).until_s - self._clock_s())
 
     def _check(self, token: str | None, certificate: bytes | None, now_s: float) -> AuthResult:
@@ -174,7 +174,7 @@ class BookieAuthenticator:
             logger.info("changed token keys are in use now")
 
     def _digest(self, token: str | None, certificate: bytes | None) -> bytes:
-        """Keyed and irreversible: of no use to whoever reads memory."""
+        """Keyed and irreversible: of no use in a dump of the memory."""
         digest = hashlib.blake2b(key=self._secret, digest_size=32)
         for shown in (None if token is None else token.encode(errors="replace"), certificate):
             digest.update((-1 if shown is None else len(shown)).to_bytes(8, "big", signed=True))

@@ -1,4 +1,4 @@
-"""Errors of who may connect, and of what proves it.
+"""Errors of access, and of the credentials for it.
 
 ::
 
@@ -18,7 +18,7 @@ class CredentialsError(BookkeeperError):
 
 
 class RoleNotAllowedError(CredentialsError):
-    """Whoever it is, he has nothing to do here."""
+    """The role is proved, but may not use this process."""
 
 
 class KeyFormatError(BookkeeperError, ValueError):

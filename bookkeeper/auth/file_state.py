@@ -9,7 +9,7 @@ FileState: TypeAlias = tuple[int, int, int, int]
 
 
 def file_state(path: Path) -> FileState | None:
-    """Equal ones: nobody has changed the file in between, nor a symbolic link that leads to it;
+    """Equal ones: the file wasn't changed in between, nor a symbolic link that leads to it;
     None: it isn't there."""
     try:
         found = path.stat()

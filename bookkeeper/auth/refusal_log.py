@@ -1,4 +1,4 @@
-"""The audit log of refusals: bounded, whoever asks how often.
+"""The audit log of refusals: bounded, however often callers ask.
 
 Loggers ``magnetar.broker.audit`` and ``magnetar.bookkeeper.audit``, level WARNING; one line for
 each refusal, at most some a second.
@@ -18,7 +18,7 @@ _SPECIAL: Final = re.compile(r"[\s=\"]")
 
 
 class RefusalLog:
-    """Whoever floods a port must not fill the log as well."""
+    """A flood of requests must not fill the log as well."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger

@@ -57,7 +57,7 @@ class TokenSource:
         Raises:
             KeyFormatError: it can't be one; the old one stays.
         """
-        assert self._path is None
+        assert self._path is None, "its tokens come from a file"
         if (checked := _checked(token.strip())) != self._token:
             self._token = checked
             self.generation += 1

@@ -32,7 +32,7 @@ _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who somebody has proved to be."""
+    """The role that a token proves."""
 
     role: str
     expires_at_s: float | None = None  # seconds since 1970, from then on not proved any more

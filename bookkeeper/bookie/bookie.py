@@ -56,7 +56,7 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Bookie(BookieClient):
-    """A storage node, and the ``BookieClient`` of whoever has it in the same process: buffers are
+    """A storage node, and the ``BookieClient`` for callers in the same process: buffers are
     shared then, and digests aren't checked again. Open one with ``open_bookie``.
 
     ``on_fatal`` is called once, on the loop, when a disk error ended the bookie: nothing that it
@@ -206,7 +206,7 @@ class Bookie(BookieClient):
         return await self._deferred.force(ledger_id, first)
 
     def on_ledgers_dropped(self, ledger_ids: Iterable[int]) -> None:
-        """These were deleted: who waits for more of them waits in vain."""
+        """These were deleted: waits for more of them end."""
         for ledger_id in ledger_ids:
             self._deferred.forget(ledger_id)
             self._lac_watch.on_end(ledger_id)
@@ -447,7 +447,7 @@ class Bookie(BookieClient):
             _log.error("no space to flush, read-only: %s: %s", self.config.data_dir, error)
         self._is_flush_stalled = True
         self._set_read_only(True)
-        if self._closing:  # nobody will try again
+        if self._closing:  # it won't be tried again
             self._fail_flush_waiters(error)
         self._arm_disk_timer()
         self._dispatch_soon()  # what waits for this flush was let in: it needs only the journal
@@ -456,7 +456,7 @@ class Bookie(BookieClient):
         """Writers wait, readers go on; the same group is tried again until there is space."""
         if self.error is not None:
             return
-        if self._closing:  # nobody will try again, and nothing of it was acknowledged
+        if self._closing:  # it won't be tried again, and nothing of it was acknowledged
             self.give_up(error)
             return
         if not again:
@@ -496,12 +496,12 @@ class Bookie(BookieClient):
             self._registration.set_read_only(read_only)
 
     def _arm_disk_timer(self) -> None:
-        """The next look: soon while somebody waits for space, else now and then."""
+        """The next look: soon while writers wait for space, else now and then."""
         config = self.config
         is_soon = self.is_stalled or (self._job is not None and not self._job_running)
         refused, self._refused_adds = self._refused_adds, self.metrics.refused_adds
         if self.read_only and (config.advertised is None or refused < self._refused_adds):
-            is_soon = True  # those who are refused here have no other bookie, or ask again
+            is_soon = True  # refused writers have no other bookie, or ask again
         delay = config.disk_check_interval_s if is_soon else config.disk_idle_check_interval_s
         if self._disk_timer is not None:
             if self._disk_timer.when() <= self._loop.time() + delay:
@@ -612,7 +612,7 @@ class Bookie(BookieClient):
                 if reply.code not in (codes.OK, codes.NO_LEDGER) or told_lac(reply) > above:
                     return reply
                 async with asyncio.timeout_at(deadline):
-                    if await changed:  # fenced or deleted: who asks should look at the metadata
+                    if await changed:  # fenced or deleted: the caller should look at the metadata
                         return await self._lac_with_entry(ledger_id, above, creator)
             except TimeoutError:
                 return reply
@@ -672,7 +672,7 @@ class Bookie(BookieClient):
         # Memory first: what moves to the index meanwhile is then found twice, not never.
         ids = storage.cached_ids(ledger_id)
         if ids and state is not None:
-            # Whoever asks leaves out what is here, so it must survive a crash. The journal keeps
+            # A repair leaves out what is here, so it must survive a crash. The journal keeps
             # the order: once this record is durable, so is every entry before it.
             lac, key = state.explicit_lac, state.master_key
             if (code := await self.write_lac(ledger_id, lac, master_key=key)) != codes.OK:
@@ -710,7 +710,7 @@ class Bookie(BookieClient):
     # ---- end
 
     def give_up_waiting(self) -> None:
-        """End the bookie, with ``on_fatal``, if its journal waits for space: nobody can write.
+        """End the bookie, with ``on_fatal``, if its journal waits for space: no writer can go on.
 
         Call it before an orderly end, in which all writers would wait for the disk.
         """

@@ -79,13 +79,13 @@ class BookieConfig:
     advertised: tuple[str, int] | None = None
     flush_interval_s: float = 30.0  # longest time an entry waits for its flush; armed on demand
     read_threads: int = 2
-    read_ahead_bytes: int = 32 << 20  # for ledgers read in order, given back when nobody does
+    read_ahead_bytes: int = 32 << 20  # for ledgers read in order, given back when none is
     # Disk usage (share of the total) at which the bookie turns read-only, and writable again.
     disk_usage_max: float = 0.95
     disk_usage_low: float | None = None  # None: 0.03 below disk_usage_max
     disk_reserve_bytes: int = 256 << 20  # read-only below this much free space, whatever the share
     disk_usage_warn: float = 0.90  # garbage is collected at once above this
-    disk_check_interval_s: float = 2.0  # while somebody waits for space
+    disk_check_interval_s: float = 2.0  # while writers wait for space
     disk_idle_check_interval_s: float = 10.0  # at other times; 0: only after flushes
     collection: GarbageCollectionConfig = GarbageCollectionConfig()
     # Start although journal or index bytes are lost: every ledger that may be affected answers

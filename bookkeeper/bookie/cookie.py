@@ -130,7 +130,7 @@ def write_durably(file_system: FileSystem, path: str, data: bytes) -> None:
 
 
 async def read_instance_id(store: MetadataStore) -> str:
-    """Name of the cluster; made up by the first one who asks."""
+    """Name of the cluster; made up by the first bookie that asks."""
     while True:
         found = await store.get(INSTANCE_ID_PATH)
         if found is not None:
@@ -138,7 +138,7 @@ async def read_instance_id(store: MetadataStore) -> str:
         try:
             await store.put(INSTANCE_ID_PATH, str(uuid.uuid4()).encode(), -1)
         except BadVersionError:
-            continue  # somebody else was first
+            continue  # another bookie was first
 
 
 async def check_cookie(
@@ -207,7 +207,7 @@ async def check_still_ours(store: MetadataStore, cookie: Cookie) -> None:
     """Nobody has started as this bookie since ``complete_cookie`` returned ``cookie``.
 
     Raises:
-        CookieMismatchError: somebody has, or the bookie was decommissioned. MetadataError.
+        CookieMismatchError: another process has, or the bookie was decommissioned. MetadataError.
     """
     path = _stored_path(cookie.bookie_id)
     found = await store.get(path)

@@ -4,7 +4,7 @@ A writer of such adds relies on nothing but ``force``. Its danger is a bookie th
 in between: it has lost entries that it acknowledged, has nothing left to sync, and would say OK. So
 the bookie remembers, as long as it runs, from which entry on it acknowledged early; it vouches for
 no entry below that. It forgets ledgers that are deleted or emptied, and of very many those that
-were idle longest (nobody tells it when a ledger is closed): who then asks is told that it can't
+were idle longest (it isn't told when a ledger is closed): who then asks is told that it can't
 vouch for anything, as after a restart.
 """
 
@@ -30,11 +30,11 @@ class _Unsynced(AddRequest):
 
 
 class DeferredAdds:
-    """Early answers, and who waits for the disk. Loop only; costs nothing while nobody uses it."""
+    """Early answers, and waits for the disk. Loop only; costs nothing while it isn't used."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # Ledger -> lowest entry acknowledged early since we run; who was idle longest comes first.
+        # Ledger -> lowest entry acknowledged early since we run; the longest idle one first.
         self._first: OrderedDict[int, int] = OrderedDict()
         self._newest: dict[int, _Unsynced] = {}  # ledger -> the last add that isn't durable yet
 

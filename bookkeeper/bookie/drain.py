@@ -19,7 +19,7 @@ from magnetar.bookkeeper.errors import BookieClosedError
 _log = logging.getLogger(__name__)
 
 _QUIET_S: Final = 1.0
-"""Without an add, until the writers count as gone; one that is refused asks nobody twice."""
+"""Without an add, until the writers count as gone; a refused one doesn't ask here again."""
 _LOOK_S: Final = 0.1
 
 
@@ -27,7 +27,7 @@ class Drain:
     """``begin``; ``done`` is True some day. ``end`` takes it back, ``close`` leaves it at that.
 
     Args:
-        quiet_s: time without adds that counts as nobody.
+        quiet_s: time without adds after which no writer is left.
     """
 
     def __init__(self, bookie: Bookie, quiet_s: float = _QUIET_S) -> None:

@@ -12,7 +12,7 @@ from magnetar.bookkeeper.transport import AddRequest, LacReply
 class LacWatch:
     """Wakes waiters when entries or an explicit LAC of their ledger became durable. Loop only.
 
-    Costs one test of a dict per journal group while nobody waits.
+    Costs one test of a dict per journal group while no client waits.
     """
 
     def __init__(self) -> None:

@@ -63,12 +63,12 @@ async def enter_limbo(bookie: Bookie, ledgers: LedgerStore) -> None:
 
 
 async def _read(bookie: Bookie, ledgers: LedgerStore, ledger_id: int) -> tuple[bytes, int] | None:
-    """The ledger's master key (empty: nobody knows it) and creator; None: it never was here, or is
+    """The ledger's master key (empty: not known) and creator; None: it never was here, or is
     gone.
     """
     try:
         found = await ledgers.read(ledger_id)
-    except LedgerError as error:  # nobody can say where it is: here, for all we know
+    except LedgerError as error:  # its place is unknown: here, for all we know
         _log.error("ledger %d: %s", ledger_id, error)
         return b"", 0
     if found is None:

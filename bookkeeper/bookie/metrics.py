@@ -97,7 +97,7 @@ class BookieMetrics:
         if group.entries:
             self.added_entries += group.entries
             self.added_bytes += group.record_bytes
-            # The one who waited longest stands for all: a time per request would cost each of them.
+            # The longest wait stands for all: a time per request would cost each of them.
             self.journal_add.record(took_ms, group.entries)
 
     def count_flush(self, job: FlushJob, took_ms: float) -> None:

@@ -56,7 +56,7 @@ async def open_bookie(
 
     Args:
         index: None: LMDB below ``config.data_dir``.
-        before_register: makes the bookie reachable: whoever finds it registered may ask at once.
+        before_register: makes the bookie reachable: once registered it may be asked at once.
 
     Raises:
         DirectoryLockedError: another process serves the directory.
@@ -109,7 +109,7 @@ async def _open_locked(
             _close_files(storage)
             raise
         bookie = Bookie(config, storage, lock)
-    except BaseException:
+    except BaseException:  # also of a cancelled start
         if opened is not None:
             opened.close()
         lock.release()
@@ -125,7 +125,7 @@ async def _open_locked(
         info = ServiceInfo(config.bookie_id, config.network_location, config.advertised, started_ms)
         check = functools.partial(cookies.check_still_ours, store, cookie)
         await bookie.register(Registration(store, info, check, bookie.give_up))
-    except BaseException:
+    except BaseException:  # also of a cancelled start
         await bookie.close()
         raise
     return bookie
@@ -186,7 +186,7 @@ async def _in_thread(
     what the thread works with, and gives the directory back.
 
     Args:
-        undo: of a result that nobody gets.
+        undo: of a result whose caller was cancelled.
         stop: set when cancelled.
     """
     future = asyncio.get_running_loop().run_in_executor(None, work)
@@ -213,7 +213,7 @@ def open_damaged(
     config: StorageConfig,
     new_nonce: Callable[[], int],
 ) -> LedgerStorage:
-    """Open what is left, once somebody has accepted the loss.
+    """Open what is left, once an operator has accepted the loss.
 
     ``limbo_phase`` of the result says what must follow.
 

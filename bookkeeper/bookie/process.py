@@ -1,7 +1,7 @@
 """A bookie as a process: metadata store, storage, gRPC service, collection; until told to end.
 
 Start order: listen (so that the address is known), open the storage, serve, register. Stop order:
-unregister, so that nobody chooses it any more, answer what was accepted, flush, close.
+unregister, so that no writer chooses it any more, answer what was accepted, flush, close.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class BookieProcess:
         self._placement = placement or PlacementConfig()
         self.web_url = ""  # "": no HTTP
         self._pages = AdminPages(metrics)
-        self._authenticator: BookieAuthenticator | None = None  # of both ports; None: for everybody
+        self._authenticator: BookieAuthenticator | None = (
+            None  # of both ports; None: every caller is let in
+        )
         self.bookie: Bookie
         self.address: tuple[str, int] = ("", 0)  # as advertised
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()

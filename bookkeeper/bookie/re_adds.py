@@ -68,7 +68,7 @@ class DuplicateCheck:
         return not self._missing and self._request.body_bytes <= _LOOP_BYTES_MAX
 
     def run(self) -> int:
-        """OK; ENTRY_DIFFERS; IO_ERROR: a disk failed, nobody knows (any thread)."""
+        """OK; ENTRY_DIFFERS; IO_ERROR: a disk failed, not known (any thread)."""
         if not all(self._is_same(at, packet) for at, packet in self._found):
             return codes.ENTRY_DIFFERS
         ids, missing, ledger_id = self._request.entry_ids, self._missing, self._request.ledger_id
@@ -85,7 +85,7 @@ class DuplicateCheck:
             try:
                 packets = self._storage.read_stored(ledger_id, ids[at], count, _READ_BYTES)
             except CorruptFileError:
-                packets = []  # a damaged copy stands in nobody's way
+                packets = []  # a damaged copy hinders no add
             except OSError as error:
                 _log.error("ledger %d, entry %d can't be compared: %s", ledger_id, ids[at], error)
                 return codes.IO_ERROR
@@ -100,7 +100,7 @@ class DuplicateCheck:
 
 
 def add_after_look(storage: LedgerStorage, request: AddRequest) -> int:
-    """``storage.add`` for whoever may block; its code."""
+    """``storage.add`` for callers that may block; its code."""
     code = storage.add(request)
     if code != LedgerStorage.LOOK_FIRST:
         return code

@@ -21,7 +21,7 @@ from magnetar.bookkeeper.transport import (
 )
 
 ReaderCheck: TypeAlias = "Callable[[int], Awaitable[int]]"
-"""Ledger id -> OK, or the code that a caller who may not know the ledger is told."""
+"""Ledger id -> OK, or the code for a caller that may not know the ledger."""
 
 
 class ReadOnlyBookieClient(BookieClient):

@@ -1,8 +1,8 @@
 """A bookie's ephemeral node: ``available/<id>`` or ``available/readonly/<id>``.
 
 Losing it never makes the bookie unsafe (fencing does not depend on it), only unused by new ledgers.
-Two processes with one name do: what one of them acknowledges or fences, the other denies. So who
-comes with another directory waits until the name is free (``wait_until_free``), and who finds its
+Two processes with one name do: what one of them acknowledges or fences, the other denies. So one
+with another directory waits until the name is free (``wait_until_free``), and one that finds its
 node gone or taken looks whether the name is still its own before it takes it back.
 """
 
@@ -70,7 +70,7 @@ class Registration:
             self._store.on_session_event(self._on_session_event),
             *(self._store.watch(path, self._on_event) for path in self._paths.values()),
         ]
-        self._wanted.set()  # for what happened before somebody watched
+        self._wanted.set()  # for what happened before the watch
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def set_read_only(self, read_only: bool) -> None:
@@ -140,7 +140,7 @@ class Registration:
 
 
 async def wait_until_free(store: MetadataStore, bookie_id: str) -> None:
-    """Wait for the end of whoever is registered as ``bookie_id``. For those that bring another
+    """Wait for the end of the process registered as ``bookie_id``. For those that bring another
     directory than the name had: a process that still serves that one must not live beside them.
 
     Raises:

@@ -22,7 +22,7 @@ from magnetar.bookkeeper.bookie.integrity.scrubber import ScrubConfig
 from magnetar.bookkeeper.environment import PREFIXES
 from magnetar.bookkeeper.network_location import place
 from magnetar.bookkeeper.process_settings import ALIASES, ProcessSettings
-from magnetar.bookkeeper.settings_parser import SettingsParser
+from magnetar.bookkeeper.settings_parser import SettingsParser, raising
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 
@@ -45,7 +45,7 @@ class BookieSettings(ProcessSettings):
     "own key" marks what bookkeeper.conf doesn't have. ``ProcessSettings`` has more of them.
     """
 
-    # --- who and where
+    # --- name and place
     bookie_id: str = ""  # "": advertised address and port
     bind_address: str = "127.0.0.1"  # own key
     bookie_port: int = 3181  # 0: any free port
@@ -93,7 +93,7 @@ class BookieSettings(ProcessSettings):
     disk_usage_threshold: float = 0.95
     disk_usage_lwm_threshold: float = 0.0  # 0: 0.03 below the other
     disk_usage_warn_threshold: float = 0.90  # garbage is collected at once above this
-    disk_check_interval: int = 10_000  # ms; 2 s at most while somebody waits for space
+    disk_check_interval: int = 10_000  # ms; 2 s at most while writers wait for space
     min_usable_size: int = 256 * _MIB  # own key: bytes that must be free to be writable
 
     # --- network
@@ -123,11 +123,9 @@ class BookieSettings(ProcessSettings):
             raise BookieSettingsError("ledgerDirectories is empty")
         if self.upgrade_domains < 0:
             raise BookieSettingsError(f"upgradeDomains={self.upgrade_domains}: negative")
-        try:
+        with raising(BookieSettingsError):
             self.check_process()
             self.tls()
-        except ValueError as error:
-            raise BookieSettingsError(str(error)) from error
 
     @classmethod
     def load(
@@ -146,12 +144,7 @@ class BookieSettings(ProcessSettings):
         if unknown:  # a stock file holds hundreds of keys of parts that aren't here
             names = ", ".join(sorted(unknown))
             _log.warning("ignored %d unknown settings: %s", len(unknown), names)
-        try:
-            return cls(**values)
-        except BookieSettingsError:
-            raise
-        except ValueError as error:
-            raise BookieSettingsError(str(error)) from error
+        return cls(**values)
 
     @classmethod
     def environment(cls, variables: Mapping[str, str]) -> dict[str, str]:
@@ -247,34 +240,30 @@ class BookieSettings(ProcessSettings):
             add_port=max(0, self.bookie_add_port),
         )
 
+    @raising(BookieSettingsError)
     def authenticator(self) -> BookieAuthenticator | None:
-        """Who may use the bookie; None: whoever reaches it.
+        """Judges callers of the bookie; None: every caller is let in.
 
         Raises:
             BookieSettingsError: settings that can't be used.
         """
-        try:
-            settings = self.auth_settings()
-            if settings is None:
-                return None
-            if "tls" in settings.providers and not self.tls_client_authentication:
-                # gRPC asks for a certificate only where it insists on one.
-                raise BookieSettingsError("the tls provider needs tlsClientAuthentication=true")
-            return BookieAuthenticator(settings)
-        except ValueError as error:
-            raise BookieSettingsError(str(error)) from error
+        settings = self.auth_settings()
+        if settings is None:
+            return None
+        if "tls" in settings.providers and not self.tls_client_authentication:
+            # gRPC asks for a certificate only where it insists on one.
+            raise BookieSettingsError("the tls provider needs tlsClientAuthentication=true")
+        return BookieAuthenticator(settings)
 
+    @raising(BookieSettingsError)
     def integrity_service(self) -> IntegrityServiceConfig:
         """How the bookie looks after its data.
 
         Raises:
             BookieSettingsError: a value is out of range.
         """
-        try:
-            scrub = ScrubConfig(self.scrub_interval / 1000, self.scrub_bytes_per_second)
-            integrity = IntegrityConfig(self.open_ledger_rereplication_grace_period / 1000)
-        except ValueError as error:
-            raise BookieSettingsError(str(error)) from error
+        scrub = ScrubConfig(self.scrub_interval / 1000, self.scrub_bytes_per_second)
+        integrity = IntegrityConfig(self.open_ledger_rereplication_grace_period / 1000)
         return IntegrityServiceConfig(
             self.scrub_enabled, scrub, self.data_integrity_checking_enabled, integrity
         )
@@ -292,41 +281,39 @@ class BookieSettings(ProcessSettings):
             over_replicated_interval_s=self.gc_overreplicated_ledger_wait_time / 1000,
         )
 
+    @raising(BookieSettingsError)
     def bookie(self, bookie_id: str, address: tuple[str, int]) -> BookieConfig:
         """What the bookie itself is given.
 
         Raises:
             BookieSettingsError: a value is out of range.
         """
-        try:
-            return BookieConfig(
-                bookie_id=bookie_id,
-                data_dir=self.ledgers[0],
-                storage=StorageConfig(
-                    journals=max(1, len(self.journals)),
-                    journal_segment_bytes=self.journal_max_size_mb * _MIB,
-                    journal_group_bytes_max=self.journal_max_group_bytes,
-                    journal_queue_bytes_max=self.journal_queue_bytes,
-                    flush_bytes=self.db_storage_write_cache_max_size_mb * _MIB,
-                    entry_log_bytes=self.log_size_limit,
-                    entry_log_cached_bytes=self.entry_log_cached_mb * _MIB,
-                    entry_bytes_max=self.netty_max_frame_size_bytes,
-                ),
-                network_location=self.location(),
-                advertised=address,
-                flush_interval_s=self.flush_interval / 1000,
-                read_ahead_bytes=self.db_storage_read_ahead_cache_max_size_mb * _MIB,
-                disk_usage_max=self.disk_usage_threshold,
-                disk_usage_low=self.disk_usage_lwm_threshold or None,
-                disk_reserve_bytes=self.min_usable_size,
-                disk_usage_warn=self.disk_usage_warn_threshold,
-                disk_check_interval_s=min(2.0, self.disk_check_interval / 1000),
-                disk_idle_check_interval_s=self.disk_check_interval / 1000,
-                collection=self.collection(),
-                accept_data_loss=self.accept_data_loss,
-            )
-        except ValueError as error:
-            raise BookieSettingsError(str(error)) from error
+        return BookieConfig(
+            bookie_id=bookie_id,
+            data_dir=self.ledgers[0],
+            storage=StorageConfig(
+                journals=max(1, len(self.journals)),
+                journal_segment_bytes=self.journal_max_size_mb * _MIB,
+                journal_group_bytes_max=self.journal_max_group_bytes,
+                journal_queue_bytes_max=self.journal_queue_bytes,
+                flush_bytes=self.db_storage_write_cache_max_size_mb * _MIB,
+                entry_log_bytes=self.log_size_limit,
+                entry_log_cached_bytes=self.entry_log_cached_mb * _MIB,
+                entry_bytes_max=self.netty_max_frame_size_bytes,
+            ),
+            network_location=self.location(),
+            advertised=address,
+            flush_interval_s=self.flush_interval / 1000,
+            read_ahead_bytes=self.db_storage_read_ahead_cache_max_size_mb * _MIB,
+            disk_usage_max=self.disk_usage_threshold,
+            disk_usage_low=self.disk_usage_lwm_threshold or None,
+            disk_reserve_bytes=self.min_usable_size,
+            disk_usage_warn=self.disk_usage_warn_threshold,
+            disk_check_interval_s=min(2.0, self.disk_check_interval / 1000),
+            disk_idle_check_interval_s=self.disk_check_interval / 1000,
+            collection=self.collection(),
+            accept_data_loss=self.accept_data_loss,
+        )
 
 
 def normal_metadata_url(text: str) -> str:

@@ -41,13 +41,13 @@ class Worker:
             error: BaseException | None = None
             try:
                 work()
-            except BaseException as caught:
+            except BaseException as caught:  # the loop decides about it
                 error = caught
             self._answer(on_done, error)
             del item, work, on_done, error  # don't keep a whole group alive while idle
 
     def _answer(self, on_done: OnDone, error: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(on_done, error)
 
 
@@ -83,6 +83,6 @@ class CooperativeWorker(Worker):
             try:
                 for _ in steps:
                     pass
-            except BaseException as caught:
+            except BaseException as caught:  # the loop decides about it
                 error = caught
             self._answer(on_done, error)

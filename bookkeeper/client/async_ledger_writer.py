@@ -133,7 +133,7 @@ class AsyncLedgerWriter:
         self._hold_timer: asyncio.TimerHandle | None = None
         self._master_key = master_key(created.metadata.password)
         self._tasks: frozenset[asyncio.Task[None]] = _NONE
-        self._tails: list[asyncio.Future[None]] = []  # who waits for the watermark, or for the end
+        self._tails: list[asyncio.Future[None]] = []  # waiting for the watermark, or for the end
         self._lac: ExplicitLac | None = None
         if config.writes.explicit_lac_interval_ms:
             self._lac = ExplicitLac(

@@ -39,7 +39,7 @@ class HealthConfig:
     """When a bookie that keeps failing gets no new ledgers for a while.
 
     Attributes:
-        enabled: False: failures are remembered, but nobody is put in quarantine.
+        enabled: False: failures are remembered, but no bookie is put in quarantine.
         error_threshold: this many failed adds and reads within ``interval_ms`` are too many.
         quarantine_ratio: chance of being put in quarantine then. Below 1, clients that meet the
             same failure don't all leave the same bookie.
@@ -63,7 +63,7 @@ class HealthConfig:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationConfig:
-    """When the next replica is asked although nobody has failed.
+    """When the next replica is asked although none has failed.
 
     Attributes:
         first_ms: after this long; 0: never.

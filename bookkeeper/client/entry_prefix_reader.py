@@ -1,6 +1,6 @@
 """Reads the heads of a ledger's entries, and their sizes, without the bodies.
 
-For whoever counts messages or plans how much to read. One request brings thousands of entries, of a
+To count messages, or to plan how much to read. One request brings thousands of entries, of a
 striped ledger (E > Qw), too: each bookie is asked for a stripe of them, several at a time. Replicas
 stand in for each other as in ``ledger_reader.py``; where the ledger ends is for the caller to know.
 """
@@ -97,7 +97,7 @@ class EntryPrefixReader:
         self._last_resort = FailedReplicas(replicas)
 
     async def runs(self, first: int, end: int) -> AsyncIterator[EntryPrefixRun]:
-        """All heads of the entries ``first <= id < end``; whoever has enough may stop.
+        """All heads of the entries ``first <= id < end``; the caller may stop.
 
         Raises: as ``read``.
         """
@@ -152,7 +152,7 @@ class EntryPrefixReader:
         else:
             slots = order(quorum.write_set(self._start, *quorums))
             parts = [StripeRead(slots, first, ALL_ENTRIES)]
-        # Why others than the first one failed is nobody's concern: they end the run.
+        # Why others than the first one failed doesn't matter: they end the run.
         failed = [failures, *([] for _ in parts[1:])]
         found = await asyncio.gather(
             *(

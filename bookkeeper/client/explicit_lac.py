@@ -1,7 +1,7 @@
 """Tells the bookies how far an idle writer has confirmed.
 
 An entry carries the last confirmed one before it, so the last entry before a pause stays invisible
-to tailing readers until somebody tells the bookies. While adds flow there is one timer per interval
+to tailing readers until the bookies are told. While adds flow there is one timer per interval
 and nothing is sent; once the bookies know, there is no timer.
 """
 

@@ -73,7 +73,7 @@ class ForceRounds:
 
     def begin(self, adds: PendingAdds) -> list[ForceLedger]:
         """Force everything that has its quorum by now; empty: there is nothing to force."""
-        assert self._round is None
+        assert self._round is None, "one round at a time"
         wanted = [(b, b.acks) for b in self._unforced if b.end - 1 <= adds.last_written]
         if not wanted:
             return []

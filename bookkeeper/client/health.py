@@ -130,7 +130,7 @@ class BookieHealth:
         self._quarantined.clear()
 
     def switch(self, *, on: bool) -> None:
-        """An operator's word: off releases everybody, on means as it was configured."""
+        """An operator's word: off releases all bookies, on means as it was configured."""
         self._is_on = on and self._config.enabled
         if not self._is_on:
             self.release_all()

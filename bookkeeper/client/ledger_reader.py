@@ -274,7 +274,7 @@ class LedgerReader(LedgerTail):
             end = min(end, first + max(1, bytes_max // self._entry_bytes))
         order = partial(self._last_resort.order, bookies)
         parts = plan_parts(first, end, quorums, order, shift=self._start)
-        # Why others than the first one failed is nobody's concern: they end the run.
+        # Why others than the first one failed doesn't matter: they end the run.
         wants = [wanted, *(_ReadOptions(wanted.head_bytes, []) for _ in parts[1:])]
         found = await asyncio.gather(
             *(

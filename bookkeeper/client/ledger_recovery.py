@@ -362,7 +362,7 @@ class LedgerRecovery:
         handled, self._in_change = self._in_change, {}
         bookies = list(adds.bookies)
         for slot, (failed, newcomer) in replacements.items():
-            assert handled[slot] == failed
+            assert handled[slot] == failed, "an answer to another question"
             bookies[slot] = newcomer
         if replacements:
             segment = EnsembleSegment(adds.last_written + 1, tuple(bookies))

@@ -28,7 +28,7 @@ LEDGERS_ROOT: Final = "/ledgers"
 ID_BLOCK: Final = 1000  # ids reserved by one metadata write; a crash skips the rest of a block
 OPEN_BYTES_MAX: Final = VALUE_BYTES_MAX - 64 * 1024
 """Metadata of an open ledger: what ends it must fit as well, with a recovery's own segments."""
-ATTEMPTS_MAX: Final = 100  # compare-and-set rounds before we call it a bug of somebody's
+ATTEMPTS_MAX: Final = 100  # compare-and-set rounds before it must be a bug
 _SHORT_IDS_END: Final = 2**31 - 1
 _SKIP_MAX: Final = 1 << 20
 
@@ -83,7 +83,7 @@ class LedgerStore:
             above: an existing ledger whose id the new one's shall exceed.
         Raises:
             ValueTooLargeError: more than ``OPEN_BYTES_MAX``; there is no ledger.
-            MetadataError: the store failed; the ledger may exist, and nobody will use it.
+            MetadataError: the store failed; the ledger may exist, and stays unused.
         """
         for _ in range(ATTEMPTS_MAX):
             metadata = build(await self._ids.next_id(above))
@@ -96,7 +96,7 @@ class LedgerStore:
                 if found is None and isinstance(error, OutcomeUnknownError):
                     continue  # not created, or not yet: this id is spent either way
                 if found is None or decode(found.value) != metadata:
-                    continue  # somebody else's: their token differs from ours
+                    continue  # another client's: its token differs from ours
                 stored = found
             return VersionedLedger(metadata, stored.stat.version)
         raise LedgerMetadataError("no free ledger id found: was the id counter reset?")
@@ -104,7 +104,7 @@ class LedgerStore:
     def on_id_in_use(self, ledger_id: int) -> None:
         """A bookie holds another ledger with this id: the counter went back, so skip some ids.
 
-        Those behind it may be in use, too. The next block moves the counter on for everybody.
+        Those behind it may be in use, too. The next block moves the counter on for all.
         """
         if ledger_id > self._in_use:
             self._in_use = ledger_id
@@ -112,7 +112,7 @@ class LedgerStore:
             self._skip = min(2 * self._skip, _SKIP_MAX)
 
     async def ids_end(self) -> int | None:
-        """Ids from here on were given to nobody, if the store didn't go back; None: not known."""
+        """Ids from here on were never given, if the store didn't go back; None: not known."""
         found = await self._store.get(f"{self._root}/idgen")
         return int(found.value) if found is not None and found.value.isdigit() else None
 

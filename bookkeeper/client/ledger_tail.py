@@ -42,7 +42,7 @@ class _Round(Enum):
     NEWS = "news"  # a higher bound
     QUIET = "quiet"  # enough bookies say that nothing came
     CHANGED = "changed"  # the metadata changed, or may have
-    FAILED = "failed"  # nobody is left who could tell
+    FAILED = "failed"  # no bookie is left that could tell
 
 
 class LedgerTail:
@@ -65,7 +65,7 @@ class LedgerTail:
         self._config = config
         self._replicas = replicas
         self._ahead: tuple[int, Buffer] | None = None  # entry id and packet that came with a LAC
-        self._changed: asyncio.Event | None = None  # set by the watch; None: nobody has waited yet
+        self._changed: asyncio.Event | None = None  # set by the watch; None: no wait yet
         self._watch: weakref.finalize[..., LedgerTail] | None = None  # closes it
 
     @property

@@ -162,7 +162,7 @@ class LedgerWriter(PendingAdds):
         """
         if self.error is not None:
             raise self.error
-        assert heads
+        assert heads, "a batch without entries"
         if self._delayed and not self.frozen:
             for slot in self._delayed:
                 self.fail(slot)
@@ -227,7 +227,7 @@ class LedgerWriter(PendingAdds):
                 else:
                     self._on_written()
         elif code == codes.FENCED:
-            # From a replaced bookie too: whoever fenced it has taken the ledger from us.
+            # From a replaced bookie too: the client that fenced it has taken the ledger from us.
             self.on_fatal(LedgerFencedError(f"ledger {self.ledger_id}: fenced by {request.bookie}"))
         elif self.is_current(request):
             self._on_failure(request, code)

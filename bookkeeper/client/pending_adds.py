@@ -148,7 +148,7 @@ class PendingAdds:
         self._deferred_sync = deferred_sync
         self._creator = creator
         self._generations = [generation * _GENERATIONS] * self.ensemble_size
-        self._given_up: frozenset[int] = _NONE  # failed slots nobody could be found for
+        self._given_up: frozenset[int] = _NONE  # failed slots without a replacement
         self._live = tuple(range(self.ensemble_size))  # slots that are sent to
         self._striped = self.ensemble_size != self.write_quorum
         self._spread_of = spread_of

@@ -1,4 +1,4 @@
-"""The bookies a client can talk to: who is registered, and one ``BookieClient`` for each."""
+"""The bookies a client can talk to: the registered ones, and one ``BookieClient`` for each."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class BookiePool:
     """Bookie id -> client, and the set of bookies that accept writes.
 
     Registered bookies come from the metadata store and are kept current by a watch; ``connect``
-    makes the client of a bookie when it is first needed. A bookie nobody can connect to gets a
+    makes the client of a bookie when it is first needed. A bookie without a connection gets a
     client that answers UNAVAILABLE, so that protocol code has no second error path.
 
     Args:
         store: None: only bookies added by ``add`` exist (tests, tools).
         connect: client for a bookie id; None as result: no way to reach it.
-        health: None: failures are remembered by the loop's clock, nobody is put in quarantine.
+        health: None: failures are remembered by the loop's clock, no bookie is put in quarantine.
 
     Attributes:
-        health: who failed lately; told by writers, readers and recoveries.
+        health: which bookies failed lately; told by writers, readers and recoveries.
         infos: what registrations say, of read-only bookies and of those gone since, too: where a
             bookie was matters for who replaces it.
         on_writable_changed: called when other bookies accept writes than before.
@@ -79,7 +79,7 @@ class BookiePool:
         return self._registered | self._added
 
     def location(self, bookie_id: str) -> str | None:
-        """Path of its place, as an operator or the bookie itself says; None: nobody knows."""
+        """Path of its place, as an operator or the bookie itself says; None: not known."""
         return self._places.locate(bookie_id)
 
     def is_registered(self, bookie_id: str) -> bool:
@@ -115,7 +115,7 @@ class BookiePool:
         return found
 
     async def start(self) -> None:
-        """Read who is registered and follow the changes."""
+        """Read the registrations and follow the changes."""
         if self._store is None:
             return
         # Watch first: a bookie that registers in between is then seen twice, not never.
@@ -140,7 +140,7 @@ class BookiePool:
         all_stale, self._all_stale = self._all_stale, False
         try:
             await self._read_changed(None if all_stale else stale)
-        except BaseException:
+        except BaseException:  # also when cancelled: it is stale still
             self._stale |= stale
             self._all_stale |= all_stale
             raise

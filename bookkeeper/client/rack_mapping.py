@@ -29,7 +29,7 @@ class BookieRackMapping:
         self._cookies: dict[str, str] | None = None  # None: not read yet
 
     def locate(self, bookie_id: str) -> str | None:
-        """The bookie's path; None: nobody knows it."""
+        """The bookie's path; None: not known."""
         info = self._infos.get(bookie_id)
         if self._racks:
             rack = self._racks.get(bookie_id)

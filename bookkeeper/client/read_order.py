@@ -42,7 +42,7 @@ class ReplicaState:
     """What a client knows of a bookie.
 
     Attributes:
-        is_local: in the client's zone; also when nobody knows where the client is.
+        is_local: in the client's zone; also when the client's place isn't known.
         is_registered: it may answer; read-only bookies are registered, too.
         is_quarantined: it failed too often.
         failures: of this client's requests, in recent memory.

@@ -1,4 +1,4 @@
-"""What the readers of one client know about bookies: whom to ask first, who failed, who is corrupt.
+"""What the readers of one client know about bookies: the order to ask in, failures, corruption.
 
 Shared by all ledgers of a ``BookKeeperClient``. Decides nothing about the order itself: that is
 ``read_order.py``.

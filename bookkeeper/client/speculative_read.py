@@ -23,7 +23,7 @@ class SpeculativeRead:
 
     Attributes:
         speculative: replicas that were asked before the one before them had answered.
-        winner: place among the candidates; -1: nobody gave a good answer.
+        winner: place among the candidates; -1: none gave a good answer.
     """
 
     speculative: int = 0
@@ -74,7 +74,7 @@ async def _race(
             done, _ = await asyncio.wait(
                 running, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED
             )
-            race.speculative += not done  # nobody has failed, and the next one is asked, too
+            race.speculative += not done  # none has failed, and the next one is asked, too
             # In the order of asking: of two good answers the preferred replica's counts.
             for task in sorted(done, key=running.__getitem__):
                 place = running.pop(task)

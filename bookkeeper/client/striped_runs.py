@@ -31,7 +31,7 @@ class StripeRead:
     """What one bookie is asked for: the entries of ``stripe`` from ``first`` on.
 
     Attributes:
-        slots: whom to ask, in order. All hold ``first``, and the first one the whole stripe.
+        slots: to ask, in order. All hold ``first``, and the first one the whole stripe.
     """
 
     slots: Sequence[int]

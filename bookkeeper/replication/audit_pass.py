@@ -22,7 +22,7 @@ class MarkPredicate(Protocol):
 
     @property
     def is_enabled(self) -> bool:
-        """False: nothing may be marked at the moment, by nobody's loss."""
+        """False: nothing may be marked at the moment, whichever bookie is lost."""
         ...
 
     def may_mark(self, bookie: str) -> bool: ...
@@ -30,7 +30,7 @@ class MarkPredicate(Protocol):
     def is_known(self, bookie: str) -> bool: ...
 
     async def refresh(self) -> None:
-        """Learn who there is now."""
+        """Read which bookies are registered now."""
         ...
 
     async def mark(self, ledger_id: int, bookies: list[str]) -> None: ...
@@ -40,8 +40,8 @@ class LedgerWalk:
     """What one walk met: a page or a ledger that fails keeps no other from its turn.
 
     Attributes:
-        unreadable: ledgers whose stored metadata nobody can read.
-        unanswered: pages and ledgers that the store didn't answer for: who comes back may succeed.
+        unreadable: ledgers whose stored metadata can't be read.
+        unanswered: pages and ledgers that the store didn't answer for: a retry may succeed.
     """
 
     def __init__(self, each: ItemPass) -> None:
@@ -149,7 +149,7 @@ class AuditPass:
             self.marked += 1
 
     async def _meet(self, members: set[str]) -> None:
-        """One nobody knows may just have come: look again before it is called lost."""
+        """An unknown bookie may just have come: look again before it is called lost."""
         unknown = {each for each in members if not self._predicate.is_known(each)} - self._asked_for
         if unknown:
             await self._predicate.refresh()

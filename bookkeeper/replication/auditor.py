@@ -146,7 +146,7 @@ class Auditor:
         return self._core is not None and self._core.is_known(bookie)
 
     async def refresh(self) -> None:
-        """Learn who there is now."""
+        """Read which bookies are registered now."""
         self._news |= {_SWITCH, _BOOKIES}
         await self._take_news()
         self._woken.set()
@@ -257,7 +257,7 @@ class Auditor:
         self._news.discard(what)
         try:
             return await read()
-        except BaseException:
+        except BaseException:  # also when cancelled
             self._news.add(what)
             raise
 

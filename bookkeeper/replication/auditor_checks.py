@@ -328,7 +328,7 @@ class PeriodicChecks:
                 marked += len(ids)
                 for ledger_id in ids if grace_ms else ():
                     with each.item(f"ledger {ledger_id}"), contextlib.suppress(LedgerError):
-                        marker = await marks.read(ledger_id)  # who repairs it tells if it's damaged
+                        marker = await marks.read(ledger_id)  # its repair tells if it's damaged
                         if marker is not None:
                             overdue += self._ports.clock() - marker.created_ms > grace_ms
                     await asyncio.sleep(0)

@@ -45,7 +45,7 @@ class DelayStarted:
 
 @dataclass(slots=True)
 class DelayCancelled:
-    """For the log and a counter: nobody waits any more, all have returned in time."""
+    """For the log and a counter: no audit is due any more, all bookies returned in time."""
 
     bookies: tuple[str, ...]
 
@@ -67,7 +67,7 @@ class SaveZones:
 
 @dataclass(slots=True)
 class DisableReplication:
-    """Switch automatic repair off, for everybody. Answer: on_switch, with what is stored then."""
+    """Switch automatic repair off in the cluster. Answer: on_switch, with what is stored then."""
 
     reason: str
 
@@ -141,7 +141,7 @@ class AuditorCore:
         if disabled_reason is not None:
             self.zones.on_disabled()
         elif config.zones.holds_all:
-            # The auditor before proved that it was off (HELD), so somebody has switched it on.
+            # The auditor before proved that it was off (HELD), so an operator has switched it on.
             self.zones.on_enabled()
 
     # Inputs
@@ -195,7 +195,7 @@ class AuditorCore:
         """The lost-bookie delay, as it is stored.
 
         Args:
-            written: somebody has just written it. The same value again means: audit now, also
+            written: an operator has just written it. The same value again means: audit now, also
                 what waits.
         """
         if written and delay_ms == self._delay_ms:
@@ -266,7 +266,7 @@ class AuditorCore:
     def may_mark(self, bookie: str) -> bool:
         """It is lost for good, and its ledgers may be repaired now.
 
-        One that nobody knows has been decommissioned, or never was: what it held is lost.
+        An unknown one has been decommissioned, or never was: what it held is lost.
         """
         if self.disabled_reason is not None or bookie in self._available or not self._started:
             return False
@@ -282,7 +282,7 @@ class AuditorCore:
     # Helpers
 
     def _learn(self, view: ClusterView) -> None:
-        """Known: who has a cookie, who is there, and who was there and never had a cookie.
+        """Known: bookies with a cookie, those registered, and those seen that never had a cookie.
 
         One whose cookie was deleted is decommissioned: it isn't missed any more.
         """

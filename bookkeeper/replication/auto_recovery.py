@@ -101,7 +101,7 @@ class AutoRecovery:
             await self.elector.start()
 
     async def close(self) -> None:
-        """Give up the seat, leave what is under repair: its copies are found by whoever goes on."""
+        """Give up the seat, leave what is under repair: another worker finds its copies."""
         await self._stack.aclose()
 
     def _make_auditor(self) -> Auditor:

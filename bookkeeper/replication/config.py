@@ -23,7 +23,7 @@ class ReplicationConfig:
         backoff_min_s, backoff_max_s: pause before a ledger is tried again; doubles each time.
         rescan_s: all markers are looked at after this time, whether events came or not.
         resume_bytes_min: the target of copies larger than this is noted in the marker, so that
-            whoever takes over after a crash goes on there.
+            another worker goes on there after a crash.
         decommission_poll_s: how often a decommission looks at ledgers that nothing happened to.
     """
 

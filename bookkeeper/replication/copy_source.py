@@ -1,4 +1,4 @@
-"""Where a replicator gets what a slot owns: from whoever else has intact copies.
+"""Where a replicator gets what a slot owns: from other bookies with intact copies.
 
 Of a striped ledger (E > Qw) the slot's share is a stripe, and each of the other bookies holds only
 some of it: several are asked at a time, each for a stripe of its own, and what they give is put

@@ -52,7 +52,7 @@ async def ledgers_of(ledgers: LedgerStore, bookies: Collection[str]) -> AsyncGen
     """Ids of the ledgers of which a segment names one of ``bookies``, ascending.
 
     Raises:
-        LedgerMetadataError: a ledger can't be read: nobody knows what it names.
+        LedgerMetadataError: a ledger can't be read, so its bookies aren't known.
     """
     wanted = frozenset(bookies)
     async for found in ledgers.ranges():
@@ -86,7 +86,7 @@ async def decommission(
 
     Raises:
         BookieRegisteredError: it runs, or was started meanwhile.
-        LedgerMetadataError: a ledger can't be read: nobody knows if it names the bookie.
+        LedgerMetadataError: a ledger can't be read, and may name the bookie.
         MetadataError: the store failed; begin again.
     """
     run = _Decommission(bookie, store, ledgers, markers, config or ReplicationConfig(), registered)

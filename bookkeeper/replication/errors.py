@@ -21,7 +21,7 @@ class ReplicationError(BookkeeperError):
 
 
 class UnreadableEntryError(ReplicationError):
-    """No replica gave an intact copy of an entry; nobody proved that there is none."""
+    """No replica gave an intact copy of an entry; it isn't proved that there is none."""
 
 
 class NoTargetError(ReplicationError):

@@ -30,7 +30,7 @@ class Fragment:
     Attributes:
         end: first entry that isn't in it; equals ``first_entry`` when it holds none. For the last
             segment of a ledger that isn't closed: ``first_entry``, as nothing in it is certain.
-        is_closed: nobody appends to it any more: it may be copied.
+        is_closed: nothing is appended any more: it may be copied.
         is_last: no segment follows.
     """
 

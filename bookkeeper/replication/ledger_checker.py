@@ -174,9 +174,9 @@ class LedgerChecker:
         return list(subtract_runs(fragment.runs_of(slot), held.runs))
 
     async def behind(self, metadata: LedgerMetadata, named: Collection[str]) -> list[CheckResult]:
-        """Of the last segment of a ledger that isn't closed: who of ``named`` lacks entries.
+        """Of the last segment of a ledger that isn't closed: those of ``named`` that lack entries.
 
-        Which entries it will have nobody knows yet, but what another member has should be there.
+        Its last entry isn't known yet, but what another member has should be there.
         Something that is on its way counts as lacking. A member that doesn't say what it holds is
         a finding, too, named or not: it may have what the others haven't.
         """
@@ -248,7 +248,7 @@ async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return list(await asyncio.gather(*tasks))
-    except BaseException:
+    except BaseException:  # also when cancelled
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

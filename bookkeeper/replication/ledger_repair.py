@@ -153,7 +153,7 @@ class LedgerRepair:
         Args:
             mark: bookies to put into the marker first, once the lock is ours.
         Raises:
-            MetadataError: the store could not even say who has the lock.
+            MetadataError: the store could not tell the lock's holder.
         """
         lock = await self.markers.lock(ledger_id)
         if lock is None:

@@ -1,6 +1,6 @@
 """``magnetar autorecovery``: an auditor candidate and workers as a process of their own.
 
-It keeps nothing on disk and may be killed at any time: whoever goes on finds the markers, and the
+It keeps nothing on disk and may be killed at any time: another worker finds the markers, and the
 copies that were made already.
 """
 
@@ -178,7 +178,7 @@ async def _serve(settings: AutoRecoverySettings, metadata_url: str, metrics: Met
     except TimeoutError:
         _log.warning("stopped after %.0f s; the next one goes on with the markers", _CLOSE_S_MAX)
         return 4
-    except Exception:
+    except Exception:  # another process goes on with the markers
         _log.exception("stopped; the next one goes on with the markers")
         return 4
     return 0

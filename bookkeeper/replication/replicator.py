@@ -187,7 +187,7 @@ class Replicator:
             UnreadableEntryError, TargetFailedError, FragmentChangedError, RepairStoppedError.
             NoSuchLedgerError: it was deleted meanwhile. MetadataError: the store failed.
         """
-        assert fragment.is_closed
+        assert fragment.is_closed, "an open one still grows"
         start = await self._started(target)
         missing, rotten = await self._lacking(fragment, slot, target, check)
         await self.fill(metadata, fragment, slot, target, missing, check, report)
@@ -221,7 +221,7 @@ class Replicator:
             return owned, []
         absent = list(subtract_runs(owned, held.runs))
         there = list(subtract_runs(owned, absent))
-        # Read: old copies may have rotted, and nobody has looked at them since it left.
+        # Read: old copies may have rotted, and they weren't checked since it left.
         answer, bad = await self._examine(fragment, slot, target, there, check)
         if answer is ReplicaStatus.SILENT:
             raise TargetFailedError(target, "no answer")
@@ -256,7 +256,7 @@ class Replicator:
         Raises:
             UnreadableEntryError, TargetFailedError, RepairStoppedError.
         """
-        assert fragment.is_closed
+        assert fragment.is_closed, "an open one still grows"
         source = CopySource(self._bookies, fragment, slot, self._config, self._location)
         key = master_key(metadata.password)
         writes: deque[_Write] = deque()
@@ -367,7 +367,7 @@ class ReplicationThrottle:
             return
         now = asyncio.get_running_loop().time()
         wait_s = self._free_at - now
-        # Reserved before the wait: those who come meanwhile queue up behind.
+        # Reserved before the wait: later callers queue up behind.
         self._free_at = max(now, self._free_at) + byte_count / self._bytes_per_s
         if wait_s > 0:
             await asyncio.sleep(wait_s)

@@ -19,12 +19,12 @@ from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, Zon
 from magnetar.bookkeeper.client.placement.config import RACK_AWARE, policy_named
 from magnetar.bookkeeper.environment import PREFIXES
 from magnetar.bookkeeper.network_location import place
-from magnetar.bookkeeper.process_settings import ALIASES, ProcessSettings
+from magnetar.bookkeeper.process_settings import ALIASES, ProcessSettings, key_of
 from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig
 from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.zones import ZoneConfig
-from magnetar.bookkeeper.settings_parser import SettingsParser
+from magnetar.bookkeeper.settings_parser import SettingsParser, raising
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 
@@ -38,6 +38,16 @@ ENVIRONMENT_PREFIXES: Final = (
 # lostBookieRecoveryDelay is for.
 _ZONE_SETTLE_S_MAX: Final = 600.0
 
+_TIMES: Final = (
+    "lost_bookie_recovery_delay",
+    "auditor_periodic_bookie_check_interval",
+    "auditor_periodic_check_interval",
+    "auditor_periodic_placement_policy_check_interval",
+    "auditor_replicas_check_interval",
+    "underreplicated_ledger_recovery_grace_period",
+    "zone_settle_time",
+)
+
 
 class AutoRecoverySettingsError(ValueError):
     """A setting can't be used; the text names the key and the value."""
@@ -50,7 +60,7 @@ class AutoRecoverySettings(ProcessSettings):
     ``ProcessSettings`` has more of them, a bookie's.
     """
 
-    # --- who and where
+    # --- name and place
     auto_recovery_id: str = ""  # own key; "": host name and process id
     network_location: str = ""  # own key: /zone/upgrade-domain of this process
 
@@ -106,32 +116,16 @@ class AutoRecoverySettings(ProcessSettings):
                 f"replicationWorkers={self.replication_workers}, auditorEnabled="
                 f"{str(self.auditor_enabled).lower()}: nothing to do"
             )
-        try:
+        with raising(AutoRecoverySettingsError):
             self.check_process()
             self._check_times()
             self.auditor(), self.replication(), self.placement(), self.tls()
-        except AutoRecoverySettingsError:
-            raise
-        except ValueError as error:
-            raise AutoRecoverySettingsError(str(error)) from error
 
     def _check_times(self) -> None:
-        times = {
-            "lostBookieRecoveryDelay": self.lost_bookie_recovery_delay,
-            "auditorPeriodicBookieCheckInterval": self.auditor_periodic_bookie_check_interval,
-            "auditorPeriodicCheckInterval": self.auditor_periodic_check_interval,
-            "auditorPeriodicPlacementPolicyCheckInterval": (
-                self.auditor_periodic_placement_policy_check_interval
-            ),
-            "auditorReplicasCheckInterval": self.auditor_replicas_check_interval,
-            "underreplicatedLedgerRecoveryGracePeriod": (
-                self.underreplicated_ledger_recovery_grace_period
-            ),
-            "zoneSettleTime": self.zone_settle_time,
-        }
-        for key, value in times.items():
+        for name in _TIMES:
+            value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise AutoRecoverySettingsError(f"{key}={value}: not a time in seconds")
+                raise AutoRecoverySettingsError(f"{key_of(name)}={value}: not a time in seconds")
         if self.zone_settle_time > _ZONE_SETTLE_S_MAX:
             raise AutoRecoverySettingsError(
                 f"zoneSettleTime={self.zone_settle_time:g}: it is in seconds, and "
@@ -237,17 +231,15 @@ class AutoRecoverySettings(ProcessSettings):
             token=self.client_token(),
         )
 
+    @raising(AutoRecoverySettingsError)
     def authenticator(self) -> BookieAuthenticator | None:
-        """Who may use the HTTP port; None: whoever reaches it.
+        """Judges callers of the HTTP port; None: every caller is let in.
 
         Raises:
             AutoRecoverySettingsError: settings that can't be used.
         """
-        try:
-            settings = self.auth_settings()
-            return None if settings is None else BookieAuthenticator(settings)
-        except ValueError as error:
-            raise AutoRecoverySettingsError(str(error)) from error
+        settings = self.auth_settings()
+        return None if settings is None else BookieAuthenticator(settings)
 
     def tls(self) -> TlsFiles | None:
         """None: bookies are talked to without TLS."""

@@ -152,7 +152,7 @@ class MarkerLock:
             return
 
     def end(self) -> None:
-        """It isn't held any more; the node is somebody else's business."""
+        """It isn't held any more; the node is left alone."""
         if self._held:
             self._held = False
             for watch in self._watches:
@@ -176,6 +176,9 @@ class MarkerLock:
 
 class UnderReplicationStore:
     """Auto-recovery's part of one cluster's metadata.
+
+    One object, since markers, locks and switch are read and changed under one root together: only
+    the lock's holder may clear its marker.
 
     Every method may raise MetadataError when the store can't answer; what it began may then be
     repeated, all changes here are idempotent.
@@ -247,9 +250,9 @@ class UnderReplicationStore:
         await self._change(ledger_id, change)
 
     async def plan(self, ledger_id: int, first_entry: int, slot: int, target: str) -> None:
-        """Write into the marker who gets the copies of one slot, before they are made.
+        """Write the target of one slot's copies into the marker, before they are made.
 
-        Whoever takes over after a crash goes on with the same target.
+        After a crash another worker goes on with the same target.
         """
 
         def change(marker: UnderreplicationMarker | None) -> UnderreplicationMarker | None:
@@ -340,7 +343,7 @@ class UnderReplicationStore:
     # Locks
 
     def watch_locks(self, on_free: Callable[[int], None]) -> Watch:
-        """Calls ``on_free(ledger_id)`` when somebody's lock on a repair ended."""
+        """Calls ``on_free(ledger_id)`` when a worker's lock on a repair ended."""
         prefix = f"{self._root}/locks/urL"
 
         def on_event(event: MetadataEvent) -> None:
@@ -379,13 +382,13 @@ class UnderReplicationStore:
             return lock
         if created:
             # The end of the holder before us was told late, and looked like ours. The node is there
-            # and nobody knows of it: nobody could repair this ledger while our session lives.
+            # and no worker holds it: no repair of this ledger could begin while our session lives.
             await lock.release()
         lock.end()
         return None
 
     async def repairs(self) -> dict[int, bytes]:
-        """Ledgers that somebody has locked now; the value tells one lock from the next."""
+        """Ledgers that are locked now; the value tells one lock from the next."""
         prefix = f"{self._root}/locks/urL"
         locks: dict[int, bytes] = {}
         for name in await self._store.children(f"{self._root}/locks"):
@@ -447,7 +450,7 @@ class UnderReplicationStore:
         return False
 
     async def enable(self) -> None:
-        """An operator's order: switch on, whoever switched off and why, and let zones be copied
+        """An operator's order: switch on, whatever it was off for, and let zones be copied
         that are held, be it by themselves (``zones.py``)."""
         for _ in range(_ATTEMPTS_MAX):
             try:

@@ -57,11 +57,11 @@ class _Ledger:
     due_s: float = 0.0
     needs_bookie: bool = False
     is_locked: bool = False  # by another worker
-    lock_ended: bool = False  # somebody's, since the last attempt began
+    lock_ended: bool = False  # another worker's, since the last attempt began
 
 
 class ReplicationWorker:
-    """One of a cluster's workers. ``start`` it, ``close`` it; in between it needs nobody.
+    """One of a cluster's workers. ``start`` it, ``close`` it; in between it works alone.
 
     Args:
         store: the session that locks live in; must be the one behind ``ledgers``.
@@ -139,7 +139,7 @@ class ReplicationWorker:
 
     def start(self) -> None:
         """Begin to work. Once only."""
-        assert self._task is None
+        assert self._task is None, "started twice"
         markers = self._markers
         self._watches = [
             markers.watch(self._on_markers),
@@ -151,7 +151,7 @@ class ReplicationWorker:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Leave what is under repair; its copies are found again by whoever goes on."""
+        """Leave what is under repair; another worker finds its copies again."""
         self._paused = True
         for watch in self._watches:
             watch.close()
@@ -183,7 +183,7 @@ class ReplicationWorker:
                 self._wait_until(ledger_id, ledger, due_s)
 
     def _on_zones(self) -> None:
-        """An operator has released a zone, or it is back: who waited for that needn't any more."""
+        """An operator has released a zone, or it is back: ledgers that waited for it are due."""
         now = self._now()
         for ledger_id, ledger in self._known.items():
             if not ledger.is_locked and ledger.due_s > now:

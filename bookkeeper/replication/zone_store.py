@@ -56,7 +56,7 @@ class ZoneStore:
         def change(value: bytes | None) -> bytes | None:
             try:
                 stored = {} if value is None else _decode(value, self._path)
-            except LedgerMetadataError:  # so nobody is held by it
+            except LedgerMetadataError:  # so it holds no zone
                 return None
             if ZonePhase.HELD not in stored.values():
                 return None
@@ -66,7 +66,7 @@ class ZoneStore:
         await update(self._store, self._path, change)
 
     def watch(self, on_change: Callable[[], None]) -> Watch:
-        """Calls ``on_change`` when phases were written, by whomever."""
+        """Calls ``on_change`` when phases were written."""
         return self._store.watch(self._path, lambda _: on_change())
 
 

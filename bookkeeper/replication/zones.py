@@ -162,7 +162,7 @@ class Zones:
     def on_enabled(self) -> list[ZoneChange]:
         """Automatic repair is on, and this auditor didn't do that: an operator lets it run.
 
-        A zone that is DOWN stays so: its switch-off is still under way, nobody has seen it yet.
+        A zone that is DOWN stays so: its switch-off is still under way, and not stored yet.
         """
         return self._move(_HELD, _RELEASED)
 

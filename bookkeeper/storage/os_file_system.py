@@ -234,7 +234,7 @@ class OsDirectoryLock(DirectoryLock):
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
+        except OSError:
             self.release()
             raise
 

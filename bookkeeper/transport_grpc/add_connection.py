@@ -3,7 +3,7 @@
 A message over gRPC costs some five threads' turns and a quarter of a millisecond of processor at
 each end, as much as everything else that a single entry costs. So a bookie offers each add stream
 a connection of its own, over which the same frames and answers travel as they are. The stream
-stays: it says who the two are, notices when one is gone, and ends with a reason.
+stays: it names the two, notices when one is gone, and ends with a reason.
 
 On the add connection the client sends its token, the number of the first frame that comes here,
 then frames; the bookie sends its token, then answers. Nobody else knows either token.
@@ -157,13 +157,13 @@ class ClientAddConnection(asyncio.Protocol):
         """To the bookie that made the offer.
 
         Raises:
-            OSError: nobody is there, or somebody else.
+            OSError: nothing listens there, or another server.
         """
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(lambda: cls(offer, owner), host, offer.port)
         try:
             await connection._is_known
-        except BaseException:
+        except BaseException:  # also when cancelled
             connection.close()
             raise
         return connection
@@ -378,7 +378,7 @@ class ServerAddConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_writable = False
-        self.pause()  # who doesn't take answers may not ask
+        self.pause()  # a client that doesn't read answers must not send
 
     def resume_writing(self) -> None:
         self.is_writable = True

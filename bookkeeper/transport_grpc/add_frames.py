@@ -29,7 +29,7 @@ FLAG_DEFERRED: Final = 4  # answered before it is durable; bookies before Novemb
 FLAG_CREATOR: Final = 8
 _FLAGS: Final = FLAG_RECOVERY | FLAG_SPARSE | FLAG_DEFERRED | FLAG_CREATOR
 _CREATOR: Final = Struct(">Q")
-#: A message above this holds a single entry: nobody may hold a bookie's loop for seconds.
+#: A message above this holds a single entry: no message may hold a bookie's loop for seconds.
 MANY_BYTES_MAX: Final = 8 << 20
 
 ANSWER_RUN: Final = Struct(">QIB")  # number of the first frame, count of frames, code of all
@@ -176,7 +176,7 @@ def _encode_frame(group: Sequence[AddRequest], parts: list[bytes], creator: int)
         bodies = list(chain.from_iterable(request.bodies for request in group))
         size = sum(request.body_bytes for request in group)
     count = len(ids)
-    assert count == len(heads)
+    assert count == len(heads), "entries of a group follow each other"
     flags = FLAG_RECOVERY if first.recovery else 0
     if first.deferred_sync:
         flags |= FLAG_DEFERRED

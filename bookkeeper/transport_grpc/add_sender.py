@@ -142,7 +142,7 @@ class AddSender:
     ) -> None:
         self.pending_bytes = 0  # queued and unanswered
         self.pending_requests = 0  # the same ones; pieces of a large one count
-        self.creators = True  # the bookie of this stream takes frames that say who made the ledger
+        self.creators = True  # the bookie of this stream takes frames with the creator's token
         self._name = name
         self._config = config
         self._open_call = open_call
@@ -242,13 +242,13 @@ class AddSender:
                 await self._receive(call)
                 self._leave_connection()
         except asyncio.CancelledError:
-            # Our own end, or a call that gRPC cancelled: the same to those who wait.
+            # Our own end, or a call that gRPC cancelled: the same for the adds that wait.
             error = self._connection_error
             if self._timed_out:
                 error = TimeoutError(f"no answer within {self._config.add_timeout_s} s")
         except (grpc.RpcError, OSError, LookupError, FrameError, TimeoutError) as caught:
             error = caught
-        except Exception as caught:
+        except Exception as caught:  # a bug here: what waits is answered all the same
             _log.exception("%s: the add stream failed", self._name)
             error = caught
         finally:

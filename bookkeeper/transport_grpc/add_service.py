@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class StreamAuthorizer(Protocol):
-    """Whoever decides that a stream may go on no longer."""
+    """Decides how long a stream may go on."""
 
     def begin(self, refuse: Callable[[str], None]) -> None:
         """From now on ``refuse`` may be called, with the reason that the client is told."""
@@ -167,7 +167,7 @@ class _Stream:
             self._task.uncancel()
             if self._lost is not None:
                 await self._context.abort(*self._lost)
-            await self._answer_all()  # what was accepted is done, and nobody is to doubt that
+            await self._answer_all()  # what was accepted is done, and the client is told so
             await self._context.abort(grpc.StatusCode.UNAUTHENTICATED, self._refused)
         finally:
             self._task = None
@@ -215,7 +215,7 @@ class _Stream:
             frame.master_key,
             frame.entry_ids,
             frame.heads,
-            cast("list[bytes]", frame.bodies),  # views of a message that nobody writes to
+            cast("list[bytes]", frame.bodies),  # views of a message that isn't written to
             frame.size,
             frame.recovery,
             self._on_done,

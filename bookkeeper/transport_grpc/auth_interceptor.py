@@ -128,7 +128,7 @@ def _token_of(metadata: Any) -> str | None:
     return None
 
 
-# Both as streams, whatever the call is: of a stream nothing is read before somebody asks for it.
+# Both as streams, whatever the call is: gRPC reads nothing of a stream before it is asked to.
 
 
 def _refusing(

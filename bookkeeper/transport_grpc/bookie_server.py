@@ -77,7 +77,7 @@ class BookieServer:
         credentials: grpc.ServerCredentials | None = None,
         authenticator: BookieAuthenticator | None = None,
     ) -> None:
-        """``authenticator``: who may use the bookie; None: whoever reaches it."""
+        """``authenticator``: judges callers; None: every caller is let in."""
         self.bookie_id = bookie_id
         self._config = config
         self._credentials = credentials
@@ -226,7 +226,7 @@ class BookieServer:
         bookie = await self._called(context)
         request = await self._parse(pb.WaitLacRequest, data, context)
         wait_s = min(request.wait_ms / 1000, _WAIT_S_MAX)
-        if self._admissions is not None:  # who may not read any more isn't told what comes
+        if self._admissions is not None:  # a wait ends with the right to read
             wait_s = min(wait_s, await self._admissions.left_s(context))
         ledger_id, creator = request.ledger_id, request.creator
         reply = await bookie.wait_lac(ledger_id, request.above, wait_s, creator=creator)
@@ -317,7 +317,7 @@ async def _check_data(bookie: BookieClient, request: pb.CheckDataRequest) -> pb.
 class ByteSemaphore:
     """Lets callers in as long as the sum of their bytes is below ``bytes_max``.
 
-    One caller is always let in, whatever its size, so nobody waits for ever.
+    One caller is always let in, whatever its size, so none waits for ever.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -369,11 +369,11 @@ ReaderCheckOfRole: TypeAlias = "Callable[[str], ReaderCheck]"
 
 
 class ReadOnlyServer(BookieServer):
-    """As its base, of a bookie that nobody can write to by it (``ReadOnlyBookieClient``).
+    """As its base, but writes are refused (``ReadOnlyBookieClient``).
 
     Args:
-        gate, reader_check_of: who a caller is, and what that role may read; None: everybody,
-        everything.
+        authenticator: finds a caller's role; None: every caller may read everything.
+        reader_check_of: what a role may read; given if there is an authenticator.
     """
 
     def __init__(

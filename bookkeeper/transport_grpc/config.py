@@ -85,7 +85,7 @@ class TransportConfig:
             ("grpc.min_reconnect_backoff_ms", int(self.connect_timeout_s * 1000)),
             ("grpc.initial_reconnect_backoff_ms", int(self.backoff_first_s * 1000)),
             ("grpc.max_reconnect_backoff_ms", int(self.backoff_max_s * 1000)),
-            ("grpc.enable_retries", 0),  # who retries, and where, is the ledger client's business
+            ("grpc.enable_retries", 0),  # the ledger client retries, at the bookie it chooses
             ("grpc.enable_http_proxy", 0),
         ]
 

@@ -34,7 +34,7 @@ class BookieConnector:
 
     Registrations are followed, too: a bookie whose name was taken over by another process (its disk
     was lost, say) may still run, cut off from the store, and still confirm entries that the new one
-    will never have. Nobody who sees the new registration may go on with the old process.
+    will never have. A client that sees the new registration must leave the old process.
 
     Args:
         tls: None: plain connections.
@@ -75,10 +75,10 @@ class BookieConnector:
     async def resolve(self, bookie_id: str) -> BookieAddress:
         """Where the bookie is; one that isn't registered may still be where it was.
 
-        That is safe to try: whoever is there now refuses to answer for another bookie.
+        That is safe to try: another bookie at that address refuses the calls.
 
         Raises:
-            BookieUnavailableError: nobody knows.
+            BookieUnavailableError: its address is not known.
         """
         known = self._known.get(bookie_id)
         try:

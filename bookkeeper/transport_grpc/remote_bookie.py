@@ -126,7 +126,7 @@ class _Link:
 
     @property
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """What every call says: which bookie is meant, and who we are."""
+        """What every call says: the bookie that is meant, and our token."""
         if self._token is not None and (token := self._token.token()) is not self._shown:
             self._shown = token
             self._metadata = (*self._base, (AUTHORIZATION_HEADER, f"{BEARER}{token}"))
@@ -147,6 +147,8 @@ def _open_channel(
 
 class RemoteBookieClient(BookieClient):
     """One bookie over gRPC; connects when it is first needed and again after failures.
+
+    One object, since adds, reads and small calls share two connections and drop them together.
 
     Args:
         resolve: asked before each connection attempt: a bookie may have moved.
@@ -383,7 +385,7 @@ class RemoteBookieClient(BookieClient):
         except BadRequestError:
             if not request.creator:
                 raise
-            request.creator = 0  # its place was learnt from somebody who doesn't say what it knows
+            request.creator = 0  # its address came without ``creators``
             return await self._attempt(call)
 
     async def _attempt(self, call: Callable[[_Link], Awaitable[T]], *, counts: bool = True) -> T:
@@ -437,9 +439,9 @@ class RemoteBookieClient(BookieClient):
     # ---- connections
 
     def leave_others(self, address: BookieAddress) -> None:
-        """The bookie is registered at ``address``: don't go on with whoever has its name elsewhere.
+        """The bookie is registered at ``address``: leave a process that has its name elsewhere.
 
-        What that one hasn't answered yet is UNAVAILABLE.
+        What that process hasn't answered yet is UNAVAILABLE.
         """
         link = self._link
         if link is not None and link.address.target != address.target:
@@ -450,14 +452,14 @@ class RemoteBookieClient(BookieClient):
             self._drop_link()
 
     async def _get_link(self) -> _Link:
-        """Raises: BookieUnavailableError: nobody knows where it is."""
+        """Raises: BookieUnavailableError: its address is not known."""
         if self._link is not None:
             return self._link
         if self._closed:
             raise BookieUnavailableError(f"bookie {self._bookie_id}: the client is closed")
         if self._linking is None:
             self._linking = asyncio.get_running_loop().create_task(self._open_link())
-            self._linking.add_done_callback(_retrieve)  # whoever waited may have gone
+            self._linking.add_done_callback(_retrieve)  # the callers may have been cancelled
         return await asyncio.shield(self._linking)
 
     async def _open_link(self) -> _Link:
@@ -469,7 +471,7 @@ class RemoteBookieClient(BookieClient):
             return link
         except LedgerError:
             raise
-        except Exception as error:
+        except Exception as error:  # a resolver or TLS files: the bookie can't be reached
             raise BookieUnavailableError(f"bookie {self._bookie_id}: {error}") from error
         finally:
             self._linking = None

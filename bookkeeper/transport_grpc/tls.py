@@ -16,9 +16,9 @@ class TlsFiles:
     """PEM files of one side.
 
     Attributes:
-        certificate, key: who we are; a client may have none.
+        certificate, key: of this process; a client may have none.
         trust: certificates of the authorities that the other side's must be signed by.
-        require_client_certificate: bookie only: who shows none is refused.
+        require_client_certificate: bookie only: a client without one is refused.
     """
 
     certificate: str = ""

@@ -167,7 +167,7 @@ def _move_runs(storage: LedgerStorage, log_id: int, compaction: Compaction) -> I
                     break
             appender.finish()
         except BaseException:
-            appender.abandon()  # a log that it began has no durable name: nobody may use it
+            appender.abandon()  # a log that it began has no durable name and isn't used
             raise
         appender.changes(changes, live_delta)
         # The copies are synced. Which of both the index names after a crash is all the same as long

@@ -119,7 +119,7 @@ class GarbageCollector:
         return report
 
     async def _given_out(self, local: set[int]) -> set[int]:
-        """Without ids that the store has given to nobody: those ledgers were not deleted, the store
+        """Without ids that the store has never given: those ledgers were not deleted, the store
         went back to an older state, and may yet come to the right one.
         """
         end = await self._registry.ids_end()
@@ -207,7 +207,7 @@ class GarbageCollector:
         """Ask for a round that compacts as much as it can, at once.
 
         Returns:
-            False: there was, or is, such a round, and nobody needs another so soon.
+            False: there was, or is, such a round, and another isn't needed so soon.
         """
         now_s = asyncio.get_running_loop().time()
         last_s = self._last_s.get("forced", -self._config.forced_pause_s)
@@ -239,7 +239,7 @@ class GarbageCollector:
             try:
                 if self._bookie.storage.ledgers or self._bookie.storage.logs.logs:
                     await self._run_round(interval_s, forced=forced)
-            except Exception as error:
+            except Exception as error:  # the next round tries again
                 _log.warning("garbage collection failed: %s", error)
             finally:
                 if forced:

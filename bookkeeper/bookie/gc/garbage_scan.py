@@ -41,7 +41,7 @@ class LedgerRegistry(Protocol):
     async def exists(self, ledger_id: int) -> bool: ...
 
     async def ids_end(self) -> int | None:
-        """Ids from here on were given to nobody; None: not known."""
+        """Ids from here on were never given; None: not known."""
         ...
 
 

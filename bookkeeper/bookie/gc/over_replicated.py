@@ -2,9 +2,9 @@
 
 Replicas move to other bookies by repairs; what stays behind is found here, about once a day. A
 ledger is emptied under the lock that repairs of it take, after its metadata was read again under
-that lock: nobody is copying entries of it to this bookie then. Should the lock be lost on the way,
+that lock: no worker copies entries of it to this bookie then. Should the lock be lost on the way,
 adds and listings of the ledger are refused until it is empty; and what was written of late, or told
-to somebody to be here, stays, because a repair leaves out what the target has.
+to a client to be here, stays, because a repair leaves out what the target has.
 
 What remains is the ledger's key and a fence: a writer that was paused before all this still gets
 no acknowledgement from here.

@@ -1,6 +1,6 @@
-"""Who may use the HTTP port of a bookie or of auto-recovery, where authentication is configured.
+"""Access to the HTTP port of a bookie or of auto-recovery, where authentication is configured.
 
-As at a broker's port: probes and metrics are for everybody, all else is for the roles that may use
+As at a broker's port: probes and metrics are open, all else is for the roles that may use
 the gRPC port, whether there is such a page or not. Decided by the head of a request alone.
 """
 
@@ -28,12 +28,12 @@ OPEN_PATHS: Final = frozenset(
         "/api/v1/autorecovery/is_ready",
     }
 )
-"""Liveness, readiness and metrics, to be read; of a path that isn't here nobody learns anything."""
+"""Liveness, readiness and metrics, to be read; other paths tell nothing without credentials."""
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 
 class AdminAccess:
-    """Asks ``authenticator`` about each request that isn't open to everybody."""
+    """Asks ``authenticator`` about each request that isn't open."""
 
     def __init__(self, authenticator: BookieAuthenticator) -> None:
         self._authenticator = authenticator
@@ -65,7 +65,7 @@ def _token_of(headers: Headers) -> str | None:
     """What the request shows; None: nothing.
 
     Raises:
-        CredentialsError: more than one thing: whoever is in front may have read the other.
+        CredentialsError: more than one thing: a proxy in front may have read the other.
     """
     found = [value for name, value in headers if name == b"authorization"]
     if len(found) > 1:

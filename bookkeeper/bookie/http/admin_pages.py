@@ -29,7 +29,7 @@ class AdminPages:
     """Pages of one process; ``bookie`` and ``drain`` are set once it is open.
 
     Attributes:
-        stage: what a start is at, for those who ask why it isn't ready.
+        stage: what a start is at, told as the reason why it isn't ready.
 
     Args:
         metrics: makes the page for Prometheus; None: there is none.
@@ -155,7 +155,7 @@ class AdminPages:
         return await self._data(bookie, integrity=True)
 
     async def _gc(self, bookie: Bookie) -> HttpResponse:
-        """A round that somebody asked for is under way, or not."""
+        """A round that was asked for is under way, or not."""
         if self.collector is None:
             return _NOT_STARTED
         return json_page({"is_in_force_gc": str(self.collector.is_forced).lower()})

@@ -27,7 +27,7 @@ _ANSWER_S_MAX: Final = 60.0  # a reader that is slower is cut off
 _CONNECTIONS_MAX: Final = 64  # more are closed at once
 _ADDRESS_MAX: Final = _CONNECTIONS_MAX // 2  # of one address: the rest is for others' probes
 _CHALLENGE: Final = 'WWW-Authenticate: Bearer realm="magnetar"\r\n'
-_DISCARDED_BYTES_MAX: Final = 1024 * 1024  # of what nobody asked for, behind the head
+_DISCARDED_BYTES_MAX: Final = 1024 * 1024  # of a body, which no request needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class AdminServer:
     ) -> None:
         """
         Args:
-            access: who may have which page; None: everybody every one.
+            access: judges requests; None: every page is open.
             otherwise: the answer to all that isn't in ``pages``; None: 404 and 405.
             sites: which web pages may ask; None: all.
         """
@@ -137,7 +137,7 @@ class AdminServer:
             return method, _plain(HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND)
         try:
             return method, await page()
-        except Exception:
+        except Exception:  # a bug in a page is an answer, not the end of the connection
             _log.exception("no page for %s", words[1])
             return method, _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
 

@@ -112,7 +112,7 @@ def _drop_stale(storage: LedgerStorage, key: bytes, value: bytes) -> None:
     """Remove what a run left whose value couldn't be read, and that was written again elsewhere.
 
     Compaction would take it for a run of this log. What the run counts for among the log's live
-    bytes nobody knows any more, so the log is never freed: too few bytes would cost entries.
+    bytes are unknown, so the log is never freed: too few bytes would cost entries.
     """
     with contextlib.suppress(CorruptFileError):  # a damaged key: what it stood for is still there
         index_format.unseal(key, value)

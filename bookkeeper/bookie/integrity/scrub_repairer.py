@@ -97,7 +97,7 @@ class ScrubRepairer:
             self._run_soon()
 
     def report(self, ledger_id: int, entry_id: int) -> bool:
-        """The same for somebody else, who may do so only so often."""
+        """The same for clients, only so often."""
         now_s = self._loop.time()
         earned = (now_s - self._reports_at_s) * _REPORTS_PER_S
         self._reports_left = min(_REPORTS_PER_S, self._reports_left + earned)
@@ -258,7 +258,7 @@ def owned_entries(
 ) -> list[int] | None:
     """Entries of ``first <= id < end`` that the bookie should hold by the metadata.
 
-    None: nobody can say, as the ledger still grows there or doesn't name the bookie.
+    None: not known, as the ledger still grows there or doesn't name the bookie.
     """
     owned: list[int] = []
     for fragment in fragments_of(metadata):

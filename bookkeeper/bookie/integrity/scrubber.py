@@ -90,7 +90,7 @@ class Scrubber:
         self._wanted.set()
 
     def check_logs(self, log_ids: Iterable[int]) -> None:
-        """Look at these logs soon: somebody met damage in them."""
+        """Look at these logs soon: a read met damage in them."""
         self._suspect_logs.update(log_ids)
         if self._suspect_logs and (self._checking is None or self._checking.done()):
             self._checking = asyncio.get_running_loop().create_task(self._check_uncertain())

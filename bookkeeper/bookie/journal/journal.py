@@ -144,7 +144,7 @@ class Journal:
         return group
 
     def on_durable(self, group: JournalGroup) -> None:
-        assert group is self.in_flight
+        assert group is self.in_flight, "one group is written at a time"
         self.in_flight = None
         self.queued_bytes -= group.record_bytes
 
@@ -205,7 +205,7 @@ class JournalWriter:
     """Writes groups to segment files. One thread at a time; ``spares`` is shared with the flush.
 
     Any error but ``JournalFullError`` is final: the caller must stop and never call again, because
-    after a failed write or sync nobody knows what is on the disk.
+    after a failed write or sync it isn't known what is on the disk.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class JournalWriter:
             JournalFullError: there is no space, and nothing of the group was written.
             OSError: anything else; final.
         """
-        assert group.sealed
+        assert group.sealed, "it may still grow"
         path = journal_format.segment_path(group.header.segment_id, self.directory)
         try:
             file = self._make_room(group)

@@ -36,7 +36,7 @@ class SegmentHeader:
         alignment: groups begin at multiples of it, the first one right at it.
         previous_end: where the last group of the segment with the id below ends, so that a segment
             that lost its last groups is noticed; 0: unknown (first segment after a start).
-        has_room: whoever wrote it keeps the file longer than every group by ``alignment`` at least,
+        has_room: its writer keeps the file longer than every group by ``alignment`` at least,
             durably before the group is written: a file that isn't was cut off. False: written by
             Magnetar before it did so.
     """

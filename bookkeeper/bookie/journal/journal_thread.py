@@ -74,7 +74,7 @@ class JournalThread:
             self._submit(group)
 
     def write_again(self) -> None:
-        """There may be space by now. A slow disk may take longer than whoever asks."""
+        """There may be space by now. A slow disk may take longer than the caller."""
         if self.stalled is not None and not self._writing_again:
             self._writing_again = True
             self._submit(self.stalled)

@@ -138,7 +138,7 @@ class MultiDirFileSystem(FileSystem):
         locks: list[DirectoryLock] = []
         try:
             locks.extend(root.lock(path) for root in self._roots)
-        except BaseException:
+        except BaseException:  # no lock stays behind
             for lock in locks:
                 lock.release()
             raise

@@ -1,4 +1,4 @@
-"""Whether a bookie's disks have room: for everybody, for repairs and compaction only, or hardly.
+"""Whether a bookie's disks have room: for all writers, for repairs and compaction only, or hardly.
 
 Three lines, from above: *low* (garbage is collected at once), *read-only* (writers are refused,
 back below another line), and the *reserve*, which belongs to compaction: writes of recoveries, too,

@@ -139,7 +139,7 @@ class EntryLogs:
     def unlink(self, log_id: int) -> None:
         """Remove a log that no commit refers to any more.
 
-        Its file is closed, and its space freed step by step, by whoever lets go of it last.
+        Its file is closed, and its space freed step by step, by its last user.
         """
         path = log_path(log_id)
         file = self._files.get(log_id) or self.file_system.open(path)
@@ -148,7 +148,7 @@ class EntryLogs:
             self.active_id = None
         self.file_system.remove(path)
         self._files.pop(log_id, None)
-        del file  # here, unless somebody reads it: on the maintenance thread
+        del file  # here, unless it is being read: on the maintenance thread
 
     def written(self, log_id: int, first: int, end: int) -> None:
         """Bytes of a log became durable."""

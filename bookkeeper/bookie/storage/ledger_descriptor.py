@@ -16,16 +16,16 @@ class LedgerDescriptor:
         limbo: entries or a fence may have been lost with a disk: no explicit negative answers.
         fence_unknown: it came back after a loss as a copy that a recovery or repair made: a fence
         that it
-            had before may be forgotten, so its writer is refused until somebody has looked.
+            had before may be forgotten, so its writer is refused until it was checked.
         last_entry: highest entry id accepted, durable or not; -1: none.
         flushed_last: highest entry id in the index (maintenance thread only).
         draining: its entries are being removed, because others hold them: takes none, lists none.
-        creator: token of whoever made the ledger; 0: not known. It never changes.
+        creator: token of the client that made the ledger; 0: not known. It never changes.
         disputed: another creator's ledger with this id asked for its place here: the metadata store
             went back, so what it says of this id proves nothing, and nothing is collected by it.
         creator_stored: ``disputed`` as the index has it, with the creator; None: it has neither
             (maintenance thread only, as ``flushed_last``).
-        listed_s: loop time when somebody was told what is here, and may rely on it.
+        listed_s: loop time when a client was told what is here, and may rely on it.
     """
 
     __slots__ = (

@@ -67,7 +67,11 @@ class FlushJob:
 
 
 class LedgerStorage:
-    """See the module's text; built by ``start.open_storage``."""
+    """See the module's text; built by ``storage_startup.open_storage``.
+
+    One object, since a ledger's state, its records in the journal and its entries in the cache
+    change together, in one go on the loop.
+    """
 
     LOOK_FIRST: Final = -1  # no code of the wire: see ``add``
 
@@ -286,7 +290,7 @@ class LedgerStorage:
         """
         state = self.ledgers[ledger_id] = LedgerDescriptor(ledger_id, master_key, creator)
         state.limbo = not complete and ledger_id <= self.limbo_last
-        state.fence_unknown = ledger_id < self.lost_below  # so it isn't its writer who asks
+        state.fence_unknown = ledger_id < self.lost_below  # so its writer doesn't ask
         body = journal_format.LEDGER_ID.pack(ledger_id) + master_key
         self.journal_of(ledger_id).append_meta(record_format.LEDGER_KEY, body)
         if creator:
@@ -402,7 +406,7 @@ class LedgerStorage:
 
     def begin_flush(self) -> FlushJob:
         """Swap the halves; REQUIRES: no other flush is under way."""
-        assert self.flushing is None
+        assert self.flushing is None, "one flush at a time"
         marks = [journal.barrier() for journal in self.journals]
         job = FlushJob(marks, self.active, self._dirty, self.metadata_mark())
         self.flushing, self.active, self._dirty = self.active, WriteCache(), {}
@@ -430,8 +434,8 @@ class LedgerStorage:
 
     def empty(self, ledger_id: int) -> bool:
         """Stop serving the entries of a ledger that others hold; ``over_replicated.empty_steps``
-        and ``end_draining`` follow. Its key stays, and a fence: whoever was acknowledged to be kept
-        out stays out.
+        and ``end_draining`` follow. Its key stays, and a fence: a writer that was fenced stays
+        fenced.
 
         Returns:
             False: it was written to since the last flush, so nothing was done.
@@ -530,7 +534,7 @@ class LedgerStorage:
                 )
             except (CorruptFileError, OSError):
                 if packets:
-                    break  # what is good comes first; the error is for who asks for the bad one
+                    break  # what is good comes first; a read of the bad one gets the error
                 raise
             if not found:
                 break

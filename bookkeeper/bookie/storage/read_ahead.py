@@ -62,7 +62,7 @@ class ReadAhead:
 
     Args:
         bytes_max: what it may hold of all ledgers; 0: it reads what it is asked for.
-        fetches_max: how many reads nobody waits for may be under way.
+        fetches_max: how many reads ahead may be under way.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ReadAhead:
                 )
             except (CorruptFileError, OSError):
                 if packets:
-                    break  # the error is for who asks for that one
+                    break  # a read of that one gets the error
                 raise
             packets += more
             bytes_max -= sum(map(len, more))
@@ -128,7 +128,7 @@ class ReadAhead:
             self.bytes -= stream.bytes
 
     def release_unused(self) -> None:
-        """Called now and then: what nobody has read since the last call goes."""
+        """Called now and then: what wasn't read since the last call goes."""
         if not self._touched:
             for ledger_id in list(self._streams):
                 self.forget(ledger_id)
@@ -213,7 +213,7 @@ class ReadAhead:
     def _on_fetched(
         self, ledger_id: int, stream: _Stream, reading: asyncio.Future[list[WriteCacheChunk]]
     ) -> None:
-        # What can't be read is an error for whoever asks for it, not for who might.
+        # What can't be read is an error of a request for it, not of a read ahead.
         if not reading.cancelled() and reading.exception() is None:
             self._add(ledger_id, stream, reading.result())
         self._end_fetch(stream)
@@ -311,7 +311,7 @@ def read_chunks(
             chunk = _read_chunk(storage, ledger_id, first, gap_max)
         except (CorruptFileError, OSError):
             if chunks:
-                break  # what is good comes first; the error is for who asks for the bad one
+                break  # what is good comes first; a read of the bad one gets the error
             raise
         if chunk is None:
             break

@@ -26,7 +26,7 @@ async def read_rows(
     for rows in itertools.count(1):
         end = stripe.run_end(entry_id, entry_id + count_max - len(packets))
         code, row = await read_row(entry_id, end - entry_id, bytes_max)
-        if not row:  # why is for who asks for this one
+        if not row:  # a read of this one gets the reason
             return (codes.OK if packets else code), packets
         for packet in row:
             bytes_max -= len(packet)

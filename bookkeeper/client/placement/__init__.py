@@ -1,4 +1,4 @@
-"""Which bookies a new ledger gets, and who replaces one that failed."""
+"""Which bookies a new ledger gets, and which one replaces a failed one."""
 
 from collections.abc import Callable, Collection
 

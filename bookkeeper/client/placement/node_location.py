@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from magnetar.bookkeeper.service_info import DEFAULT_LOCATION
 
-#: Path of a bookie's place by its id; None: nobody knows it.
+#: Path of a bookie's place by its id; None: not known.
 Locate: TypeAlias = Callable[[str], "str | None"]
 
 DEFAULT_RACK: Final = "/default-rack"

@@ -61,7 +61,7 @@ class EnsemblePlacementPolicy(Protocol):
         excluded: Collection[str],
         writable: Collection[str],
     ) -> str | None:
-        """A bookie for ``slot``, none of ``ensemble`` or ``excluded``; None: nobody is allowed."""
+        """A bookie for ``slot``, none of ``ensemble`` or ``excluded``; None: none is allowed."""
         ...
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:

@@ -82,7 +82,7 @@ def grouped(bookies: Iterable[str], group_of: Callable[[str], K]) -> dict[K, lis
 
 
 #: Which groups a slot may be filled from, the preferred ones first: (slot, groups of all slots).
-#: A slot that is empty has None; the one that is asked for has the group of whom it replaces.
+#: A slot that is empty has None; the one that is asked for has the group of the replaced bookie.
 Tiers: TypeAlias = Callable[[int, Sequence[K | None]], Iterator[Collection[K]]]
 
 

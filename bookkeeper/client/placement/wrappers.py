@@ -18,6 +18,19 @@ class _WrappedPolicy:
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         self._policy.check(ensemble_size, write_quorum, ack_quorum)
 
+    def replace_bookie(
+        self,
+        slot: int,
+        ensemble: Sequence[str],
+        write_quorum: int,
+        ack_quorum: int,
+        excluded: Collection[str],
+        writable: Collection[str],
+    ) -> str | None:
+        return self._policy.replace_bookie(
+            slot, ensemble, write_quorum, ack_quorum, excluded, writable
+        )
+
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
         return self._policy.adherence(ensemble, write_quorum, ack_quorum)
 
@@ -86,16 +99,3 @@ class OpportunisticStripingPlacement(_WrappedPolicy):
                 except (NotEnoughBookiesError, PlacementRuleError):
                     continue
             raise error
-
-    def replace_bookie(
-        self,
-        slot: int,
-        ensemble: Sequence[str],
-        write_quorum: int,
-        ack_quorum: int,
-        excluded: Collection[str],
-        writable: Collection[str],
-    ) -> str | None:
-        return self._policy.replace_bookie(
-            slot, ensemble, write_quorum, ack_quorum, excluded, writable
-        )

@@ -223,7 +223,7 @@ def _allowed(
     cured_later: bool = False,
 ) -> list[NodeLocation]:
     """The places that all write sets allow."""
-    verdicts: dict[NodeLocation | str, bool] = {}  # domains of a zone that nobody uses are alike
+    verdicts: dict[NodeLocation | str, bool] = {}  # domains of an unused zone are alike
     allowed = []
     for place in groups:
         key = place if place in used else place.zone
