@@ -116,7 +116,7 @@ class OwnershipService:
             unload: closes the loaded topics of a bundle and tells their clients to look up again,
                 or to go to its ``new_owner``; awaited before a bundle is released, and started when
                 one is lost.
-            choose: None: whoever is asked for a bundle that nobody owns takes it.
+            choose: None: the broker that is asked for an unowned bundle takes it.
             permit: asked before this broker takes a bundle that nobody owns and nobody gave to it.
             unload_timeout_s: after this the bundle is given up all the same; what still tries to
                 append then is fenced by the next owner.

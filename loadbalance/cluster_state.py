@@ -263,7 +263,7 @@ class ClusterState:
             self._set_owner(bundle, target)
 
     def rollback(self, bundle: str, source: str | None, target: str) -> None:
-        """What was expected didn't happen: whoever reports the bundle has it."""
+        """What was expected didn't happen: the broker that reports the bundle has it."""
         for name in (source, target):
             if name is not None and (state := self.brokers.get(name)) is not None:
                 self._forget(state, bundle)

@@ -13,7 +13,7 @@ class LoadBalanceError(Exception):
 
 
 class InvalidDocumentError(LoadBalanceError):
-    """What is stored can't be read. Whoever reads keeps what was known before."""
+    """What is stored can't be read. The reader keeps what was known before."""
 
 
 class InvalidSettingError(LoadBalanceError):

@@ -223,7 +223,7 @@ class LoadManager:
         )
 
     def _on_leading(self, leading: bool) -> None:
-        self._leader_tasks = None  # who led meanwhile knows better
+        self._leader_tasks = None  # the leader of the meantime knows better
         if leading:
             self._begin_to_lead()
         elif self._leading is not None:

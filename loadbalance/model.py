@@ -245,7 +245,7 @@ class Move:
 
     bundle: str
     source: str
-    target: str | None  # None: whoever the next lookup finds
+    target: str | None  # None: the broker that the next lookup finds
     reason: str = ""
     epoch: int = 0  # of the leader that orders it; 0: epochs aren't used
 

@@ -169,7 +169,7 @@ class AppendPath:
         if core.state is AppendState.UNDECIDED:
             raise AppendFailedError(f"ledger {core.current} has no end yet")
         if core.state is AppendState.STOPPED:
-            assert core.refusal is not None
+            assert core.refusal is not None  # for mypy: set with STOPPED
             raise core.refusal
 
     async def drain(self, timeout_s: float) -> None:

@@ -48,7 +48,7 @@ async def terminate(log: ManagedLedger) -> Position:
         last = log.last_confirmed
         await log.update_list(lambda x: x.with_terminated(last))
     except (LedgerError, MetadataError, ManagedLedgerError) as failure:
-        # It neither takes appends nor is it sealed: whoever opens it next finds out what it is.
+        # It neither takes appends nor is it sealed: the next opener finds out what it is.
         log.fence(failure)
         raise
     return last
@@ -129,7 +129,7 @@ async def delete(log: ManagedLedger) -> None:
         appends.run()
         await appends.finish_tasks()
     await log.offloads.stop()
-    log.failure = error  # also if the next line fails: whoever opens it finds what is there then
+    log.failure = error  # also if the next line fails: the next opener finds what is there then
     # One write decides: before it everything is there, after it nothing ever comes back.
     await log.update_list(lambda x: _doom_some(x.with_properties({DELETING: "true"})))
     await finish_deletion(log)
@@ -156,7 +156,7 @@ async def finish_deletion(log: ManagedLedger) -> None:
     await log.finish()
     chunks = await log.lists.chunks.stored_names()
     if not await log.lists.is_ours():
-        return  # who took the log over has finished this, and may have made it anew
+        return  # the next owner has finished this, and may have made it anew
     await log.lists.chunks.delete(chunks)
     with contextlib.suppress(NotFoundError):
         await log.store.delete(log.path, log.lists.version)

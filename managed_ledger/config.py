@@ -42,7 +42,7 @@ class ManagedLedgerConfig:
     cursor_ack_quorum: int = 1
     cursor_ledger_entries_max: int = 50_000
     mark_delete_rate: float = 0.0
-    """Writes a second of one cursor for acknowledgements that nobody waits for; 0: no limit."""
+    """Writes a second of one cursor for acknowledgements without a waiting caller; 0: no limit."""
     cursor_ledger_age_max_ms: int = 14_400_000
 
     def __post_init__(self) -> None:

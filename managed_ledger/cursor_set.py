@@ -131,7 +131,7 @@ class CursorSet:
         return min(positions, default=None)
 
     def slowest_active(self) -> Position | None:
-        """Before it nobody who is nearly up to date will read; None: there is nobody."""
+        """No active cursor that is nearly up to date reads before it; None: there is none."""
         ledgers = self._log.offsets
         last = ledgers.last_confirmed
         active = [

@@ -1,6 +1,6 @@
 """The empty things of idle logs: each of ten thousand has several, and Python makes them anew.
 
-Whoever adds something puts a set or a dict of its own in the place first.
+Code that adds something puts a set or a dict of its own in the place first.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ class EntryBatch:
     """Contiguous entries ``first .. first + len(heads) - 1`` of one ledger; never empty when it is
     an answer.
 
-    The lists belong to whoever got the batch; the buffers in them are shared and never written to.
+    The lists belong to the receiver; the buffers in them are shared and never written to.
     """
 
     ledger_id: int

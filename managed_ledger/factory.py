@@ -61,7 +61,7 @@ class FactoryConfig:
     cache_sweep_s: float = 5.0
     """Pause between looks at idle cached entries, while there are any."""
     append_bytes_max: int = 256 << 20
-    """Bytes that may be appended and unconfirmed before those who append should pause."""
+    """Bytes that may be appended and unconfirmed before callers of `append` should pause."""
     ledger_sweep_s: float = 60.0
     """Pause between looks at what is due by age: the only timer of an idle process."""
 
@@ -88,7 +88,7 @@ class ManagedLedgerFactory:
     ) -> None:
         self.cache = cache
         self.append_budget = AppendBudget(config.append_bytes_max)
-        """Of all logs together: who appends a lot goes by it."""
+        """Of all logs together: callers that append a lot go by it."""
         self._client = client
         self._store = store
         self._config = config
@@ -97,7 +97,7 @@ class ManagedLedgerFactory:
         self.offloaders = {x.driver: x for x in offloaders}
         """By driver."""
         self.are_chunks_read = True
-        """Whether everybody who may open a log reads lists of ledgers in chunks."""
+        """Whether every broker that may open a log reads lists of ledgers in chunks."""
         self._chunks_are_read = lambda: self.are_chunks_read  # made once: each log keeps it
         self._offloading = Offloading(self.offloaders, self._new_uuid)
         self._open: dict[str, ManagedLedger] = {}
@@ -122,7 +122,7 @@ class ManagedLedgerFactory:
         return dict(self._open)
 
     async def open(self, name: str, config: ManagedLedgerConfig) -> ManagedLedger:
-        """The log of that name, taken over from whoever owned it; the open one if there is one.
+        """The log of that name, taken over from its last owner; the open one if there is one.
 
         Args:
             name: ``tenant/ns/persistent/topic``, each part encoded by metadata.paths.encode_name.
@@ -158,7 +158,7 @@ class ManagedLedgerFactory:
         return is_ours
 
     async def create(self, name: str) -> bool:
-        """Stores an empty log for whoever opens it first; one that exists stays as it is.
+        """Stores an empty log for its first opener; one that exists stays as it is.
 
         Returns:
             False: one is being deleted, which the next open makes up for.

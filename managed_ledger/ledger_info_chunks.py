@@ -77,7 +77,7 @@ async def read_list(
 
 
 async def delete_leaked_chunks(store: MetadataStore, path: str) -> list[str]:
-    """Deletes what no list can name any more, whoever has written it; the names.
+    """Deletes what no list can name any more, of any owner; the names.
 
     Raises:
         MetadataError, ManagedLedgerFormatError.
@@ -108,8 +108,8 @@ class LedgerInfoChunks:
         are_read: Callable[[], bool] = lambda: True,
     ) -> None:
         """Args:
-        token: see `LedgerInfoStore`; who has none only reads.
-        are_read: whether everybody who may open the log reads chunks.
+        token: see `LedgerInfoStore`; without one it only reads.
+        are_read: whether every broker that may open the log reads chunks.
         """
         self._are_read = are_read
         self._store = store
@@ -239,7 +239,7 @@ class LedgerInfoChunks:
             self._uncertain = frozenset(left) if left else NOTHING
 
     async def stored_names(self) -> list[str]:
-        """All that are stored, of whoever."""
+        """All that are stored, of any owner."""
         return await self._store.children(chunks_path(self._path))
 
     async def delete(self, names: list[str]) -> None:

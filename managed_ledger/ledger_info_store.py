@@ -126,7 +126,7 @@ class LedgerInfoStore:
                 except ValueTooLargeError:
                     raise  # it would be the next time, too
                 except BadVersionError:
-                    continue  # the next attempt looks who it was
+                    continue  # the next attempt reads the owner
                 except MetadataError:
                     if attempt + 1 == UPDATE_ATTEMPTS:
                         raise

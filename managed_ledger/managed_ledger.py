@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -25,7 +25,7 @@ from magnetar.managed_ledger.errors import (
     ManagedLedgerTerminatedError,
 )
 from magnetar.managed_ledger.ledger_info_store import LedgerInfoStore
-from magnetar.managed_ledger.ledger_rows import ids_gone
+from magnetar.managed_ledger.ledger_rows import LedgerRows, ids_gone
 from magnetar.managed_ledger.logger import logger
 from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets, ManagedLedgerInfo
 from magnetar.managed_ledger.metrics import LedgerMetrics
@@ -61,6 +61,7 @@ _STATE_NAMES = {
 }
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ManagedLedger:
     """One open log; made by `ManagedLedgerFactory.open`, and the only one of its name.
 
@@ -82,76 +83,40 @@ class ManagedLedger:
         failure: why nothing can be done any more: closed, deleted or fenced.
     """
 
-    __slots__ = (
-        "_closing",
-        "_is_fenced",
-        "_listed",
-        "_on_closed",
-        "_reads",
-        "appends",
-        "budget",
-        "cache",
-        "client",
-        "config",
-        "cursor_set",
-        "cursors",
-        "entries_added",
-        "failure",
-        "lists",
-        "log_cache",
-        "metrics",
-        "name",
-        "now_ms",
-        "offloads",
-        "offsets",
-        "on_appended",
-        "on_fenced",
-        "path",
-        "store",
-        "trimmer",
-    )
+    name: str
+    path: str
+    client: BookKeeperClient
+    store: MetadataStore
+    cache: EntryCache
+    budget: AppendBudget
+    config: ManagedLedgerConfig
+    now_ms: Callable[[], int]
+    lists: LedgerInfoStore
+    offsets: LedgerOffsets
+    _on_closed: Callable[[ManagedLedger], None]
+    offloading: InitVar[Offloading]
+    cursor_set: CursorSet = field(init=False)
+    cursors: dict[str, Cursor] = field(init=False)
+    trimmer: Trimmer = field(init=False)
+    offloads: OffloadPath = field(init=False)
+    _listed: LedgerRows = field(init=False)
+    on_appended: Callable[[], None] | None = field(default=None, init=False)
+    on_fenced: Callable[[BaseException], None] | None = field(default=None, init=False)
+    entries_added: int = field(default=0, init=False)
+    metrics: LedgerMetrics = field(default_factory=LedgerMetrics, init=False)
+    log_cache: LedgerCache | None = field(default=None, init=False)
+    appends: AppendPath | None = field(default=None, init=False)
+    _reads: ReadPath | None = field(default=None, init=False)
+    failure: ManagedLedgerError | None = field(default=None, init=False)
+    _is_fenced: bool = field(default=False, init=False)
+    _closing: asyncio.Task[None] | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        name: str,
-        path: str,
-        client: BookKeeperClient,
-        store: MetadataStore,
-        cache: EntryCache,
-        budget: AppendBudget,
-        config: ManagedLedgerConfig,
-        now_ms: Callable[[], int],
-        lists: LedgerInfoStore,
-        offsets: LedgerOffsets,
-        on_closed: Callable[[ManagedLedger], None],
-        offloading: Offloading,
-    ) -> None:
-        self.name = name
-        self.path = path
-        self.client = client
-        self.store = store
-        self.cache = cache
-        self.budget = budget
-        self.config = config
-        self.now_ms = now_ms
-        self.lists = lists
-        self.offsets = offsets
-        self._listed = lists.info.ledgers
+    def __post_init__(self, offloading: Offloading) -> None:
+        self._listed = self.lists.info.ledgers
         self.cursor_set = CursorSet(self)
-        self.cursors: dict[str, Cursor] = self.cursor_set.loaded
-        self.on_appended: Callable[[], None] | None = None
-        self.on_fenced: Callable[[BaseException], None] | None = None
-        self.entries_added = 0
-        self.metrics = LedgerMetrics()
-        self.log_cache: LedgerCache | None = None
-        self.appends: AppendPath | None = None
-        self._reads: ReadPath | None = None
-        self.failure: ManagedLedgerError | None = None
-        self._is_fenced = False
-        self._closing: asyncio.Task[None] | None = None
+        self.cursors = self.cursor_set.loaded
         self.trimmer = Trimmer(self)
         self.offloads = OffloadPath(self, offloading)
-        self._on_closed = on_closed
 
     # State
 
@@ -614,7 +579,7 @@ class ManagedLedger:
     async def update_list(
         self, change: Callable[[ManagedLedgerInfo], ManagedLedgerInfo]
     ) -> ManagedLedgerInfo:
-        """See `LedgerInfoStore.update`; whoever finds another owner there gives the log up."""
+        """See `LedgerInfoStore.update`; a list of another owner fences the log."""
         try:
             return await self.lists.update(change)
         except ManagedLedgerFencedError as error:

@@ -2,7 +2,7 @@
 
 Subscriptions that catch up at once are seldom at the same entry, but in the same few hundred. So a
 read waits for one under way that is to bring its entry, and a new one ends where another begins:
-an entry is asked of the bookies once, whoever wants it meanwhile.
+an entry is asked of the bookies once, however many readers want it meanwhile.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class ReadPath:
 
 
 def _retrieve(task: asyncio.Task[EntryBatch]) -> None:
-    """A run read ahead may fail with nobody waiting: who wants it will read it again."""
+    """A run read ahead may fail without a waiting reader: the next one reads it again."""
     if not task.cancelled():
         task.exception()
 

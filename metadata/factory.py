@@ -1,4 +1,4 @@
-"""A metadata store by URL, for whoever starts a process."""
+"""A metadata store by URL, for the start of a process."""
 
 import re
 from pathlib import Path

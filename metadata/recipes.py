@@ -55,7 +55,7 @@ async def update(
             error, unknown = conflict, None
         except OutcomeUnknownError as lost:
             error, unknown = lost, value
-    assert error is not None
+    assert error is not None  # for mypy: each round that gets here has set it
     raise error
 
 

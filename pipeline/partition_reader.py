@@ -105,8 +105,8 @@ class PartitionReader:
         self._metadata: dict[int, LedgerMetadata] = {}  # of ledgers that were opened
 
     def begin(self, ledger_id: int) -> None:
-        """A new list of ledgers is at hand, and what is below this one was read: whoever reads on
-        for weeks would remember every ledger there was.
+        """A new list of ledgers is at hand, and what is below this one was read: a stream that
+        runs for weeks would remember every ledger there was.
         """
         self._fresh.clear()
         self._readers = {each: found for each, found in self._readers.items() if each >= ledger_id}

@@ -87,7 +87,7 @@ class Cursor:
         self._in_flight: list[AckDone] | None = None
         self._idle_waiters: tuple[asyncio.Future[None], ...] = ()
         self._task: asyncio.Task[None] | None = None
-        self._next_write_s = 0.0  # before it, only a write that somebody waits for
+        self._next_write_s = 0.0  # before it, only a write with a waiting caller
         self._timer: asyncio.TimerHandle | None = None
         self._reset_target: Position | None = None
         self._durable_mark_delete = state.mark_delete
@@ -289,7 +289,7 @@ class Cursor:
 
         def done(error: BaseException | None) -> None:
             if waiter.done():
-                return  # whoever flushed was cancelled
+                return  # the caller of the flush was cancelled
             if error is None:
                 waiter.set_result(None)
             else:
@@ -543,7 +543,7 @@ async def delete_cursor(ledger: ManagedLedgerView, name: str) -> None:
     success.
 
     Raises:
-        CursorFencedError: somebody writes the node.
+        CursorFencedError: another owner writes the node.
         MetadataError: perhaps not deleted.
     """
     store = _store_of(ledger, name)

@@ -110,7 +110,7 @@ def fits(node: CursorNode) -> bool:
 
 
 def decode_node(value: bytes, where: str) -> tuple[CursorNode, str]:
-    """Returns the node and the token of who wrote it.
+    """Returns the node and the token of its writer.
 
     Raises:
         CursorFormatError: not a node's value, or an unknown version.
@@ -155,7 +155,7 @@ class CursorStore:
         """A write's reply was lost and no later write has settled what became of it."""
 
     async def read(self) -> CursorNode | None:
-        """The node as stored, whoever wrote it; a write after this one is conditional on it."""
+        """The node as stored, of any writer; a write after this one is conditional on it."""
         found = await self._view.store.get(self.path)
         if found is None:
             self._version = CREATE_ONLY

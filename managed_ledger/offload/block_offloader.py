@@ -160,7 +160,7 @@ async def _check_data(job: CopyJob, index: CopyIndex, data: Upload) -> None:
 
 
 async def _discard(store: ObjectStore, name: str) -> None:
-    """Half of a copy; who can't remove it now leaves that to whoever the list tells of it."""
+    """Removes half of a copy; a failure leaves that to the next owner, which the list tells."""
     with contextlib.suppress(OSError):
         await store.delete(name)
 

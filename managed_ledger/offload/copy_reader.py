@@ -88,7 +88,7 @@ class CopyReader:
             is_intact = digest_of_record(run.ledger_id, entry_id, entry) == digest
             if not is_intact or len(entry) < head_bytes:
                 if run.heads:
-                    return  # who goes on reading will hear of it
+                    return  # the next read raises it
                 raise CopyDamagedError(
                     f"{self._data}: entry {entry_id} of ledger {run.ledger_id}, before byte"
                     f" {records.offset}, doesn't fit its CRC32C"

@@ -37,4 +37,4 @@ class OffloadedReadError(LedgerError):
 
 
 class CopyDamagedError(OffloadedReadError):
-    """Bytes of a copy that nobody wrote, or a part of it that is gone."""
+    """Bytes of a copy that were not written so, or a part of it that is gone."""

@@ -2,7 +2,7 @@
 
 Only ledgers before the current one are ever copied, and never the last of the list: it may be
 written, and what proves that later ids are greater stays where everybody looks for it. Each answer
-has the oldest `AT_ONCE` at most: who acts on it asks again.
+has the oldest `AT_ONCE` at most: the caller asks again when these are done.
 """
 
 from __future__ import annotations

@@ -378,7 +378,6 @@ class RowRateLimiter:
     """
 
     def __init__(self, rows_per_s: float) -> None:
-        assert rows_per_s > 0
         self._interval_s = 1 / rows_per_s
         self._free_at_s: float | None = None  # when the next row may leave
 
