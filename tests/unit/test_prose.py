@@ -21,6 +21,10 @@ BANNED = re.compile(
 )
 # Sentences that begin with their relative clause: the reader gets the subject last.
 RIDDLE = re.compile(r"^(What|Who|Whom)\b[^?]*$")
+_PRODUCT = (
+    *("bookkeeper", "broker", "bundles", "loadbalance", "magnetar", "managed_ledger"),
+    *("metadata", "pipeline"),
+)
 GENERATED = {"docs/reference/rest.md", "docs/reference/settings.md"}
 GENERATED_PART = "<!-- written by scripts/reference_pages.py from the parsers -->"
 NOT_YET: frozenset[str] = frozenset({"benchmarks/README.md"})
@@ -34,6 +38,8 @@ def pages() -> list[str]:
     found = [p for p in folders[0].rglob("*.md") if "decisions" not in p.parts]
     found += [p for p in ROOT.glob("*.md") if p.is_file()]
     found += [p for f in ("benchmarks", "charts", "examples") for p in (ROOT / f).rglob("*.md")]
+    packages = {p.parent / "README.md" for f in _PRODUCT for p in (ROOT / f).rglob("*.py")}
+    found += [p for p in packages if p.is_file()]
     return sorted(str(p.relative_to(ROOT)) for p in found)
 
 
