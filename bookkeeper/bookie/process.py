@@ -79,9 +79,8 @@ class BookieProcess:
         self._placement = placement or PlacementConfig()
         self.web_url = ""  # "": no HTTP
         self._pages = AdminPages(metrics)
-        self._authenticator: BookieAuthenticator | None = (
-            None  # of both ports; None: every caller is let in
-        )
+        # Of both ports; None: every caller is let in.
+        self._authenticator: BookieAuthenticator | None = None
         self.bookie: Bookie
         self.address: tuple[str, int] = ("", 0)  # as advertised
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message as Command
@@ -22,7 +21,6 @@ from magnetar.broker.protocol.framing import (
 )
 
 PROTOCOL_VERSION: Final = 21
-_SIZES: Final = Struct(">II")
 CONNECTED, AUTH_CHALLENGE, ANSWER, REFUSAL = "connected", "auth challenge", "answer", "refusal"
 PRODUCER, CONSUMER = "producer", "consumer"
 

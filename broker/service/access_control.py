@@ -177,38 +177,38 @@ class _AccessWatch:
             return stale
         return ()
 
-    async def _ask_again(self, dirty: set[str]) -> None:
+    async def _ask_again(self, stale: set[str]) -> None:
         """Raises BrokerMetadataError, MetadataError: some were not asked."""
         for connection in list(self._connections):
             if connection.producers or connection.consumers or connection.watchers:
-                await self._ask_connection(connection, dirty)
+                await self._ask_connection(connection, stale)
         for use in list(self._control.live):
             for right in list(use.rights):
-                if not await self._may_still(right, dirty):
+                if not await self._may_still(right, stale):
                     logger.info("%s lost %s on %s", right[0], right[1].value, right[2])
                     self._end(use.revoke)
                     break
 
-    async def _ask_connection(self, connection: Connection, dirty: set[str]) -> None:
+    async def _ask_connection(self, connection: Connection, stale: set[str]) -> None:
         """What is being created isn't here yet: it is asked about when it is."""
         for each in (*connection.producers.values(), *connection.consumers.values()):
             if isinstance(each, Producer | Consumer):
                 right, end = _use_of(connection, each)
-                if not await self._may_still(right, dirty):
+                if not await self._may_still(right, stale):
                     self._end(end)
         caller = Caller(connection.role, connection.original_role)
         for watcher_id, watcher in list(connection.watchers.items()):
             resource = Resource.of_namespace(watcher.namespace)
-            if not await self._may_still((caller, Permission.LOOKUP, resource), dirty):
+            if not await self._may_still((caller, Permission.LOOKUP, resource), stale):
                 connection.service.watchers.remove(connection, watcher_id)
 
-    async def _may_still(self, right: Right, dirty: set[str]) -> bool:
+    async def _may_still(self, right: Right, stale: set[str]) -> bool:
         """Whether a right is still given, or isn't touched by the changes."""
         self._asked += 1
         if self._asked % _SLICE == 0:
             await asyncio.sleep(0)
         resource = right[2]
-        concerned = EVERYTHING in dirty or resource.tenant in dirty or resource.namespace in dirty
+        concerned = EVERYTHING in stale or resource.tenant in stale or resource.namespace in stale
         return not concerned or await self._control.may(*right)
 
     def _end(self, end: Callable[[], None]) -> None:
