@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from magnetar.bookkeeper.client.config import (
     ClientConfig,
     ReadConfig,
@@ -11,10 +9,7 @@ from magnetar.bookkeeper.client.config import (
     WriteConfig,
 )
 from magnetar.bookkeeper.network_location import place
-from magnetar.broker.config import ConfigError
-
-if TYPE_CHECKING:
-    from magnetar.broker.config import BrokerConfig
+from magnetar.broker.config import BrokerConfig, ConfigError
 
 
 def client_config(config: BrokerConfig) -> ClientConfig:

@@ -12,15 +12,12 @@ import sys
 import threading
 import time
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any, TextIO
 
 import orjson
 
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import TextIO
-
-    from magnetar.broker.config import BrokerConfig
+from magnetar.broker.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from magnetar.bookkeeper.client.config import HealthConfig
 from magnetar.bookkeeper.client.health import BookieHealth
-from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
+from magnetar.bookkeeper.client.placement import (
+    PlacementConfig,
+    PlacementRandom,
+    RackRules,
+    ZoneRules,
+)
 from magnetar.bookkeeper.client.placement.config import RACK_AWARE, RANDOM, ZONE_AWARE, policy_named
 from magnetar.bookkeeper.errors import PlacementRuleError
-from magnetar.broker.config import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.bookkeeper.client.placement import PlacementRandom
-    from magnetar.broker.config import BrokerConfig
+from magnetar.broker.config import BrokerConfig, ConfigError
 
 
 def placement_config(config: BrokerConfig) -> PlacementConfig:

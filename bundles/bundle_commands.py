@@ -15,17 +15,20 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from magnetar.bundles.errors import BundleError
 from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import OwnershipService
 from magnetar.metadata.errors import BadVersionError, MetadataError, NotFoundError
 from magnetar.metadata.paths import decode_name, encode_name
-from magnetar.metadata.store import CREATE_ONLY, EventType, MetadataEvent, SessionEvent
-
-if TYPE_CHECKING:
-    from magnetar.bundles.ownership import OwnershipService
-    from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import (
+    CREATE_ONLY,
+    EventType,
+    MetadataEvent,
+    MetadataStore,
+    SessionEvent,
+)
 
 _log = logging.getLogger(__name__)
 

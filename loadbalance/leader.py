@@ -8,18 +8,15 @@ one node, and a bundle is moved by its owner alone.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
 from magnetar.metadata.coordination import LeaderElection, LeaderState
 from magnetar.metadata.recipes import CachedValues
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
 from magnetar.metadata.recipes import update
-
-if TYPE_CHECKING:
-    from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore
 
 EPOCH_PATH: Final = "/loadbalance/epoch"
 ASSIGNMENTS_ROOT: Final = "/loadbalance/assignments"

@@ -11,11 +11,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
 from magnetar.loadbalance.balancer import Balancer
+from magnetar.loadbalance.config import BalancerConfig
 from magnetar.loadbalance.documents import (
     broker_average_document,
     bundle_load_document,
@@ -25,20 +26,15 @@ from magnetar.loadbalance.documents import (
 )
 from magnetar.loadbalance.errors import InvalidDocumentError
 from magnetar.loadbalance.leader import LEADER_PATH
-from magnetar.loadbalance.model import BundleData, Move, Split, namespace_of
+from magnetar.loadbalance.leader_epoch import LeaderEpoch
+from magnetar.loadbalance.model import BrokerLoad, BundleData, Move, Split, namespace_of
+from magnetar.loadbalance.policy_reader import PolicyReader
+from magnetar.loadbalance.registry import BrokerRegistry, StoredReport
 from magnetar.loadbalance.unload_cooldowns import StoreClock, UnloadCooldowns
 from magnetar.metadata.errors import MetadataError, NotFoundError
 from magnetar.metadata.item_errors import ItemErrors
 from magnetar.metadata.recipes import update
-from magnetar.metadata.store import VALUE_BYTES_MAX
-
-if TYPE_CHECKING:
-    from magnetar.loadbalance.config import BalancerConfig
-    from magnetar.loadbalance.leader_epoch import LeaderEpoch
-    from magnetar.loadbalance.model import BrokerLoad
-    from magnetar.loadbalance.policy_reader import PolicyReader
-    from magnetar.loadbalance.registry import BrokerRegistry, StoredReport
-    from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import VALUE_BYTES_MAX, MetadataStore
 
 logger = logging.getLogger(__name__)
 

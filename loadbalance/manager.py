@@ -11,27 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING
 
 from magnetar.loadbalance.config import BalancerConfig
 from magnetar.loadbalance.errors import InvalidDocumentError
 from magnetar.loadbalance.leader import BrokerElection, LeaderBroker
 from magnetar.loadbalance.leader_epoch import LeaderEpoch
-from magnetar.loadbalance.leader_tasks import LeaderTasks
-from magnetar.loadbalance.model import Weights
+from magnetar.loadbalance.leader_tasks import LeaderTasks, UnloadCallbacks
+from magnetar.loadbalance.model import BrokerLoad, Weights
 from magnetar.loadbalance.policies import pinned_broker
 from magnetar.loadbalance.policy_reader import PolicyReader
 from magnetar.loadbalance.registry import BrokerRegistry
 from magnetar.loadbalance.reporter import LoadReporter
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from magnetar.loadbalance.leader_tasks import UnloadCallbacks
-    from magnetar.loadbalance.model import BrokerLoad
-    from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 

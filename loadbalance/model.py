@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-if TYPE_CHECKING:
-    from magnetar.loadbalance.config import BalancerConfig
-
+from magnetar.loadbalance.config import BalancerConfig
 
 SHORT_SAMPLES: Final = 10
 LONG_SAMPLES: Final = 1_000

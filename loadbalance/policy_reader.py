@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.loadbalance.documents import parse
 from magnetar.loadbalance.errors import InvalidDocumentError
 from magnetar.loadbalance.policies import IsolationPolicies, PlacementPolicies, domains_of
 from magnetar.metadata.paths import decode_name
-from magnetar.metadata.store import EventType, MetadataEvent, SessionEvent
-
-if TYPE_CHECKING:
-    from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
 
 logger = logging.getLogger(__name__)
 

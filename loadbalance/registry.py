@@ -9,21 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 import orjson
 
 from magnetar.loadbalance.documents import broker_load_document, broker_load_of, parse
 from magnetar.loadbalance.errors import InvalidDocumentError
+from magnetar.loadbalance.model import BrokerLoad, Weights
 from magnetar.metadata.coordination import ResourceLock
 from magnetar.metadata.errors import LockBusyError, MetadataError, StoreClosedError
 from magnetar.metadata.recipes import CachedValues
 from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from magnetar.loadbalance.model import BrokerLoad, Weights
 
 logger = logging.getLogger(__name__)
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from magnetar.loadbalance.model import Weights, report_due
+from magnetar.loadbalance.config import BalancerConfig
+from magnetar.loadbalance.model import BrokerLoad, Weights, report_due
+from magnetar.loadbalance.registry import BrokerRegistry
 from magnetar.metadata.errors import MetadataError, ValueTooLargeError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from magnetar.loadbalance.config import BalancerConfig
-    from magnetar.loadbalance.model import BrokerLoad
-    from magnetar.loadbalance.registry import BrokerRegistry
 
 logger = logging.getLogger(__name__)
 

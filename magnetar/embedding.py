@@ -8,20 +8,17 @@ import dataclasses
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from concurrent import futures
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from types import TracebackType
+from typing import Any, Literal, Self
 
 from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.errors import EmbeddedError
+from magnetar.host import Host
 from magnetar.process_host import ProcessHost
 from magnetar.thread_host import ThreadHost
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
-
-    from magnetar.host import Host
 
 _STOP_S_EXTRA = 5.0
 """What an end may take beyond the broker's own limit, before its process is killed."""

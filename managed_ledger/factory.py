@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.replicas import ReadMetrics
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger import closing
 from magnetar.managed_ledger.append_core import AppendBudget
@@ -38,10 +40,6 @@ from magnetar.managed_ledger.recovery import claim_list
 from magnetar.metadata.errors import BadVersionError, MetadataError
 from magnetar.metadata.item_errors import Item, ItemErrors
 from magnetar.metadata.store import CREATE_ONLY, MetadataStore
-
-if TYPE_CHECKING:
-    from magnetar.bookkeeper.client.client import BookKeeperClient
-    from magnetar.bookkeeper.client.replicas import ReadMetrics
 
 ROOT = "/managed-ledgers"
 _ROWS_A_TURN = 20_000  # whose positions are computed at once

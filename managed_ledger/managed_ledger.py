@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import orjson
 
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger import closing
 from magnetar.managed_ledger.append_core import AppendBudget, AppendDone, AppendState
@@ -41,10 +42,6 @@ from magnetar.managed_ledger.sizes import (
 from magnetar.managed_ledger.trim_path import Trimmer
 from magnetar.metadata.errors import ValueTooLargeError
 from magnetar.metadata.store import MetadataStore
-
-if TYPE_CHECKING:
-    from magnetar.bookkeeper.client.client import BookKeeperClient
-    from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 
 PROPERTIES_BYTES_MAX = 128 << 10
 """As JSON: they are in the list's node, whose other growth needs the room. Requests of users may

@@ -7,15 +7,13 @@ synchronous and cheap (O(log n) in the number of ledgers).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.ack_state import LedgerPositions
 from magnetar.managed_ledger.position import Position
-
-if TYPE_CHECKING:
-    from magnetar.bookkeeper.client.client import BookKeeperClient
-    from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore
 
 
 class ManagedLedgerView(Protocol):

@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.managed_ledger.cursor.cursor_store import decode_node
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.managed_ledger.ledger_info_chunks import (
@@ -32,10 +33,6 @@ from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.item_errors import Item
 from magnetar.metadata.paths import decode_name, encode_name, join
 from magnetar.metadata.store import MetadataStore
-
-if TYPE_CHECKING:
-    from magnetar.bookkeeper.client.client import BookKeeperClient
-    from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 
 FAILURES_MAX = 10
 """So many failed reads in a row are the store's, not single ledgers': the search ends."""

@@ -11,15 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
-from magnetar.managed_ledger.ledger_rows import ROWS_A_TURN
+from magnetar.managed_ledger.ledger_rows import ROWS_A_TURN, LedgerInfo, PackedRows
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.offload.context import OffloadContext
 from magnetar.managed_ledger.position import EARLIEST, Position
-
-if TYPE_CHECKING:
-    from magnetar.managed_ledger.ledger_rows import LedgerInfo, PackedRows
-    from magnetar.managed_ledger.managed_ledger import ManagedLedger
-    from magnetar.managed_ledger.offload.context import OffloadContext
 
 
 @dataclass(frozen=True, slots=True)

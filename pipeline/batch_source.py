@@ -6,13 +6,13 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.pipeline.admin import Admin, ClusterAccess
-from magnetar.pipeline.chunks import ChunkLookback
+from magnetar.pipeline.chunks import Chunk, ChunkLookback, MissingChunk
 from magnetar.pipeline.decode import EntryDecoder
 from magnetar.pipeline.errors import DataLossError
 from magnetar.pipeline.filters import RowFilters, wanted_by
@@ -30,12 +30,6 @@ from magnetar.pipeline.plan import (
 from magnetar.pipeline.split_reader import SplitReader
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
 from magnetar.pipeline.topics import find_partitions, resolve_bound, snapshot_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.datasource import Filter
-
-    from magnetar.pipeline.chunks import Chunk, MissingChunk
 
 _log = logging.getLogger(__name__)
 

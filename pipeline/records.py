@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.functions import arrow_udf
 
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError, parse_access
 from magnetar.pipeline.errors import OptionsError
 from magnetar.pipeline.record_types import SchemaError, SchemaVersion, ValueDecoder
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 __all__ = ["COLUMN", "records"]
 

@@ -12,8 +12,9 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -47,9 +48,6 @@ from magnetar.pipeline.plan import (
 )
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
 from magnetar.pipeline.topics import find_partitions, is_part_of, resolve_bound, snapshot_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _log = logging.getLogger(__name__)
 

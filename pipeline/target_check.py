@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
 from magnetar.pipeline.errors import OptionsError, PipelineError
-from magnetar.pipeline.sink_options import AT_LEAST_ONCE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from magnetar.pipeline.sink_options import SinkOptions
+from magnetar.pipeline.sink_options import AT_LEAST_ONCE, SinkOptions
 
 _log = logging.getLogger(__name__)
 

@@ -6,15 +6,11 @@ the storage when a page is made.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from magnetar.bookkeeper.bookie.gc.compaction import Compaction
+from magnetar.bookkeeper.bookie.journal.journal import JournalGroup
+from magnetar.bookkeeper.bookie.storage.ledger_storage import FlushJob
+from magnetar.bookkeeper.loop_stalls import LoopStalls
 from magnetar.bookkeeper.metrics import Durations
-
-if TYPE_CHECKING:
-    from magnetar.bookkeeper.bookie.gc.compaction import Compaction
-    from magnetar.bookkeeper.bookie.journal.journal import JournalGroup
-    from magnetar.bookkeeper.bookie.storage.ledger_storage import FlushJob
-    from magnetar.bookkeeper.loop_stalls import LoopStalls
 
 
 class BookieMetrics:

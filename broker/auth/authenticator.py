@@ -9,9 +9,9 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from magnetar.bookkeeper.auth.errors import CredentialsError
 from magnetar.bookkeeper.auth.refusal_log import RefusalLog
@@ -20,16 +20,12 @@ from magnetar.broker.auth.basic import BasicProvider
 from magnetar.broker.auth.chain import Credentials, ProviderChain
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.file_renewal import FileRenewal
+from magnetar.broker.auth.issuer_keys import IssuerKeys
 from magnetar.broker.auth.password_checks import PasswordChecks
 from magnetar.broker.auth.provider import AuthenticationProvider, KeysNeededError
 from magnetar.broker.auth.provider_factory import build, key_files
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import AuthenticationError, BrokerError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from magnetar.broker.auth.issuer_keys import IssuerKeys
-    from magnetar.broker.config import BrokerConfig
 
 logger = logging.getLogger("magnetar.broker.audit")
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import stat
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from pathlib import Path
+from typing import Final, Generic, TypeVar
 
 from magnetar.bookkeeper.auth.file_state import FileState, file_state
 from magnetar.broker.config import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.bookkeeper.auth.errors import KeyFormatError
 from magnetar.bookkeeper.auth.keys import (
@@ -21,12 +21,9 @@ from magnetar.broker.auth.file_renewal import KeyFile
 from magnetar.broker.auth.htpasswd import parse_htpasswd
 from magnetar.broker.auth.issuer_keys import IssuerKeys, IssuerSettings
 from magnetar.broker.auth.openid import OpenIdProvider
+from magnetar.broker.auth.provider import AuthenticationProvider
 from magnetar.broker.auth.token import TokenProvider
-from magnetar.broker.config import ConfigError
-
-if TYPE_CHECKING:
-    from magnetar.broker.auth.provider import AuthenticationProvider
-    from magnetar.broker.config import BrokerConfig
+from magnetar.broker.config import BrokerConfig, ConfigError
 
 _PREFIX: Final = "org.apache.pulsar.broker.authentication."
 _NAMES: Final = {

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import unquote, urljoin, urlsplit
 
 from magnetar.broker.cli.errors import CliError
-
-if TYPE_CHECKING:
-    import ssl
 
 REDIRECTS_MAX = 5
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.client.async_client_connection import AsyncClientConnection
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import MAX_MESSAGE_BYTES
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
-
-if TYPE_CHECKING:
-    from magnetar.broker.cli.profiles import ClusterTarget
 
 REDIRECTS_MAX = 20
 

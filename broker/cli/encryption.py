@@ -6,13 +6,14 @@ own; the data key travels with each entry, sealed in turn by RSA-OAEP for every 
 
 from __future__ import annotations
 
+import argparse
 import base64
 import binascii
 import os
 import re
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
@@ -22,9 +23,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    import argparse
 
 _DATA_KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12

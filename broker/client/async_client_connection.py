@@ -8,24 +8,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Protocol, cast
+
+from google.protobuf.message import Message as Command
 
 from magnetar.broker import errors
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.broker.protocol import client_connection as core
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import (
     FRAME_PADDING_BYTES,
     MAX_MESSAGE_BYTES,
     MalformedFrameError,
 )
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Awaitable, Callable, Coroutine
-
-    from google.protobuf.message import Message as Command
-
-    from magnetar.broker.protocol import pulsar_api_pb2 as pb
 
 logger = logging.getLogger(__name__)
 

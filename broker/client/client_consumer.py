@@ -4,22 +4,18 @@ consumer and of its subscription as brokers have them (broker/subscription)."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from magnetar.broker.client.async_client_connection import ANSWER_S
+from magnetar.broker.client.async_client_connection import ANSWER_S, AsyncClientConnection
+from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.client_connection import CONSUMER
 from magnetar.broker.protocol.framing import NO_ID
 from magnetar.broker.protocol.messages import UndecodableEntryError, open_entry
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.managed_ledger.entry_batch import EntryBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from magnetar.broker.client.async_client_connection import AsyncClientConnection
-    from magnetar.broker.errors import ServiceNotReadyError
-    from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.position import Position
 
 
 class ClientConsumer:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
-from magnetar.broker.client.async_client_connection import error_of
+from magnetar.broker.client.async_client_connection import AsyncClientConnection, error_of
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.client_connection import PRODUCER, encode_send
-from magnetar.broker.schema.definition import fill_wire, parse_version
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from magnetar.broker.client.async_client_connection import AsyncClientConnection
-    from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.schema.definition import SchemaDefinition
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.schema.definition import SchemaDefinition, fill_wire, parse_version
 
 Entry: TypeAlias = tuple[pb.MessageMetadata, bytes]
 

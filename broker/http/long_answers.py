@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
+from fastapi import Request
 from starlette.responses import Response, StreamingResponse
-
-if TYPE_CHECKING:
-    from fastapi import Request
-    from starlette.types import Scope
+from starlette.types import Scope
 
 _JSON: Final = "application/json"
 IN_PIECES: Final = "gzip_pieces"

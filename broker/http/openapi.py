@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from fastapi import FastAPI
 
 TAGS: Final = {
     "messages": "REST produce (Pulsar's) and REST consume (our own): messages without a client"

@@ -19,15 +19,12 @@ import logging
 import socket
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from magnetar.broker.listener.time_sliced_queue import TURN_S, TimeSlicedQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
+from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
 
 logger = logging.getLogger(__name__)
 

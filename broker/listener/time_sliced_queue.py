@@ -8,14 +8,12 @@ authenticated clients are served in between. A loop that has nothing else to do 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 

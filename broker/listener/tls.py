@@ -16,19 +16,15 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.broker.auth.file_renewal import FileRenewal, KeyFile
-from magnetar.broker.config import ConfigError
+from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.listener.file_limit import file_limit
-from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
+from magnetar.broker.listener.pre_auth_acceptor import PendingSocket, PreAuthAcceptor
 from magnetar.broker.listener.tls_handshakes import TlsHandshake, TlsHandshakes
 from magnetar.broker.listener.tls_stream import READ_BYTES, TlsStream
 from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
-
-if TYPE_CHECKING:
-    from magnetar.broker.config import BrokerConfig
-    from magnetar.broker.listener.pre_auth_acceptor import PendingSocket
 
 logger = logging.getLogger(__name__)
 

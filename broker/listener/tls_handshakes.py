@@ -13,16 +13,14 @@ worked.) Addresses take turns: one that makes thousands of handshakes delays its
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Final
 
 logger = logging.getLogger(__name__)
 

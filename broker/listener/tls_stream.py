@@ -11,12 +11,10 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, cast
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from magnetar.broker.listener.tls_handshakes import TlsHandshake
+from magnetar.broker.listener.tls_handshakes import TlsHandshake
 
 logger = logging.getLogger(__name__)
 

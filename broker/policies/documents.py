@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.policies.errors import (
     InvalidPolicyError,
     PolicyConflictError,
@@ -22,10 +24,6 @@ from magnetar.broker.policies.values import (
     ShapeField,
     Text,
 )
-
-if TYPE_CHECKING:
-    from magnetar.broker.config import BrokerConfig
-    from magnetar.broker.policies.effective import EffectivePolicies
 
 Document = dict[str, Any]
 

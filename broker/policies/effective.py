@@ -13,12 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.policies.offload import effective_offload
-
-if TYPE_CHECKING:
-    from magnetar.broker.config import BrokerConfig
 
 LEGACY_STRATEGIES: Final = {
     "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",

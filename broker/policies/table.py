@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from magnetar.bookkeeper.errors import PlacementRuleError
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.placement_settings import placement_config
-from magnetar.broker.policies.effective import LEGACY_STRATEGIES, STRATEGIES
+from magnetar.broker.policies.effective import LEGACY_STRATEGIES, STRATEGIES, EffectivePolicies
 from magnetar.broker.policies.errors import (
     InvalidPolicyError,
     PartitionCountError,
@@ -56,10 +57,6 @@ from magnetar.broker.policies.values import (
     Names,
     ValueKind,
 )
-
-if TYPE_CHECKING:
-    from magnetar.broker.config import BrokerConfig
-    from magnetar.broker.policies.effective import EffectivePolicies
 
 Off = Callable[[Any], bool]
 _EMPTY: Final = InvalidPolicyError("The request entity cannot be empty.")

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from magnetar.broker.errors import BrokerMetadataError, IncompatibleSchemaError, InvalidTopicError
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.schema.compatibility import (
     Strategy,
     check_consumer,
@@ -21,17 +22,13 @@ from magnetar.broker.schema.compatibility import (
     same_definition,
     validate,
 )
+from magnetar.broker.schema.definition import SchemaDefinition, StoredSchema
 from magnetar.broker.schema.history import SchemaHistory, is_large
 from magnetar.broker.schema.metrics import SchemaMetrics
 from magnetar.metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
 from magnetar.metadata.paths import check_path, encode_name
 from magnetar.metadata.recipes import CachedValues
-from magnetar.metadata.store import CREATE_ONLY
-
-if TYPE_CHECKING:
-    from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.schema.definition import SchemaDefinition, StoredSchema
-    from magnetar.metadata.store import MetadataStore, Versioned
+from magnetar.metadata.store import CREATE_ONLY, MetadataStore, Versioned
 
 T = TypeVar("T")
 

@@ -8,15 +8,13 @@ none may cost more than its size allows.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from magnetar.broker.schema.definition import AVRO_FORMS, SchemaDefinition
 from magnetar.broker.schema.key_value import is_separated, put_parts, split_key_value, take_parts
 from magnetar.broker.schema.primitive_values import primitive_codec
 from magnetar.broker.schema.value_errors import ValueCodecError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class ValueCodec(Protocol):

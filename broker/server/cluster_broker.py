@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack
 
 import httpx  # noqa: F401  # for the first call to a broker, whose turn of the loop it would hold
 
@@ -24,10 +24,6 @@ from magnetar.broker.server.standalone import Standalone, run_node
 from magnetar.broker.service.bookie_access import BookieAddressResolver, RegisteredBookies
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.metadata.store import MetadataStore
-
-if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
-
 
 _MIB = 1024 * 1024
 _BACKLOG_BYTES = 64 * _MIB

@@ -6,16 +6,13 @@ socket outlives this server, so that nobody who connects meanwhile is refused.
 
 from __future__ import annotations
 
+import socket
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from magnetar.bookkeeper.bookie.http.admin_server import AdminServer, HttpResponse, json_page
 from magnetar.bookkeeper.origin_check import OriginCheck
 from magnetar.bookkeeper.probes import probe_pages
 from magnetar.broker.listener.tls import listening_socket
-
-if TYPE_CHECKING:
-    import socket
 
 
 class StartupProbeServer:

@@ -7,12 +7,9 @@ with every topic looked at for every bundle that would be their product.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING
 
+from magnetar.broker.topic.topic import Topic
 from magnetar.bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
-
-if TYPE_CHECKING:
-    from magnetar.broker.topic.topic import Topic
 
 
 class LoadedTopics(dict[str, "Topic"]):

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-if TYPE_CHECKING:
-    from magnetar.bookkeeper.metrics import Durations
+from magnetar.bookkeeper.metrics import Durations
 
 BLOCK_ROWS: Final = 128
 """Lines of a piece at most: some 20 microseconds of work, 20 KiB."""

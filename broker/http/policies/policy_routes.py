@@ -6,8 +6,9 @@ names. What differs between the two levels beyond their documents is said in ``S
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Depends, Query, Response
 
@@ -28,12 +29,7 @@ from magnetar.broker.policies.documents import (
     applied_quotas,
     parse_quota,
 )
-from magnetar.broker.policies.table import POLICIES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.broker.policies.table import Policy, PolicyRoute
+from magnetar.broker.policies.table import POLICIES, Policy, PolicyRoute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict
@@ -13,9 +13,7 @@ from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.placement_settings import policy_of
-
-if TYPE_CHECKING:
-    from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes("/admin/v2/bookies", tag="bookies", access=Access.SUPERUSER, mode=RoutingMode.LOCAL)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import psutil
 from fastapi import Path, Response
@@ -14,10 +14,8 @@ from magnetar.broker.http.dependencies import Namespace, Service
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
+from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.topic.persistent_topic import PersistentTopic
-
-if TYPE_CHECKING:
-    from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes(
     "/admin/v2/broker-stats", tag="brokers", access=Access.SUPERUSER, mode=RoutingMode.LOCAL

@@ -6,8 +6,9 @@ paths otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import Path, Query, Request, Response
 
@@ -35,15 +36,10 @@ from magnetar.broker.http.routing.redirects import location_at, require_owner, w
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
 from magnetar.bundles.errors import BundleBusyError, BundleError, InvalidBundleError
-from magnetar.bundles.hash_ranges import BUNDLES_MAX, HashRange, topic_hash
+from magnetar.bundles.hash_ranges import BUNDLES_MAX, HashRange, NamespaceBundles, topic_hash
 from magnetar.bundles.splitting import RANGE_EQUALLY_DIVIDE, SPLIT_ALGORITHMS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.bundles.hash_ranges import NamespaceBundles
 
 routes = Routes(
     "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict
@@ -14,11 +14,9 @@ from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Stat
 from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
 from magnetar.broker.http.topics.namespace_topics import release_everywhere
 from magnetar.broker.protocol.topic_name import valid_namespace_part
+from magnetar.broker.service.broker_service import BrokerService
 from magnetar.loadbalance import policies as placement
 from magnetar.loadbalance.errors import InvalidDocumentError
-
-if TYPE_CHECKING:
-    from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes(
     "/admin/v2/clusters", tag="clusters", access=Access.SUPERUSER, mode=RoutingMode.LOCAL

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import Depends, Query, Request, Response
@@ -22,7 +22,7 @@ from magnetar.broker.http.dependencies import (
     read_body,
 )
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.messaging.internal_consumer import MessageKey
+from magnetar.broker.http.messaging.internal_consumer import ConsumedMessage, MessageKey
 from magnetar.broker.http.messaging.rest_consume import (
     MESSAGES_MAX,
     UNACKED_MAX,
@@ -35,16 +35,13 @@ from magnetar.broker.http.messaging.rest_consume import (
     parse_message_id_text,
     parse_token,
 )
+from magnetar.broker.http.messaging.value_schemas import DecodedValue, ValueSchemas
 from magnetar.broker.http.responses import JsonResponse, no_content
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.route_permissions import right_of
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription.consumer import SUB_TYPES
-
-if TYPE_CHECKING:
-    from magnetar.broker.http.messaging.internal_consumer import ConsumedMessage
-    from magnetar.broker.http.messaging.value_schemas import DecodedValue, ValueSchemas
-    from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes(tag="messages", access=Access.CONSUME_401, mode=RoutingMode.HASHED)
 

@@ -5,7 +5,8 @@ And what has no row there: permissions, properties, clusters, groups that this v
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
 from fastapi import Path, Request, Response
 
@@ -33,11 +34,7 @@ from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Stat
 from magnetar.broker.policies.documents import remove_offload, with_properties
 from magnetar.broker.policies.errors import UnsupportedPolicyError
 from magnetar.broker.policies.values import Flag, Names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes(
     "/admin/v2/namespaces/{tenant}/{namespace}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import orjson
 from fastapi import Depends, Path, Query, Response
@@ -14,14 +14,16 @@ from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.schema.definition import DEFINITION_BYTES_MAX, SCHEMA_TYPES, SchemaDefinition
+from magnetar.broker.schema.definition import (
+    DEFINITION_BYTES_MAX,
+    SCHEMA_TYPES,
+    SchemaDefinition,
+    StoredSchema,
+)
 from magnetar.broker.schema.key_value import join_texts, texts_of
+from magnetar.broker.schema.registry import SchemaRules
 from magnetar.broker.schema.schema_checks import rules_of
-
-if TYPE_CHECKING:
-    from magnetar.broker.schema.definition import StoredSchema
-    from magnetar.broker.schema.registry import SchemaRules
-    from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes(
     "/admin/v2/schemas/{tenant}/{namespace}/{topic}",

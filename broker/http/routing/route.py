@@ -6,9 +6,9 @@ own. Both are applied before anything else of the route runs: its parameters are
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.dependencies.models import Dependant
@@ -21,9 +21,6 @@ from magnetar.broker.http.routing.request_routing import RoutingMode as RoutingM
 from magnetar.broker.http.routing.request_routing import send_to_owner
 from magnetar.broker.http.routing.route_permissions import Access as Access
 from magnetar.broker.http.routing.route_permissions import authorize
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 Statuses = Mapping[int, str | dict[str, Any]]
 """Answers by status: what one means, or FastAPI's whole description of it."""

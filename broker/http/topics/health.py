@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.messaging.internal_consumer import InternalConsumer
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
 from magnetar.broker.protocol.messages import OutgoingMessage, encode_single
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription.consumer import EXCLUSIVE, SubscribeRequest
 from magnetar.bundles.local_policies import is_heartbeat
 from magnetar.managed_ledger.position import LATEST
-
-if TYPE_CHECKING:
-    from magnetar.broker.service.broker_service import BrokerService
 
 _LOCAL_NAME = "healthcheck"
 _BUFFER_BYTES = 1024 * 1024

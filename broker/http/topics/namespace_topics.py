@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from magnetar.broker.cluster.broker_client import BrokerCall, BrokerRefusedError, topic_path
 from magnetar.broker.errors import TopicNotFoundError
-from magnetar.broker.http.routing.scatter_gather import each
+from magnetar.broker.http.routing.scatter_gather import ScatterGather, each
 from magnetar.broker.protocol.topic_name import TopicName
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from magnetar.broker.http.routing.scatter_gather import ScatterGather
-    from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.service.broker_service import BrokerService
 
 
 async def topics_everywhere(

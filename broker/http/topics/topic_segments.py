@@ -6,26 +6,22 @@ For readers that take entries from bookies and copies themselves: docs/guides/ht
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 import orjson
 
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.broker.errors import TopicFencedError
 from magnetar.broker.http.long_answers import long_array
 from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.http.topics.topic_access import stored
-from magnetar.broker.service.bookie_access import BookieAccess
+from magnetar.broker.service.bookie_access import BookieAccess, BookieAddressResolver
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.offload.context import OffloadContext
+from magnetar.managed_ledger.position import Position
 from magnetar.managed_ledger.readable_range import ReadableLedger, ReadableRange, extent_of, left_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
-    from magnetar.broker.service.bookie_access import BookieAddressResolver
-    from magnetar.broker.topic.persistent_topic import PersistentTopic
-    from magnetar.managed_ledger.managed_ledger import ManagedLedger
-    from magnetar.managed_ledger.offload.context import OffloadContext
-    from magnetar.managed_ledger.position import Position
 
 
 async def topic_segments(

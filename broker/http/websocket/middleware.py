@@ -7,16 +7,11 @@ and were a fifth of what an idle one cost.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from starlette.routing import Match
+from starlette.routing import Match, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from starlette.routing import WebSocketRoute
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class WebSocketMiddleware:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import mmh3
 import orjson
@@ -16,9 +17,6 @@ from magnetar.broker.protocol.java_hash import java_string_hash
 from magnetar.broker.protocol.messages import MessageIdError, parse_message_id
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from magnetar.broker.subscription.consumer import EXCLUSIVE, SUB_TYPES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 QUEUE_SIZE_MAX = 1000

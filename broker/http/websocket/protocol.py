@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ABORT_S = 15.0
 """After the end of a session; the close handshake has ten of them (uvicorn)."""
