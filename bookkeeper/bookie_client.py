@@ -1,7 +1,5 @@
 """What a ledger client may ask of a bookie, however the bytes travel."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from typing import ClassVar

@@ -7,8 +7,6 @@ negatives may count towards "the ledger ends here" in a recovery. The numbers ar
 format: never renumber them.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 OK: Final = 0

@@ -4,8 +4,6 @@ Who counts messages, or plans how much to read, needs 32 bytes of each entry. Th
 read for it all the same, as only they have a digest, but a piece at a time, and don't travel.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final

@@ -6,8 +6,6 @@ one called ``magnetar-broker`` comes ``MAGNETAR_BROKER_SERVICE_PORT``, which rea
 a URL such as ``tcp://10.0.0.1:6650``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final

@@ -32,8 +32,6 @@
         +-- BookieClosedError          the bookie is closed or ended by a fatal error
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from magnetar.bookkeeper import codes

@@ -9,8 +9,6 @@ answers None has nothing to do; one that raises must not be tried again.
 Bytes: docs/formats/ledger-metadata.md. Rules: docs/spec/storage.md, "Ledger states".
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -13,8 +13,6 @@ Cost while it is on: a hundred timers and as many wake-ups of a thread a second,
 processor; nothing per turn or message. Off, which is the default, there is none of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

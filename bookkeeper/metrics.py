@@ -3,8 +3,6 @@
 No clock: durations are given, and periods end when they are read. Pure.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate

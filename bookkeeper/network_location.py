@@ -1,7 +1,5 @@
 """Where a process is: ``/zone/upgrade-domain``, put together of its settings. Pure."""
 
-from __future__ import annotations
-
 from typing import Final
 
 DEFAULT_LOCATION: Final = "/default-zone/default-upgrade-domain"

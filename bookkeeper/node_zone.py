@@ -6,8 +6,6 @@ asks the API server for its node, with the pod's service account, which must be 
 nodes: no other program has to run before it.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import logging

@@ -15,8 +15,6 @@ INVARIANT: what a browser sends for a page of another site is answered only if t
 ``origins``, or if the visitor followed a link: a GET that replaces the page and that no page reads.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence

@@ -14,8 +14,6 @@ The payload is the appending layer's head followed by the body (docs/internals/c
 On the write path an entry is two buffers, ``packet header + head`` and ``body``, never joined.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias

@@ -4,8 +4,6 @@ A process is alive if it answers: one that can't go on ends by itself, and a res
 while ZooKeeper is away. It is ready if nothing speaks against it; the body says what does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final

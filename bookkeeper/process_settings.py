@@ -1,7 +1,5 @@
 """Settings that a bookie and ``magnetar autorecovery`` share, by their names in files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from typing import Final
 

@@ -4,8 +4,6 @@ No event loop can keep a deadline alone: it may be busy, and a thread may be in 
 that doesn't come back, which the end of the loop, and of the interpreter, would wait for.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -5,8 +5,6 @@ in snake case: ``journalMaxSizeMB`` -> ``journal_max_size_mb``. Keys are compare
 punctuation, so both forms may be written anywhere.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

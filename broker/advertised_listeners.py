@@ -3,8 +3,6 @@
 Pure. A client names the listener whose addresses it can reach, and every lookup answers those.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Final, TypeAlias

@@ -5,8 +5,6 @@ of control groups, and every folder from the process's own up to the root: the s
 In a container only the last of them may be there, which then is its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final

@@ -8,8 +8,6 @@ Attribute names are Pulsar's keys in snake case (``maxMessageSize`` -> ``max_mes
 units are where Pulsar put them; where the key names none, the comment beside the field does.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os

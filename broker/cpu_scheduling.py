@@ -13,8 +13,6 @@ Everything here is a hint: where the system knows nothing of it, nothing happens
 the broker, because small processes use it, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -25,8 +25,6 @@ Source of the mapping: docs/spec/wire-protocol.md, "Error codes". A free text ne
 another error's name, because some clients search it for these names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Final, TypeAlias

@@ -1,7 +1,5 @@
 """How a broker's ledger client reads and writes, out of the broker's settings. Pure."""
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.client.config import (
     ClientConfig,
     ReadConfig,

@@ -4,8 +4,6 @@ While an HTTP request is served its id stands in ``REQUEST_ID``; every line logg
 whatever layer, carries it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Which bookies a broker's ledgers go to, out of the broker's settings. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from magnetar.bookkeeper.client.config import HealthConfig

@@ -6,8 +6,6 @@ for are obeyed; each of the others is in one of three tables. Defaults are Pulsa
 Beside them Pulsar hands each ``bookkeeper_NAME`` to BookKeeper's client, whatever the name.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final, NamedTuple
 

@@ -6,8 +6,6 @@ The official images come without compiled code, and where nobody may write it is
 process: three quarters of what ``magnetar probe`` costs, half of what a start does.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import py_compile
 import sys

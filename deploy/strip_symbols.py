@@ -7,8 +7,6 @@ its version. These sections stand behind everything that is loaded, in the file 
 sections, so that a cut is enough; a library where they don't is left as it is.
 """
 
-from __future__ import annotations
-
 import struct
 import sys
 from pathlib import Path

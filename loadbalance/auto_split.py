@@ -14,8 +14,6 @@ To halve the range, as Pulsar does, may take twenty cuts until a busy topic is a
 never undone. A setting may still ask for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -17,8 +17,6 @@ Until the policies are known nothing is placed or moved: isolation mustn't fail 
 seconds of the leader's own clock that never jumps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -16,8 +16,6 @@ A choice counts as load of its broker at once (``ClusterState.add_pending``), so
 of a dead broker, placed before anybody reports, don't all go to the broker that was idlest before.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Final

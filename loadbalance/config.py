@@ -5,8 +5,6 @@ configuration fills this class field by field. Where our default isn't Pulsar's 
 our own, the comment says so.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields
 from typing import Final

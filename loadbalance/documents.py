@@ -11,8 +11,6 @@ Decoders take what any version of Pulsar writes: unknown fields are ignored, mis
 their defaults. A value of another type raises InvalidDocumentError.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar, cast

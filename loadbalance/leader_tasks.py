@@ -1,7 +1,5 @@
 """What a leader knows and does while it leads: it follows the reports, places, moves and splits."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -7,8 +7,6 @@
 | anybody, while nobody leads | an ``LeaderTasks`` for what it is asked itself |
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

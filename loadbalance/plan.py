@@ -15,8 +15,6 @@ Without a target of the strategy's own it goes to the broker with the lowest sco
 another measure than the one that called for the move is how load is sent in circles.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass

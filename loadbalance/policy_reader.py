@@ -1,7 +1,5 @@
 """What operators have said about namespaces and brokers, read from the store and kept current."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Final

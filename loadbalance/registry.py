@@ -4,8 +4,6 @@ A broker that isn't in this list is no candidate for any bundle. The list may tr
 delay of its events, so a candidate can have gone; whoever is sent there asks again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

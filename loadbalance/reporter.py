@@ -1,7 +1,5 @@
 """Tells the store, and so the leader, of this broker's load: when it has changed enough."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

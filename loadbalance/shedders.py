@@ -1,7 +1,5 @@
 """Strategies that take load from brokers, all by the rules of ``plan.py``. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A broker for other people's tests: one ``with`` block, one running broker."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import dataclasses

@@ -1,7 +1,5 @@
 """What runs an embedded broker: a thread of this process, or a child process."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Settings of one managed ledger; frozen, shared by all topics of a namespace."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from magnetar.managed_ledger.offload.config import NO_OFFLOAD, OffloadConfig

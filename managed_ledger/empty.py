@@ -3,8 +3,6 @@
 Code that adds something puts a set or a dict of its own in the place first.
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import Any, Final, cast
 

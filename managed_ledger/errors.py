@@ -15,8 +15,6 @@
     └── InvalidPositionError            a position that can't be acknowledged or reset to
 """
 
-from __future__ import annotations
-
 
 class ManagedLedgerError(Exception):
     """Base of every error of this package."""

@@ -1,7 +1,5 @@
 """Opens managed ledgers, one of each name, and does for all of them what depends on time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext

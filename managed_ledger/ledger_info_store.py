@@ -8,8 +8,6 @@ begins at version 0 again. So each write is preceded by a look at the token; see
 docs/decisions/0004-look-before-a-conditional-write.md for what that leaves.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from hashlib import blake2b

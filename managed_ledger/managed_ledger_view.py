@@ -4,8 +4,6 @@ A cursor sees its ledger through this Protocol only, so its tests need no ledger
 synchronous and cheap (O(log n) in the number of ledgers).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Protocol
 

@@ -3,8 +3,6 @@
 Each kind of event gets its counters when it happens for the first time: most logs are idle.
 """
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, PeriodBuckets
 
 

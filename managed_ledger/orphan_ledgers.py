@@ -11,8 +11,6 @@ another ledger; or when there is no node, which is older than the ledgers of its
 A chunk of a list says in its name who may name it: see `managed_ledger.ledger_info_chunks`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import nullcontext
 from dataclasses import replace

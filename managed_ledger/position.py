@@ -6,8 +6,6 @@ there are infinitely many, and all questions of the list (`managed_ledger.manage
 answered for them too. The entry id -1 means "before the first entry of the ledger".
 """
 
-from __future__ import annotations
-
 from typing import Final, TypeAlias
 
 Position: TypeAlias = tuple[int, int]

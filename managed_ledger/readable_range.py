@@ -6,8 +6,6 @@ metadata of the ledgers, is read afterwards: then they name the bookies of every
 Meanwhile ledgers may be trimmed; ``left_of`` leaves out what is gone by then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile

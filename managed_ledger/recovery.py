@@ -13,8 +13,6 @@ A compare-and-set that is refused is settled by reading the list again:
   with it. This open yields. Two that went on would fence each other in turns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias

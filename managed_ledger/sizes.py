@@ -4,8 +4,6 @@ Counting entries within a ledger exactly would read its index; the mean is what 
 quotas can afford, and what Pulsar's figures are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """What the metadata store holds of a log and its cursors, read without opening it."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 

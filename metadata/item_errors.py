@@ -1,7 +1,5 @@
 """Rounds over many things: what one of them meets is not the others' business."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from logging import Logger

@@ -8,8 +8,6 @@ another way for it: each step reads a field as the parser would, and the last on
 where the metadata ends.
 """
 
-from __future__ import annotations
-
 from struct import Struct
 from struct import error as StructError
 from typing import Final

@@ -1,7 +1,5 @@
 """Reads topics as a table: the driver plans, each task reads one slice from bookies."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress

@@ -11,8 +11,6 @@ forgotten. What is `MissingChunk` then, `ChunkLookback` collects from the entrie
 chunk, and `join` gives the message.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias

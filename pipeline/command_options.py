@@ -1,7 +1,5 @@
 """The arguments of ``magnetar pipeline``."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Stored entries to Arrow record batches: the fast path of readers. Pure."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ cut must not depend on time, on receipts, or on how many rows are left out becau
 already: all rows of a task are counted here, sent or not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final

@@ -1,7 +1,5 @@
 """What goes wrong between Spark and a cluster; every text names what and where."""
 
-from __future__ import annotations
-
 
 class PipelineError(Exception):
     """Base of all errors of this package."""

@@ -4,8 +4,6 @@ Only heads travel, from bookies straight to the driver; a ledger that is nowhere
 read as it is.
 """
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from typing import Final

@@ -4,8 +4,6 @@ Names and meanings follow Spark's Kafka source where they are the same; names ar
 as everywhere in Spark. docs/guides/spark.md has the table.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Readers of a topic's ledgers for processes without a session of the metadata store."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ depends on nothing but its two ends and numbers of entries that can't change any
 is repeated after a crash is cut into the same slices, or the sink couldn't know its rows again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final

@@ -6,8 +6,6 @@ Python's, which know no year 10000. What isn't bounded by its bytes (recursion, 
 take none) has no type, and so is never decoded: ``fastavro`` has no limits of its own.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import struct

@@ -1,7 +1,5 @@
 """Values of a topic decoded by its schema: a column ``record`` beside the others."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from typing import Any, Final

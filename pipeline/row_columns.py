@@ -1,7 +1,5 @@
 """The columns of a row: names, Spark and Arrow types, and which a user asked for. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

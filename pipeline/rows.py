@@ -1,7 +1,5 @@
 """Rows gathered as Python lists, and the Arrow record batch they become. Pure."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Sequence

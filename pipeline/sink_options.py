@@ -4,8 +4,6 @@ Names follow Spark's Kafka sink and Pulsar's clients where they have the same; o
 are case-insensitive, as everywhere in Spark. docs/guides/spark.md has the tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,7 +1,5 @@
 """From Arrow's columns to the messages of the sink."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 

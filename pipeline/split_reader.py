@@ -5,8 +5,6 @@ ahead of the decoder. When replicas can't be reached or deny to have an entry, t
 once more where things are: auto-recovery may have moved them, or they were trimmed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterator

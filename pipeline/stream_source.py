@@ -6,8 +6,6 @@ cut into tasks depends on its ends alone (``plan.py``), so that a batch which is
 crash is the same in every row and in its order.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Sequence

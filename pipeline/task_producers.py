@@ -9,8 +9,6 @@ no more than its highest sequence id: had a later entry been stored where an ear
 large, timed out, refused), the next attempt would take the earlier one's rows for stored.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

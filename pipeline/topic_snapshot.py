@@ -4,8 +4,6 @@ Layout of the answer: docs/guides/http.md. Ledgers are listed in ascending order
 above ``last_confirmed``; the highest one may still be written.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """From what a user names to partitions, and from bounds to points, by asking brokers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 

@@ -5,8 +5,6 @@ minute, by a keyed digest, so that a call costs a look into a dictionary; after 
 again, with the key files as they are then. Nothing is done for each entry.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math

@@ -1,7 +1,5 @@
 """Whom a certificate names: the role is the common name (AuthenticationProviderTls)."""
 
-from __future__ import annotations
-
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 

@@ -8,8 +8,6 @@
     +-- KeyFormatError       a key, certificate or token file can't be used; also a ValueError
 """
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.errors import BookkeeperError
 
 

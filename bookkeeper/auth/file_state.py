@@ -1,7 +1,5 @@
 """What tells that a file was changed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TypeAlias
 

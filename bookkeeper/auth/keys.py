@@ -4,8 +4,6 @@ A key fixes the algorithms that are accepted with it: the token's own header onl
 them. So ``none`` is never possible, nor a token "signed" by HMAC with a public key's bytes.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from dataclasses import dataclass

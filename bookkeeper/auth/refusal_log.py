@@ -4,8 +4,6 @@ Loggers ``magnetar.broker.audit`` and ``magnetar.bookkeeper.audit``, level WARNI
 each refusal, at most some a second.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

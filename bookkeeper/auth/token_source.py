@@ -1,7 +1,5 @@
 """A client's own token, which may be renewed in its file while the client works."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

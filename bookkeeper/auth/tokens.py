@@ -5,8 +5,6 @@ argument (a core looks at no clock). Forgeries don't get as far as the library: 
 character of a token, in Python, before it looks at the signature, which is 5 ms for 64 KiB.
 """
 
-from __future__ import annotations
-
 import binascii
 import functools
 import json

@@ -4,8 +4,6 @@ Everything public is called on the loop. A thread for each journal, one for main
 pool for reads that touch the disk. Idle, it looks at its disk every ten seconds, nothing else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import functools

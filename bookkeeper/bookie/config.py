@@ -1,7 +1,5 @@
 """Settings of a bookie; validated once, all sizes in bytes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

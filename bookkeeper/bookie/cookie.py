@@ -12,8 +12,6 @@ A first start writes the local cookie as *pending*, opens the storage, puts the 
 completes the local one last, so it can be cut short anywhere and begun again.
 """
 
-from __future__ import annotations
-
 import enum
 import json
 import uuid

@@ -8,8 +8,6 @@ were idle longest (it isn't told when a ledger is closed): who then asks is told
 vouch for anything, as after a restart.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Without that they find out by a connection that breaks with adds under way. Writ
 nowhere to go keep asking: then it is for the caller to give up waiting.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Final

@@ -1,7 +1,5 @@
 """Who waits for a ledger's last confirmed entry to grow (long polls of tailing readers)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 

@@ -13,8 +13,6 @@ The order makes it safe to end anywhere: a durable note that data is lost, then 
 note that all are marked, then the cookie, then the registration.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterator

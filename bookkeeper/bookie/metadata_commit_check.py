@@ -6,8 +6,6 @@ it have lost something: they would give out ledger ids again, and let ledgers th
 be collected. A copy of the whole data directory has both, so it fits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from magnetar.bookkeeper.bookie.journal import journal_format as journal_format

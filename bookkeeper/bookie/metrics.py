@@ -4,8 +4,6 @@ Only what nobody else knows is here; sizes of caches, numbers of ledgers and the
 the storage when a page is made.
 """
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.bookie.gc.compaction import Compaction
 from magnetar.bookkeeper.bookie.journal.journal import JournalGroup
 from magnetar.bookkeeper.bookie.storage.ledger_storage import FlushJob

@@ -1,7 +1,5 @@
 """Starting a bookie: lock, cookie, storage, limbo where data was lost, registration."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools

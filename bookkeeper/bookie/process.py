@@ -4,8 +4,6 @@ Start order: listen (so that the address is known), open the storage, serve, reg
 unregister, so that no writer chooses it any more, answer what was accepted, flush, close.
 """
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import gc

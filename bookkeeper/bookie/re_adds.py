@@ -9,8 +9,6 @@ reads what is stored; meanwhile all further adds of the ledger wait in line, so 
 compared is what the add meets.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

@@ -6,8 +6,6 @@ with another directory waits until the name is free (``wait_until_free``), and o
 node gone or taken looks whether the name is still its own before it takes it back.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -4,8 +4,6 @@ A thread sleeps in ``SimpleQueue.get`` (no polling) and answers with one ``call_
 per piece of work.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -1,7 +1,5 @@
 """asyncio shell of LedgerRecovery: metadata, bookies and the pauses between attempts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from functools import partial

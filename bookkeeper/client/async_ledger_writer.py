@@ -7,8 +7,6 @@ A bookie beyond the ack quorum may be slower than the others for ever: while too
 the watermark is held back, so that the owner slows down instead of losing the bookie.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """The ledger client: create, open (with recovery or without), delete."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """What callers choose: per ledger (``LedgerConfig``) and per client (``ClientConfig``)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

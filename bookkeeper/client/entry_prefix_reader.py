@@ -5,8 +5,6 @@ striped ledger (E > Qw), too: each bookie is asked for a stripe of them, several
 stand in for each other as in ``ledger_reader.py``; where the ledger ends is for the caller to know.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ to tailing readers until the bookies are told. While adds flow there is one time
 and nothing is sent; once the bookies know, there is no timer.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 

@@ -5,8 +5,6 @@ durable on the bookies that acknowledged it *before* the force was sent and then
 counting force answers alone would count a bookie that never had the entry.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ that failed: a rolling upgrade restarts all bookies of a cluster, and must not l
 in quarantine. Pure: clock and chance are arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final

@@ -5,8 +5,6 @@ their digest. Of a striped ledger (E > Qw) several bookies are asked at a time, 
 the run. Rules: docs/spec/storage.md, "Reads"; where the ledger ends: ``ledger_tail.py``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The only access to the ``/ledgers`` tree. An operation whose answer was lost is 
 back: if the store holds just what was written, it succeeded.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext

@@ -7,8 +7,6 @@ key of the last segment, and in the end the metadata of the closed ledger. "Noth
 stronger claim: it takes answers of so many bookies that every write set has been heard.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import weakref

@@ -11,8 +11,6 @@ A writer of deferred adds confirms nothing by itself: ``force`` does (``force_ro
 bookies can't be replaced, as what they hold in memory is nowhere else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias

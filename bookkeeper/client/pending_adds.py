@@ -20,8 +20,6 @@ they are kept:
 * First all acks are cleared and all batches re-sent, then one completion pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

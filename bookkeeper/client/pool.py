@@ -1,7 +1,5 @@
 """The bookies a client can talk to: the registered ones, and one ``BookieClient`` for each."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

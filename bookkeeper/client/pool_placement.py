@@ -1,7 +1,5 @@
 """A placement policy that goes by what a pool of bookies knows."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator

@@ -5,8 +5,6 @@ its write set. The rule of absence is here too: an entry can't have, or ever get
 from its writer, Qa replicas once Qf = Qw - Qa + 1 *fenced* members of its write set said "no".
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Where bookies stand: what operators say, else the bookie's registration, else its cookie."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -12,8 +12,6 @@ Eligible: registered, no failure in recent memory, not in quarantine. Inside the
 the order that the caller gives stays (the rotation of the write set), which spreads the load.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum

@@ -4,8 +4,6 @@ Shared by all ledgers of a ``BookKeeperClient``. Decides nothing about the order
 ``read_order.py``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import OrderedDict

@@ -4,8 +4,6 @@ The first good answer wins. Losers are cancelled, which a transport may use to s
 the request, and never heard again.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Several bookies are asked at the same time, each for a stripe of all that is wan
 give is put together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """One walk over the metadata of all ledgers, in bounded memory and small turns of the loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ or at once with the session. For a moment there may be two auditors, which is ha
 idempotent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

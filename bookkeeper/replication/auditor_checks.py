@@ -4,8 +4,6 @@ Each keeps the time of its last complete run in a node, so that neither a restar
 auditor begins it anew; the daily look for lost bookies is an audit and needs no such memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -11,8 +11,6 @@ those of its bookies that aren't are given the whole delay from then on, each fo
 one after the other. Rules: docs/spec/storage.md, "Repair" and "Lost zones".
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 

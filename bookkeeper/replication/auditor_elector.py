@@ -6,8 +6,6 @@ wake up when the auditor ends, which is nothing for some dozens of them, and who
 matter. (Pulsar's own metadata driver for BookKeeper elects the same way, at the same path.)
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Auto-recovery as one unit: a candidate for the auditor's seat and some replication workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Where: what an operator said, if it has a zone and an upgrade domain, else the bookie's own word.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

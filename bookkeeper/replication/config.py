@@ -1,7 +1,5 @@
 """Settings of auto-recovery's workers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

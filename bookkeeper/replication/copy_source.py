@@ -5,8 +5,6 @@ some of it: several are asked at a time, each for a stripe of its own, and what 
 together.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
 

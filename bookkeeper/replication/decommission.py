@@ -5,8 +5,6 @@ workers repair them, and this only watches. ``recover_bookies`` repairs in this 
 bookies that still run, too.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing

@@ -11,8 +11,6 @@
     +-- BookieRegisteredError      decommission of a bookie that still runs
 """
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.errors import BookkeeperError
 
 

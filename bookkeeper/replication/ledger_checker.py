@@ -5,8 +5,6 @@ it owns? More on demand: a share of its entries, all of them, or the bookie's ow
 holds. Only closed fragments are probed: what is missing from an open one may be on its way.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Coroutine, Iterable
 from dataclasses import dataclass, replace

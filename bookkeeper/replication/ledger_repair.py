@@ -10,8 +10,6 @@ An open last segment that names a bookie which is gone is left to its writer for
 After that the ledger is closed by recovery and repaired as a closed one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection

@@ -1,7 +1,5 @@
 """What an auditor counts for metrics. Written on the loop: pure sums."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from magnetar.bookkeeper.metrics import Durations

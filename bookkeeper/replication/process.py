@@ -4,8 +4,6 @@ It keeps nothing on disk and may be killed at any time: another worker finds the
 copies that were made already.
 """
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import logging

@@ -1,7 +1,5 @@
 """Which bookies are registered now, be they writable or read-only, and since which start."""
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.service_info import (
     AVAILABLE_PATH,
     COOKIES_PATH,

@@ -1,7 +1,5 @@
 """Reads one bookie's copies, digest-checked, and says what its answer proves."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass

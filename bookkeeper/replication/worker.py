@@ -5,8 +5,6 @@ turned, or a ledger that waited is due. Ledgers that can't be repaired now wait 
 pause, and their markers say why.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import logging

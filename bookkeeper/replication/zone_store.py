@@ -1,7 +1,5 @@
 """Phases of zones in the metadata store: what an auditor leaves for the next one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Final
 

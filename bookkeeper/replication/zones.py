@@ -17,8 +17,6 @@ While a zone that is UP is below the low watermark, nothing of it is marked eith
 be an outage must not be half repaired.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum

@@ -9,8 +9,6 @@ bytes in a crash. Failures are ``OSError``; after a failed sync the unsynced byt
 lost although a repeated sync reports success (Linux), so callers must never retry one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 

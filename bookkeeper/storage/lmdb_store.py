@@ -1,7 +1,5 @@
 """Ordered store on LMDB: copy-on-write pages, one writer, readers never wait."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 from types import TracebackType

@@ -1,7 +1,5 @@
 """An ordered map from bytes to bytes whose changes commit in atomic, durable groups."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Files of the operating system below one root directory."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

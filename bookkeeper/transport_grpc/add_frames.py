@@ -4,8 +4,6 @@ Both sides number the frames of a stream from 0 on in the order they are sent; t
 the wire, so one encoded message serves every bookie of a write set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise

@@ -8,8 +8,6 @@ The stream begins over gRPC. If the bookie offers an add connection (``add_conne
 messages go there as soon as it is connected; if it can't be, everything stays with gRPC.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

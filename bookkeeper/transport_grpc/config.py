@@ -1,7 +1,5 @@
 """Settings of both ends of the wire, and the gRPC options that follow from them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import TypeAlias
 

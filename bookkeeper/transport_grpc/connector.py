@@ -1,7 +1,5 @@
 """From a bookie's id to its client: registrations say where it is."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

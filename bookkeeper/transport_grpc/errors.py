@@ -6,8 +6,6 @@
     +-- FrameError    a frame can't be what the other side meant to send
 """
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.errors import BookkeeperError
 
 

@@ -1,7 +1,5 @@
 """The frames of a read: one request, one reply. No I/O (docs/formats)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from struct import Struct, unpack_from
 from struct import pack as struct_pack

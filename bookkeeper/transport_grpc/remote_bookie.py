@@ -5,8 +5,6 @@ megabytes of entries. Whatever goes wrong between here and there is UNAVAILABLE,
 entry".
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """TLS between clients and bookies: PEM files, read again when they change."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """User names and passwords (AuthenticationProviderBasic)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,7 +1,5 @@
 """Client certificates: the role is the common name (AuthenticationProviderTls)."""
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.auth.certificates import common_name
 from magnetar.bookkeeper.auth.errors import CredentialsError
 from magnetar.bookkeeper.auth.tokens import Principal, checked_role

@@ -1,7 +1,5 @@
 """Which providers are asked for which method, and who may speak for somebody else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Raised by the client's side of credentials; alone, as the command line loads it at its start."""
 
-from __future__ import annotations
-
 
 class ClientAuthError(Exception):
     """The credentials or the certificates can't be used, for a reason that a user understands."""

@@ -1,7 +1,5 @@
 """Settings that say who may come in, where nobody is asked: mistakes to be told of at the start."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Final
 

@@ -7,8 +7,6 @@ bookkeeper.auth.errors.KeyFormatError    a key, a certificate or a password file
                                      start and the settings tell it as a ConfigError
 """
 
-from __future__ import annotations
-
 from magnetar.broker.errors import AuthenticationError
 
 

@@ -4,8 +4,6 @@ A new state of the files is taken whole or not at all: what can't be used, or is
 written, changes nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import stat

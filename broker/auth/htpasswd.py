@@ -3,8 +3,6 @@
 Pulsar knows apr1 (MD5) and crypt; bcrypt, SHA-256 and SHA-512 crypt and ``{SHA}`` are ours.
 """
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.auth.errors import KeyFormatError
 from magnetar.broker.auth.password_hashes import is_whole
 

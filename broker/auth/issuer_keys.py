@@ -1,7 +1,5 @@
 """Fetches and keeps the keys of OpenID Connect issuers."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import logging

@@ -4,8 +4,6 @@ Pure: the issuers' keys come from a mapping that a shell (issuer_keys.py) fills;
 it is asked for by ``KeysNeededError``.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ They start with the first password, end when there has been none for a while, an
 when they die; one that can't be started lets nobody in, and nobody wait.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

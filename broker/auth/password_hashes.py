@@ -3,8 +3,6 @@
 Imports nothing of the broker: a small process of its own computes them (password_process.py).
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, Final
 

@@ -7,8 +7,6 @@ A question: sizes of hash and password (two big-endian u16), the hash, the passw
 ``YES`` or ``NO``.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import struct

@@ -7,8 +7,6 @@ tell). When all places are taken, the address with most of them loses its last o
 fewer. Those whose credentials were good before are trusted: they wait for nobody but each other.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar

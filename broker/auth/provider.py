@@ -1,7 +1,5 @@
 """What all ways to authenticate have in common: credentials in, a principal out."""
 
-from __future__ import annotations
-
 from typing import Final, Protocol
 
 from magnetar.bookkeeper.auth.tokens import Principal

@@ -1,7 +1,5 @@
 """The chain of providers that the settings ask for; keys and password files are read here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """JSON Web Tokens: the provider. What a token says is read in bookkeeper/auth/tokens.py."""
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.auth.keys import VerificationKey
 from magnetar.bookkeeper.auth.tokens import Principal, TokenRules, principal_of, verified_claims
 

@@ -4,8 +4,6 @@ scripts/admin_commands.py writes admin_commands.json from the HTTP routes' own d
 pulsar-admin's names for them (scripts/admin_commands.txt).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

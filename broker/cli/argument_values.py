@@ -2,8 +2,6 @@
 the clock of "so long ago" and the files.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from argparse import ArgumentTypeError

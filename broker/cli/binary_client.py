@@ -3,8 +3,6 @@
 Works against any Pulsar-compatible broker. One connection per broker, on the command's event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """The arguments of ``produce``, ``consume`` and ``read``: pulsar-client's words."""
 
-from __future__ import annotations
-
 import argparse
 
 from magnetar.broker.cli.global_options import CLIENTS, add_globals

@@ -1,7 +1,5 @@
 """``magnetar cluster``: its options, then the processes."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from pathlib import Path

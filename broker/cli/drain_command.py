@@ -3,8 +3,6 @@
 Kubernetes runs it as a ``preStop`` hook, beside the bookie, over the bookie's HTTP port.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """CliError: what a user did or met; printed as one line, exit code 1."""
 
-from __future__ import annotations
-
 
 class CliError(Exception):
     """The command failed for a reason the user can understand; no traceback."""

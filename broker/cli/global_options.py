@@ -4,8 +4,6 @@
 tools. Before the name they have their defaults; behind it only what is given counts.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 argparse instead of typer: docs/decisions/0002-argparse-and-lean-config.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

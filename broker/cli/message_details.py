@@ -1,7 +1,5 @@
 """What ``-mp`` shows of a message beside its content: pulsar-client's words in its order. Pure."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What ``consume`` and ``read`` show, by whatever protocol: as many as wanted, at their pace."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

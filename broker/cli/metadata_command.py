@@ -1,7 +1,5 @@
 """``magnetar metadata recover``: a standalone's embedded metadata without what is lost of them."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """Words that are more than one plain call: several calls, another path, a message to show."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

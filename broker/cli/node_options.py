@@ -1,7 +1,5 @@
 """Options of the commands that run one node of a cluster."""
 
-from __future__ import annotations
-
 import argparse
 
 from magnetar.broker.cli.errors import CliError

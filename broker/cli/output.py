@@ -1,7 +1,5 @@
 """What the command line prints: one line an element of lists, JSON for objects."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

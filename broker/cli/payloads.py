@@ -1,7 +1,5 @@
 """What ``produce`` sends, by whatever protocol: contents, properties, pace."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from asyncio import sleep

@@ -3,8 +3,6 @@
 It is above the broker, which so knows it by name only, and loads it when somebody asks for it.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from typing import Any

@@ -1,7 +1,5 @@
 """``magnetar probe``: the health check of an image that has no other HTTP client."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import urllib.error

@@ -1,7 +1,5 @@
 """``magnetar profiles list|add|use|remove``."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A progress bar on a terminal, for work of many steps; nothing where nobody looks."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

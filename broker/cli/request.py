@@ -1,7 +1,5 @@
 """A word and its arguments as an HTTP request. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Also the lines that come before the settings are known, or say what is wrong wit
 form that is asked for.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

@@ -1,7 +1,5 @@
 """Words of ``magnetar bookie-shell``; names are those of BookKeeper's shell, and its flags work."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from typing import Final

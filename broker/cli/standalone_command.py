@@ -1,7 +1,5 @@
 """``magnetar standalone`` and ``magnetar broker``: their settings, then the process."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os

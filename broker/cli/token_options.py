@@ -1,7 +1,5 @@
 """The arguments of ``magnetar tokens``: those of Pulsar's ``pulsar tokens``."""
 
-from __future__ import annotations
-
 import argparse
 
 _KEY_FORMS = "file:///path, a path, data:;base64,... or base64"

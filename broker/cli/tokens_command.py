@@ -3,8 +3,6 @@
 Secret keys are raw bytes, private keys PKCS #8 and public keys X.509, both in DER.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import json

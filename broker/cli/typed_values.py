@@ -1,7 +1,5 @@
 """Schemas of ``produce -vs`` and of ``consume -st auto_consume``: texts to bytes and back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The version of this product."""
 
-from __future__ import annotations
-
 import argparse
 
 

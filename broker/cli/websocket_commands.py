@@ -1,7 +1,5 @@
 """``produce``, ``consume`` and ``read`` over WebSocket: URLs that begin with ws."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import base64

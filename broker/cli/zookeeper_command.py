@@ -4,8 +4,6 @@ The server is Apache ZooKeeper: this writes its files and becomes it, so that th
 container's runtime reach Java itself.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

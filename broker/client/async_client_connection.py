@@ -3,8 +3,6 @@
 It isn't made again: who uses it is told that it ended, as a client whose topic has moved.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

@@ -1,7 +1,5 @@
 """The table of command handlers, by BaseCommand type."""
 
-from __future__ import annotations
-
 from typing import Any, Final, Protocol
 
 from magnetar.broker.connection.consumer_commands import HANDLERS as CONSUMER_HANDLERS

@@ -8,8 +8,6 @@ change from entry to entry, so a header is one ``Struct.pack`` of prepared piece
 Entries with a redelivery count or an ack set are rare and go through upb.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from struct import Struct
 

@@ -7,8 +7,6 @@ small one as bytes that go in front of its next read, a large one in a buffer of
 up to the frame's size, so that the rest is received in place.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from struct import Struct
 

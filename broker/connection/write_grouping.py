@@ -1,7 +1,5 @@
 """How buffers that leave in one tick are grouped for the socket."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 _JOIN_MEAN_BYTES = 2048

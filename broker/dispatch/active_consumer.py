@@ -10,8 +10,6 @@ The ring isn't kept: of each consumer only the point that comes first behind the
 whoever joins costs a hundred hashes, and not a hundred for everybody who is there.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 
 import mmh3

@@ -6,8 +6,6 @@ loop comes first. One asynchronous read is in flight at most; while entries are 
 is none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Look at the heads of a whole batch at once: most batches need no look at single entries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple

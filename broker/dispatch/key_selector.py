@@ -1,7 +1,5 @@
 """Which consumer owns a sticky slot: consistent hashing, or ranges the consumers bring (6.4)."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence

@@ -9,8 +9,6 @@ acknowledgments and redelivery are those of Shared; what is added is the slot. I
 - new entries are looked at only while the replay queue is empty.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Rules: docs/spec/wire-protocol.md, "Non-persistent topics".
 Calls in, effects out; no clock, socket or task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector

@@ -1,7 +1,5 @@
 """Whose turn it is among the consumers of a Shared subscription: priority levels, then rounds."""
 
-from __future__ import annotations
-
 from magnetar.broker.dispatch.interfaces import ConsumerState
 
 

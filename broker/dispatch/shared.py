@@ -8,8 +8,6 @@ redelivered entries cost a dict item.
 Rules: docs/spec/wire-protocol.md, "Shared".
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ Calls in, effects out; no clock, socket or task. There are no pending entries to
 knows what is acknowledged, and a rewind sends the rest again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 No turn of the loop is of all of them, and no memory: a topic's million ledgers are 90 MB of JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from typing import Any, Final

@@ -5,8 +5,6 @@ the answers that any request may get, and the request id. FastAPI's own 422 goes
 400 here.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Answers: JSON by orjson, plain text, and nothing at all."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

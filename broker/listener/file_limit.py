@@ -5,8 +5,6 @@ wait before that: half of the process's descriptors are for the binary protocol,
 and WebSockets, and a quarter stays for files and for the broker's own sockets.
 """
 
-from __future__ import annotations
-
 import logging
 import resource
 from collections import Counter

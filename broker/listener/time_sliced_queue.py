@@ -6,8 +6,6 @@ milliseconds. Here the work queues, and gets a fraction of a millisecond of each
 authenticated clients are served in between. A loop that has nothing else to do loses nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

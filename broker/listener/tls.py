@@ -7,8 +7,6 @@ thread (tls_handshakes.py): an event loop's own TLS server would let anybody ope
 and keep the loop with handshakes for as long as they like. What comes behind it: tls_stream.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -11,8 +11,6 @@ client 1.7 ms with interruptions, 1.3 without, 2.8 where the thread rests only a
 worked.) Addresses take turns: one that makes thousands of handshakes delays its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import ssl

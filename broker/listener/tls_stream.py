@@ -5,8 +5,6 @@ and handed over once; what a protocol writes in one go is encrypted in one go, i
 leaves with one write. The buffer for encrypted bytes is shared by all connections of a loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

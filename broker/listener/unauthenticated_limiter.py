@@ -5,8 +5,6 @@ many, the one that has waited longest is cut: a client that means it needs some 
 that those who only hold connections open push out each other.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Final, Protocol
 

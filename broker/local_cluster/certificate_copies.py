@@ -5,8 +5,6 @@ was given. Files of a Kubernetes Secret change by a link beside them, of which n
 them. So the server gets copies, and a process beside it renews these.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """LocalClusterError: the cluster on this machine can't start, or can't go on."""
 
-from __future__ import annotations
-
 
 class LocalClusterError(Exception):
     """The text says what is wrong and what to do about it."""

@@ -1,7 +1,5 @@
 """The folder of a cluster on this machine: who uses it, what it remembers, its log files."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A complete ZooKeeper server out of PySpark's jars, and the Java that runs it."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

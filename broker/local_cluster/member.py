@@ -1,7 +1,5 @@
 """The life of one process of the cluster: what happened in, what to do next out. Pure."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import dataclass
 from enum import StrEnum

@@ -5,8 +5,6 @@ A program of its own instead of a preexec_fn: that runs between fork and exec, w
 with threads may run next to nothing. What is set here survives exec, so it holds for java, too.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -3,8 +3,6 @@
 A bookie's id is its name here, not its address: ledgers name bookies for ever, ports may change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

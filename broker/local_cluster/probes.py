@@ -1,7 +1,5 @@
 """What processes of the cluster say when they are asked, and what ZooKeeper knows of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """``magnetar cluster``: from the options to the end of the last process."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """What the table of a cluster's processes shows. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

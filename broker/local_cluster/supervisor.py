@@ -1,7 +1,5 @@
 """Starts the processes of a plan stage by stage, keeps them alive, stops them in order."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

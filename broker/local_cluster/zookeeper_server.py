@@ -1,7 +1,5 @@
 """``zoo.cfg`` and ``myid`` of one ZooKeeper server that keeps its files in one folder. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

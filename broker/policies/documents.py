@@ -1,7 +1,5 @@
 """Changes of policy documents, as pure functions: a document goes in, a new one comes out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 

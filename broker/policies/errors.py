@@ -9,8 +9,6 @@ BrokerError (broker)
     └── PartitionCountError       more partitions than a topic may have (HTTP 406)
 """
 
-from __future__ import annotations
-
 from magnetar.broker.errors import BrokerError
 
 

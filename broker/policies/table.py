@@ -9,8 +9,6 @@ Policies with a path of their own shape have no row here: backlog quotas, replic
 properties.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter

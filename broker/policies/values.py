@@ -5,8 +5,6 @@ with, or raises PolicyError. Unknown fields are ignored, absent and null ones ge
 clients may be newer or older than this broker.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Pure: the topic asks what to do, does it (liveness probes, persisting the epoch,
 and tells the outcome. Rules: docs/spec/wire-protocol.md, "PRODUCER".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from magnetar.broker.errors import NamingError, ProducerBusyError, ProducerFencedError

@@ -6,8 +6,6 @@ the highest that is known to be in it. What comes is *stored* when its id isn't 
 above both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 

@@ -3,8 +3,6 @@
 Its shell is `broker/client/async_client_connection.py`.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple

@@ -1,7 +1,5 @@
 """Payloads compressed and decompressed in Pulsar's framing of each codec, within a limit."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping
 

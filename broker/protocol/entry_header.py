@@ -6,8 +6,6 @@ Layout (big-endian, 32 bytes), version 1, drawn in docs/formats/entry-head.md:
     | deliver-at ms u64 (0: at once) | key hash u32 | chunk uuid hash u32
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Sequence

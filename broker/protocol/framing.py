@@ -11,8 +11,6 @@ Everything from 0x0e01 on is what the broker stores and delivers unchanged.
 Source: docs/spec/wire-protocol.md, "Frames".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple

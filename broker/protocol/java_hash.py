@@ -1,7 +1,5 @@
 """The hash by which Pulsar's clients route keys to partitions unless they are told otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from struct import iter_unpack, unpack
 

@@ -4,8 +4,6 @@ The broker never opens payloads for binary clients. A WebSocket or REST client h
 that would, so here batches are unpacked and decompressed, within a byte limit given by the caller.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence

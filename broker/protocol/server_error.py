@@ -1,7 +1,5 @@
 """The protocol's error words by number and by name, for replies, logs and HTTP texts."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb

@@ -3,8 +3,6 @@
 (proto2 doesn't validate; the upb runtime gives what it can't decode as bytes.)
 """
 
-from __future__ import annotations
-
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 

@@ -6,8 +6,6 @@ batch holds, is taken in one piece, and the debt is waited for afterwards. So ov
 most ``rate * t + rate + the last piece`` pass, and a limit below the size of a piece still moves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Final
 

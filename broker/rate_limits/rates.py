@@ -1,7 +1,5 @@
 """Rates from counters: one sweep reads the counters now and then; messages cost nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final

@@ -4,8 +4,6 @@ Failure domains and isolation policies of a cluster, racks of bookies, quotas of
 Pulsar's paths, every change a compare-and-set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -4,8 +4,6 @@ Documents are kept as Pulsar's, field by field; fields this broker doesn't use
 are stored and served unchanged. Reads are cached and repaired by the store's events.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ read is a step, and the steps are bounded by the payload's bytes: records of rec
 take no bytes at all, however many they are.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from typing import Any, Final

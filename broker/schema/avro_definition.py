@@ -5,8 +5,6 @@ library compares documentation and spelling too, and a client that re-orders att
 new version at every connect.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any, Final
 

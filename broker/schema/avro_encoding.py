@@ -1,7 +1,5 @@
 """JSON values to what ``fastavro`` writes, within a number of steps. Pure."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from magnetar.broker.schema.value_errors import ValueCodecError

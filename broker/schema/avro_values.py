@@ -9,8 +9,6 @@ Cost: every value read or written is a step, and steps are bounded by the bytes 
 (``avro_reading``, ``avro_shaping``).
 """
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any, Final

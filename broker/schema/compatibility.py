@@ -4,8 +4,6 @@ definitions: the registry calls it in a thread.
 Source: SchemaRegistryServiceImpl and the *SchemaCompatibilityCheck classes of apache/pulsar 4.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum
 from typing import Final

@@ -3,8 +3,6 @@
 Pure: no loop, clock or store.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """KEY_VALUE definitions: two schemas in one. Pure."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any, Final
 

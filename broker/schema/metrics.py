@@ -1,7 +1,5 @@
 """What the schema registry counts for metrics, by namespace."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter

@@ -5,8 +5,6 @@ milliseconds, are taken as UTC where they name no zone, and may be given as that
 Source of the layouts: the *Schema classes of org.apache.pulsar.client.impl.schema.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import struct

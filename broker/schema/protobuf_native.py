@@ -1,7 +1,5 @@
 """PROTOBUF_NATIVE definitions: a descriptor set in JSON, and its root message. Pure."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from typing import Final

@@ -1,7 +1,5 @@
 """Values of PROTOBUF_NATIVE schemas: JSON in protobuf's own mapping. Pure."""
 
-from __future__ import annotations
-
 import base64
 from graphlib import TopologicalSorter
 from typing import Any, Final

@@ -4,8 +4,6 @@ A schema belongs to a topic's base name (``tenant/namespace/topic``): all partit
 so do a persistent and a non-persistent topic of one name.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@ JSON can show. Payloads come from anybody: whatever is wrong with one is a ``Val
 none may cost more than its size allows.
 """
 
-from __future__ import annotations
-
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Any, Protocol

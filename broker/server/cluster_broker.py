@@ -1,7 +1,5 @@
 """A broker of a cluster: metadata in ZooKeeper, bookies elsewhere, nothing on its own disk."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

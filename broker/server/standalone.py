@@ -4,8 +4,6 @@ Start order is the layers' order, stop order its reverse; what a clean stop save
 makes the next start do (journal replay, ledger recovery).
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import faulthandler

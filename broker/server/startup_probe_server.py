@@ -4,8 +4,6 @@ A start may take long: the metadata store isn't there yet, a journal is replayed
 socket outlives this server, so that nobody who connects meanwhile is refused.
 """
 
-from __future__ import annotations
-
 import socket
 from http import HTTPStatus
 

@@ -5,8 +5,6 @@ per message: whoever has a producer, a consumer or a session keeps it until a do
 then everybody whom that concerns is asked again (``AccessWatch``) and ended if the right is gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable

@@ -1,7 +1,5 @@
 """Where bookies are for readers in other processes, who read entries past the broker."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -1,7 +1,5 @@
 """A bound that several holders of memory have in common."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

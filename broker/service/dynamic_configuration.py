@@ -5,8 +5,6 @@ and a restarted one applies it on top of its file. Only settings whose every use
 value are dynamic (``tests/unit/broker/service/test_dynamic_configuration.py`` looks for others).
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import logging

@@ -6,8 +6,6 @@ but it holds malloc's lock meanwhile (70 to 290 ms on a heap of 500 MB full of h
 when caches have emptied and the process has nothing else to do.
 """
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import logging

@@ -3,8 +3,6 @@
 No clock: durations are given, and periods end when they are asked for.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 

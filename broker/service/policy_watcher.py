@@ -6,8 +6,6 @@ write through ``PolicyWatcher`` returns when the topics here have them; the even
 finds nothing new.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Events may be lost with a connection, and a read may fail: after the one everyth
 after the other the same keys a second later.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence

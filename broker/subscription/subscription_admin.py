@@ -3,8 +3,6 @@
 Everything here is durable when it returns.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass

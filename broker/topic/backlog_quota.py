@@ -5,8 +5,6 @@ age how long ago its oldest unacknowledged message was published. Readers don't 
 kept for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ A broker that stops, or that hands over what a lost one had, unloads many bundle
 with every topic looked at for every bundle that would be their product.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 
 from magnetar.broker.topic.topic import Topic

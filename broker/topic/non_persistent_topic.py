@@ -1,7 +1,5 @@
 """A topic that stores nothing: entries go to connected consumers with permits, or nowhere."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Write latency and entry sizes of one topic, for its metrics. No clock: durations are given."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias

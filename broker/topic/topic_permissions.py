@@ -3,8 +3,6 @@
 ``auth_policies.destination_auth`` of a Policies document: topic -> role -> actions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

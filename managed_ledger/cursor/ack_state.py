@@ -12,8 +12,6 @@ All calls take many positions at once; the common case, a list that continues at
 touches no bitmap at all.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice

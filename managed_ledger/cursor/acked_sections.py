@@ -1,7 +1,5 @@
 """Acknowledged entries as bodies of sections, each in the form that takes least."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
 

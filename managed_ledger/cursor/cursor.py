@@ -6,8 +6,6 @@ one ends. There is no timer and, unless a slow write is under way, no task: an i
 memory only.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence

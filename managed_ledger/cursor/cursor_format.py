@@ -8,8 +8,6 @@ Work that grows with the state is done in slices, one for each step of a generat
 other things in between.
 """
 
-from __future__ import annotations
-
 import struct
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence

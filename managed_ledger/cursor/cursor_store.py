@@ -9,8 +9,6 @@ It looks at the list before it serves (`CursorSet`), and yields. So the list dec
 it writes over the other's value, anybody else is fenced.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import contextlib

@@ -21,8 +21,6 @@ snapshot is durable; a ledger is deleted only after a node write of known outcom
 after a node write of unknown outcome neither of the two ledgers in question is appended to again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping

@@ -9,8 +9,6 @@
     └── CursorWriteError       the position isn't durable; still in memory, the next ack retries
 """
 
-from __future__ import annotations
-
 from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerFormatError
 
 

@@ -1,7 +1,5 @@
 """An offloader over any object store: two objects a copy, streamed, and read back at once."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,7 +1,5 @@
 """What copies elsewhere are set to and counted by: settings, directories, totals. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit

@@ -5,8 +5,6 @@ ONLY (bookies are about to lose, or have lost, the ledger), SETTLED (they have).
 compare-and-set of the list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum

@@ -11,8 +11,6 @@
         +-- CopyDamagedError    its bytes aren't what was written; says which object and where
 """
 
-from __future__ import annotations
-
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger.errors import ManagedLedgerError

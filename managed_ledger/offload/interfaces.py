@@ -1,7 +1,5 @@
 """What the managed ledger asks of an offloader, and an offloader of an object store."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -5,8 +5,6 @@ written, and what proves that later ids are greater stays where everybody looks 
 has the oldest `AT_ONCE` at most: the caller asks again when these are done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain, islice
 

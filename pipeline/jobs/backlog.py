@@ -4,8 +4,6 @@ All of it comes from brokers' statistics of topics over HTTP; nothing is read an
 needed. Brokers count entries: a batch is one message here.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

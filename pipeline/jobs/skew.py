@@ -1,7 +1,5 @@
 """How unevenly keys share a topic: what one consumer, one partition, one hash range gets. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -11,8 +11,6 @@ keeps logs small beside what a bookie leaves free when it turns read-only, so th
 for the live part of the emptiest log, and each one that goes makes room for the next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

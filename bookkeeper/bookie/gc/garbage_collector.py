@@ -4,8 +4,6 @@ A round frees deleted ledgers, then, when their time has come, compacts sparse l
 ledgers that others hold. One round at a time; hints go between the steps of a compaction.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -5,8 +5,6 @@ index or logs meanwhile. Order: what the index points to is durable before the i
 log is unlinked only after no commit refers to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -10,8 +10,6 @@ What remains is the ledger's key and a fence: a writer that was paused before al
 no acknowledgement from here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 

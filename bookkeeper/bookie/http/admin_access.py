@@ -4,8 +4,6 @@ As at a broker's port: probes and metrics are open, all else is for the roles th
 the gRPC port, whether there is such a page or not. Decided by the head of a request alone.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """What a bookie tells over HTTP, at the paths of Apache BookKeeper's own admin API."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final

@@ -4,8 +4,6 @@ Not the broker's HTTP stack: a storage node needs no routes, bodies, sessions or
 must answer while the bookie is still replaying its journal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -10,8 +10,6 @@ the repair goes on. So ledgers that were locked for repair when the check began 
 that lock has ended: then the metadata either names this bookie, or that repair never will.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Who looks after the data of a bookie, as the bookie itself sees it (``integrity_service.py``)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Everything that looks after a bookie's data: scrub, repair, data-integrity check."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A narrow interface, so that a bookie needs no ledger client: the process that ru
 or none (standalone: there is no other copy).
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol

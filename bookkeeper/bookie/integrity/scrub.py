@@ -5,8 +5,6 @@ Steps for the maintenance thread, between which flushes and all else go on. Noth
 index has in it; what is written meanwhile lies in newer logs and is the next pass's.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

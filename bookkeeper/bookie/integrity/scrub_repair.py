@@ -5,8 +5,6 @@ Until that commit the damaged record is what the index names, so a repair that i
 everything as it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 

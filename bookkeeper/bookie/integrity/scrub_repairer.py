@@ -4,8 +4,6 @@ Whoever says that something is damaged, the bookie looks for itself first. What 
 stays on the list, is answered with an I/O error (never with "no such entry"), and is tried again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """Runs the scrub: slowly, pass after pass, on the maintenance thread, between everything else."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -12,8 +12,6 @@ durably longer than the group's end by one alignment at least, so that a reader 
 was cut off (``journal_reader``).
 """
 
-from __future__ import annotations
-
 import errno
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Names and headers of journal segments; docs/formats/journal.md draws the bytes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias

@@ -9,8 +9,6 @@ group is written its file is durably longer than the group by one alignment at l
 ends sooner behind the last intact group, or within one whose header is intact, was cut.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass

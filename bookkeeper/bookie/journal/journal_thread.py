@@ -4,8 +4,6 @@ A bookie has one journal thread per journal directory. A ledger's records all go
 journal, by its id, so the threads know nothing of each other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from time import perf_counter

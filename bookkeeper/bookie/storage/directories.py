@@ -10,8 +10,6 @@ journal. So every other root carries a file that names the set it belongs to, an
 knows how many there are; both are compared before anything is opened.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What a bookie's directory holds, read while no bookie uses it. Blocks; changes nothing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -6,8 +6,6 @@ end there. A log is never larger than half of what is free at the read-only line
 is refusing writers can always rewrite its emptiest log.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig

@@ -5,8 +5,6 @@ counts from the index commit on, which also records where each log ends. Bytes b
 garbage of a flush that did not come through and are overwritten. Any thread may read.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import deque
 from collections.abc import Sequence

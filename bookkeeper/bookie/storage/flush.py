@@ -5,8 +5,6 @@ the simulation may do something else (or cut the power). Order: entry logs durab
 (runs, ledgers, logs and the mark in one transaction) -> old journal segments removed.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

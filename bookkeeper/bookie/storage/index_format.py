@@ -3,8 +3,6 @@
 Every value ends with a CRC32C over its key and itself, because the store below has no checksums.
 """
 
-from __future__ import annotations
-
 import sys
 from array import array
 from dataclasses import dataclass

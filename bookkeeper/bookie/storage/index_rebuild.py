@@ -5,8 +5,6 @@ were deleted. So everything found is in limbo, and the whole bookie is. But ever
 that is there: it may be the last copy.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

@@ -15,8 +15,6 @@ half is dropped only after its entries are committed to the index, and a look-up
 flushing half, index in this order, the first two in one go on the loop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hmac import compare_digest

@@ -9,8 +9,6 @@ cache, holds what was found intact, and never says that an entry is missing. Loo
 ``read_chunks``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections import OrderedDict

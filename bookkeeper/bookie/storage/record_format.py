@@ -17,8 +17,6 @@ The random half of the tag makes records of an older use of a recycled file, and
 malicious client hides in its payload, recognisable as not ours. docs/formats/journal.md draws this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from struct import Struct

@@ -1,7 +1,5 @@
 """Opening the storage core: check what is on disk, replay the journal, begin a new segment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from magnetar.bookkeeper import codes

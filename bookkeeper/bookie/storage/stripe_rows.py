@@ -1,7 +1,5 @@
 """Reads a stripe of a ledger as rows: entries that follow each other, and then a gap."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable

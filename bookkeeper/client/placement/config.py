@@ -1,7 +1,5 @@
 """Settings of placement; what can't be satisfied is refused here. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Where a bookie stands, as policies read it out of paths like ``/zone/upgrade-domain``. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What every placement policy can do, and what policies are given."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Protocol, TypeVar

@@ -1,7 +1,5 @@
 """Racks: the bookies of a write set stand in several, if there are several. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Any bookies, wherever they are. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from magnetar.bookkeeper.client.placement.policy import Adherence, PlacementRandom

@@ -4,8 +4,6 @@ Bookies of one group (a rack, an upgrade domain) are alike for the rules, so sea
 groups and stays small however many bookies there are.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Policies around a policy: quarantined bookies last, smaller ensembles when need be. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 from magnetar.bookkeeper.client.placement.policy import Adherence, EnsemblePlacementPolicy

@@ -9,8 +9,6 @@ With a write quorum above ``min_zones`` a dead zone leaves legal replacements, a
 that is a multiple of the write quorum no write set wraps around to a zone that it has already.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Actions about bookies and the cluster as a whole."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

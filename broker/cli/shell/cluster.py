@@ -1,7 +1,5 @@
 """The cluster a shell talks to: its metadata, its bookies, a ledger client over both."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -1,7 +1,5 @@
 """Actions about ledgers."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

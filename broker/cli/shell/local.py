@@ -1,7 +1,5 @@
 """Actions on the directories of a bookie on this machine; no cluster is asked."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import shutil

@@ -1,7 +1,5 @@
 """Actions about repair: switches, markers, and the removal of bookies."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """``magnetar bookie-shell``: which action is meant, and the cluster it needs."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -6,8 +6,6 @@ is read as an iterator of small pieces, made when they are asked for, so that no
 large page, and whoever reads it may do something else between two pieces.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias

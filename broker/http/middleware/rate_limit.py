@@ -1,7 +1,5 @@
 """How many requests an address may send: token buckets, as one number an address. No clock."""
 
-from __future__ import annotations
-
 import ipaddress
 from typing import Final
 

@@ -4,8 +4,6 @@ A route reads and writes through a ``PolicyScope``: the namespace or the topic t
 names. What differs between the two levels beyond their documents is said in ``ScopeConfig``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Groups of namespaces that different brokers serve."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import orjson

@@ -1,7 +1,5 @@
 """Bookies and the racks they stand in."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Path, Query, Response

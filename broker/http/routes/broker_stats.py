@@ -1,7 +1,5 @@
 """What this broker holds and how much it works."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from typing import Annotated, Any, Final

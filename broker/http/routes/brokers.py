@@ -1,7 +1,5 @@
 """Brokers: lists, versions, configuration, health, shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Annotated
 

@@ -4,8 +4,6 @@ Included behind the namespaces' own routes: ``/{tenant}/{namespace}/{bundle}`` w
 paths otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Clusters: their data, peers, failure domains, isolation policies."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final
 
 from fastapi import Path, Query, Response

@@ -4,8 +4,6 @@ Swagger UI's files come with the package fastapi-swagger (docs/decisions/0012-*.
 script is a file too, so that the content security policy can forbid scripts in the page.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import zlib

@@ -1,7 +1,5 @@
 """Liveness and readiness: /livez, /readyz; Pulsar's /status.html, /ready."""
 
-from __future__ import annotations
-
 from pathlib import Path as FilePath
 
 from fastapi import Response

@@ -1,7 +1,5 @@
 """Lookup: which broker serves a topic, and in which bundle it is."""
 
-from __future__ import annotations
-
 from typing import Annotated
 from urllib.parse import urlencode
 

@@ -1,7 +1,5 @@
 """/metrics: Prometheus text under Pulsar's names."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 from fastapi import Request, Response

@@ -1,7 +1,5 @@
 """Clear backlogs and unsubscribe over a whole namespace, or one of its bundles."""
 
-from __future__ import annotations
-
 import logging
 from typing import Annotated
 from urllib.parse import quote

@@ -3,8 +3,6 @@
 And what has no row there: permissions, properties, clusters, groups that this version doesn't have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 

@@ -1,7 +1,5 @@
 """Namespaces: life cycle and topics."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import Query, Response

@@ -1,7 +1,5 @@
 """REST produce: POST /topics/... ."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import Path, Request, Response

@@ -1,7 +1,5 @@
 """The schema registry over HTTP."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import orjson

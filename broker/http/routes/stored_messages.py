@@ -1,7 +1,5 @@
 """Stored messages by id, by place in a backlog, by place in the log."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

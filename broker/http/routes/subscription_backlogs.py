@@ -1,7 +1,5 @@
 """Backlogs of subscriptions: expiry, analysis; and what is stored with one."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import Path, Response

@@ -1,7 +1,5 @@
 """Subscriptions of a topic: list, create, delete, skip, reset."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Query, Response

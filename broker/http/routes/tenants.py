@@ -1,7 +1,5 @@
 """Tenants."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import Query, Response

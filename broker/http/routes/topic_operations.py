@@ -1,7 +1,5 @@
 """Terminate, truncate, trim, offload; and what this broker doesn't have."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, NoReturn
 
 from fastapi import Response

@@ -1,7 +1,5 @@
 """Partitioned topics: create, grow, repair, delete."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from typing import Annotated, Any

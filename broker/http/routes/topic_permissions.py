@@ -1,7 +1,5 @@
 """Who may do what with a topic: stored here, checked where authorization is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 

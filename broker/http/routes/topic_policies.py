@@ -3,8 +3,6 @@
 A partitioned topic's hold for its partitions, which have none of their own.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Depends, Response

@@ -1,7 +1,5 @@
 """Properties of a topic: of its log, or of a partitioned topic's record."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Where a topic's entries are, for readers that go to the bookies themselves. Our own route."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response

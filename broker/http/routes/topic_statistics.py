@@ -1,7 +1,5 @@
 """Statistics and information about topics."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Topics: lists, creation, deletion, unloading."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from typing import Annotated
 

@@ -4,8 +4,6 @@ They get the statuses of a Pulsar broker where these services are switched off: 
 those on their overview pages, and a plain 404 they don't.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from fastapi import Response

@@ -4,8 +4,6 @@
 own. Both are applied before anything else of the route runs: its parameters aren't read before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypedDict, TypeVar, Unpack

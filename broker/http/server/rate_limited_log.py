@@ -1,7 +1,5 @@
 """Log lines about clients that anybody can be: counted, so that nobody can fill the log."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

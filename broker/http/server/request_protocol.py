@@ -5,8 +5,6 @@ Time limits cost nothing for requests that arrive whole, as nearly all do: a tim
 when the loop has read everything there is and a head or a body is still incomplete.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import dataclass

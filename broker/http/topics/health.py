@@ -1,7 +1,5 @@
 """The deep health check: a message is published, synced, dispatched and read back."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from typing import Any

@@ -1,7 +1,5 @@
 """The subscription that a request names, of a topic or of each of its partitions."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 

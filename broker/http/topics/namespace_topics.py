@@ -1,7 +1,5 @@
 """All topics of a namespace, whichever brokers serve them: listed, deleted, unloaded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from magnetar.broker.cluster.broker_client import BrokerCall, BrokerRefusedError, topic_path

@@ -1,7 +1,5 @@
 """Statistics of a partitioned topic: the sum of its partitions'."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from magnetar.broker.topic.topic_stats import empty_topic_stats

@@ -1,7 +1,5 @@
 """What the routes of topics share: paths, the loaded topic behind a name, refusals, ids."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Mapping
 from typing import Annotated, Any, TypeVar
 

@@ -3,8 +3,6 @@
 For readers that take entries from bookies and copies themselves: docs/guides/http.md.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any

@@ -3,8 +3,6 @@
 Clients have come to rely on it: numbers as texts, numbers and booleans where a text belongs.
 """
 
-from __future__ import annotations
-
 import binascii
 import math
 import re

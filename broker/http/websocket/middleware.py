@@ -5,8 +5,6 @@ the framework below our own layers (error handling, exit stacks, routing) do not
 and were a fifth of what an idle one cost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from starlette.routing import Match, WebSocketRoute

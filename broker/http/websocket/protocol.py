@@ -4,8 +4,6 @@ uvicorn writes every frame by itself: one system call each, a third of the loop'
 are small (py-spy, WebSocket produce). Here text frames are collected and leave together.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
