@@ -86,7 +86,7 @@ def log_what_nobody_catches() -> None:
         name = "a thread" if args.thread is None else args.thread.name
         logger.error("in thread %s", name, exc_info=args.exc_value)
 
-    def of_object(args: sys.UnraisableHookArgs) -> None:
+    def of_object(args: "sys.UnraisableHookArgs") -> None:
         what = args.err_msg or "exception ignored in"
         logger.error("%s: %r", what, args.object, exc_info=args.exc_value or False)
 
