@@ -35,7 +35,7 @@ import bcrypt
 import jwt
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_command
+from magnetar.broker.protocol.framing import encode
 from tests.certificates import Authority
 from tests.free_port import free_port
 from tests.raw_client import RawClient
@@ -90,10 +90,9 @@ def kinds() -> list[Kind]:
 
 
 def connect_frame(method: str, data: str) -> bytes:
-    command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
-    command.connect.client_version, command.connect.protocol_version = "strangers", 19
-    command.connect.auth_method_name, command.connect.auth_data = method, data.encode()
-    return encode_command(command)
+    connect = pb.CommandConnect(client_version="strangers", protocol_version=19)
+    connect.auth_method_name, connect.auth_data = method, data.encode()
+    return encode(connect)
 
 
 def client_hello() -> bytes:
@@ -248,9 +247,7 @@ def latencies_ms(service_url: str, seconds: float, *, pings: bool = False) -> li
     client.send_bytes(connect_frame("token", token))
     client.expect(pb.BaseCommand.CONNECTED)
     client.create_producer(TOPIC)
-    ping = pb.BaseCommand(type=pb.BaseCommand.PING)
-    ping.ping.SetInParent()
-    ping_frame = encode_command(ping)
+    ping_frame = encode(pb.CommandPing())
     waits_ms: list[float] = []
     end_s = time.perf_counter() + seconds
     while (began_s := time.perf_counter()) < end_s:

@@ -46,12 +46,14 @@ class BrokerError(Exception):
     wire_code: ClassVar[WireCode] = pb.UnknownError
     http_status: ClassVar[int] = 500
 
+    def __init_subclass__(cls, code: "WireCode | None" = None, status: int = 0) -> None:
+        """What is not given is as in the base class."""
+        cls.wire_code = cls.wire_code if code is None else code
+        cls.http_status = status or cls.http_status
 
-class ServiceNotReadyError(BrokerError):
+
+class ServiceNotReadyError(BrokerError, code=pb.ServiceNotReady, status=503):
     """The broker can't serve this now; a retry may succeed."""
-
-    wire_code = pb.ServiceNotReady
-    http_status = 503
 
 
 class TopicFencedError(ServiceNotReadyError):
@@ -62,30 +64,20 @@ class SubscriptionFencedError(ServiceNotReadyError):
     """The subscription is being reset, closed or deleted."""
 
 
-class BrokerMetadataError(BrokerError):
+class BrokerMetadataError(BrokerError, code=pb.MetadataError):
     """The metadata store failed, or the request contradicts the topic's or consumer's state."""
 
-    wire_code = pb.MetadataError
 
-
-class PersistenceError(BrokerError):
+class PersistenceError(BrokerError, code=pb.PersistenceError):
     """The storage layer refused an operation."""
 
-    wire_code = pb.PersistenceError
 
-
-class InvalidTopicError(BrokerError):
+class InvalidTopicError(BrokerError, code=pb.InvalidTopicName, status=412):
     """Not a topic, namespace or pattern this broker can serve."""
 
-    wire_code = pb.InvalidTopicName
-    http_status = 412
 
-
-class TopicNotFoundError(BrokerError):
+class TopicNotFoundError(BrokerError, code=pb.TopicNotFound, status=404):
     """No such topic, and it may not be created."""
-
-    wire_code = pb.TopicNotFound
-    http_status = 404
 
 
 class NamespaceNotFoundError(TopicNotFoundError):
@@ -96,153 +88,96 @@ class TenantNotFoundError(TopicNotFoundError):
     """The tenant does not exist."""
 
 
-class SubscriptionNotFoundError(BrokerError):
+class SubscriptionNotFoundError(BrokerError, code=pb.SubscriptionNotFound, status=404):
     """No such subscription."""
 
-    wire_code = pb.SubscriptionNotFound
-    http_status = 404
 
-
-class ConsumerNotFoundError(BrokerError):
+class ConsumerNotFoundError(BrokerError, code=pb.ConsumerNotFound, status=404):
     """No such consumer on this connection."""
 
-    wire_code = pb.ConsumerNotFound
-    http_status = 404
 
-
-class AlreadyExistsError(BrokerError):
+class AlreadyExistsError(BrokerError, code=pb.MetadataError, status=409):
     """What should be created is there already."""
 
-    wire_code = pb.MetadataError
-    http_status = 409
 
-
-class TopicBusyError(BrokerError):
+class TopicBusyError(BrokerError, code=pb.MetadataError, status=412):
     """The topic or subscription is in use, and the request did not force."""
 
-    wire_code = pb.MetadataError
-    http_status = 412
 
-
-class PreconditionFailedError(BrokerError):
+class PreconditionFailedError(BrokerError, code=pb.MetadataError, status=412):
     """A rule of the namespace, a limit or the request's own arguments forbid it."""
 
-    wire_code = pb.MetadataError
-    http_status = 412
 
-
-class ProducerBusyError(BrokerError):
+class ProducerBusyError(BrokerError, code=pb.ProducerBusy, status=409):
     """The producer name or the topic's producer slots are taken."""
 
-    wire_code = pb.ProducerBusy
-    http_status = 409
 
-
-class NamingError(ProducerBusyError):
+class NamingError(ProducerBusyError, status=412):
     """A reserved, empty or duplicate name (Pulsar answers ProducerBusy, also to consumers)."""
 
-    http_status = 412
 
-
-class ConsumerBusyError(BrokerError):
+class ConsumerBusyError(BrokerError, code=pb.ConsumerBusy, status=409):
     """The subscription can't take this consumer."""
-
-    wire_code = pb.ConsumerBusy
-    http_status = 409
 
 
 class SubscriptionBusyError(ConsumerBusyError):
     """Connected consumers use the subscription in another way."""
 
 
-class ProducerFencedError(BrokerError):
+class ProducerFencedError(BrokerError, code=pb.ProducerFenced, status=409):
     """Another producer owns the topic exclusively, or a later epoch does."""
 
-    wire_code = pb.ProducerFenced
-    http_status = 409
 
-
-class TopicTerminatedError(BrokerError):
+class TopicTerminatedError(BrokerError, code=pb.TopicTerminatedError, status=405):
     """The topic takes no more messages, for good."""
 
-    wire_code = pb.TopicTerminatedError
-    http_status = 405
 
-
-class ChecksumError(BrokerError):
+class ChecksumError(BrokerError, code=pb.ChecksumError, status=400):
     """Checksum of a message is wrong."""
 
-    wire_code = pb.ChecksumError
-    http_status = 400
 
-
-class ConsumerAssignError(BrokerError):
+class ConsumerAssignError(BrokerError, code=pb.ConsumerAssignError, status=409):
     """Sticky hash ranges are missing, invalid or overlap."""
 
-    wire_code = pb.ConsumerAssignError
-    http_status = 409
 
-
-class IncompatibleSchemaError(BrokerError):
+class IncompatibleSchemaError(BrokerError, code=pb.IncompatibleSchema, status=409):
     """The schema can't be accepted."""
 
-    wire_code = pb.IncompatibleSchema
-    http_status = 409
 
-
-class InvalidSchemaError(IncompatibleSchemaError):
+class InvalidSchemaError(IncompatibleSchemaError, status=422):
     """Not a definition of its type, or too large to be stored."""
 
-    http_status = 422
 
-
-class NotAllowedError(BrokerError):
+class NotAllowedError(BrokerError, code=pb.NotAllowedError, status=405):
     """Switched off, or against a rule."""
 
-    wire_code = pb.NotAllowedError
-    http_status = 405
 
-
-class TooManyRequestsError(BrokerError):
+class TooManyRequestsError(BrokerError, code=pb.TooManyRequests, status=429):
     """A concurrency limit is reached."""
 
-    wire_code = pb.TooManyRequests
-    http_status = 429
 
-
-class UnsupportedVersionError(BrokerError):
+class UnsupportedVersionError(BrokerError, code=pb.UnsupportedVersionError, status=400):
     """The peer's protocol version is too old for the request."""
 
-    wire_code = pb.UnsupportedVersionError
-    http_status = 400
 
-
-class ProducerBlockedQuotaExceededError(BrokerError):
+class ProducerBlockedQuotaExceededError(
+    BrokerError, code=pb.ProducerBlockedQuotaExceededError, status=412
+):
     """Backlog quota reached, policy producer_request_hold."""
 
-    wire_code = pb.ProducerBlockedQuotaExceededError
-    http_status = 412
 
-
-class ProducerBlockedQuotaExceededExceptionError(BrokerError):
+class ProducerBlockedQuotaExceededExceptionError(
+    BrokerError, code=pb.ProducerBlockedQuotaExceededException, status=412
+):
     """Backlog quota reached, policy producer_exception."""
 
-    wire_code = pb.ProducerBlockedQuotaExceededException
-    http_status = 412
 
-
-class AuthenticationError(BrokerError):
+class AuthenticationError(BrokerError, code=pb.AuthenticationError, status=401):
     """Credentials are missing or wrong."""
 
-    wire_code = pb.AuthenticationError
-    http_status = 401
 
-
-class AuthorizationError(BrokerError):
+class AuthorizationError(BrokerError, code=pb.AuthorizationError, status=403):
     """The role lacks the right."""
-
-    wire_code = pb.AuthorizationError
-    http_status = 403
 
 
 def as_broker_error(error: Exception) -> BrokerError:

@@ -17,7 +17,8 @@ from google.protobuf import descriptor_pb2
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.compression import COMPRESSIONS, compress
-from magnetar.broker.protocol.framing import encode_body, encode_command
+from magnetar.broker.protocol.framing import encode_body
+from tests.raw_client import encode_command
 
 ENTRY_BYTES_MAX = 5 * 1024 * 1024  # maxMessageSize
 BATCH_COUNTS = (1_000, 200_000, 262_144, 262_145, 1_000_000)

@@ -6,6 +6,7 @@ What the server answers is what the test sees.
 
 import itertools
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,12 +16,17 @@ from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import (
     FrameReader,
     encode_body,
-    encode_command,
     parse_entry_body,
 )
 
 Frame = tuple[pb.BaseCommand, bytes]
 Position = tuple[int, int]
+
+
+def encode_command(command: pb.BaseCommand, body: bytes = b"") -> bytes:
+    """The frame of any command, also of one that ``framing.encode`` would not make."""
+    data = command.SerializeToString()
+    return struct.pack(">II", len(data) + 4 + len(body), len(data)) + data + body
 
 
 class ConnectionClosedError(Exception):

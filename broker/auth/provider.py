@@ -1,8 +1,20 @@
-"""What all ways to authenticate have in common: credentials in, a principal out."""
+"""What all ways to authenticate have in common: credentials in, a principal out.
+
+The short ones are here: tokens (bookkeeper/auth/tokens.py reads them) and client certificates.
+"""
 
 from typing import Final, Protocol
 
-from magnetar.bookkeeper.auth.tokens import Principal
+from magnetar.bookkeeper.auth.certificates import common_name
+from magnetar.bookkeeper.auth.errors import CredentialsError
+from magnetar.bookkeeper.auth.keys import VerificationKey
+from magnetar.bookkeeper.auth.tokens import (
+    Principal,
+    TokenRules,
+    checked_role,
+    principal_of,
+    verified_claims,
+)
 from magnetar.broker.errors import AuthenticationError
 
 REFUSED: Final = "Failed to authenticate"
@@ -49,3 +61,36 @@ class AuthenticationProvider(Protocol):
             CredentialsError: they don't prove anything.
             KeysNeededError: not known yet.
         """
+
+
+class TokenProvider:
+    """Tokens signed with one of the keys of the broker's settings."""
+
+    method = "token"
+    is_slow = False
+
+    def __init__(self, key: VerificationKey, rules: TokenRules, *more: VerificationKey) -> None:
+        """``more``: keys that are good as well, while one takes the other's place."""
+        self._keys = (key, *more)
+        self._rules = rules
+
+    def authenticate(
+        self, method: str, data: bytes, certificate: bytes | None, now_s: float
+    ) -> Principal:
+        return principal_of(verified_claims(data.strip(), *self._keys), self._rules, now_s)
+
+
+class CertificateProvider:
+    """The role: common name of the certificate that TLS verified (AuthenticationProviderTls)."""
+
+    method = "tls"
+    is_slow = False
+
+    def authenticate(
+        self, method: str, data: bytes, certificate: bytes | None, now_s: float
+    ) -> Principal:
+        if certificate is None:
+            raise CredentialsError("no client certificate")
+        # Not its expiry as the principal's: a live connection could not be given another one, and
+        # Pulsar lets it live, too.
+        return Principal(checked_role(common_name(certificate)))

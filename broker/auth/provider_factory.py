@@ -12,15 +12,12 @@ from magnetar.bookkeeper.auth.keys import (
     read_source,
 )
 from magnetar.bookkeeper.auth.tokens import TokenRules
-from magnetar.broker.auth.basic import BasicProvider
-from magnetar.broker.auth.certificate import CertificateProvider
+from magnetar.broker.auth.basic import BasicProvider, parse_htpasswd
 from magnetar.broker.auth.chain import ProviderChain
 from magnetar.broker.auth.file_renewal import KeyFile
-from magnetar.broker.auth.htpasswd import parse_htpasswd
 from magnetar.broker.auth.issuer_keys import IssuerKeys, IssuerSettings
 from magnetar.broker.auth.openid import OpenIdProvider
-from magnetar.broker.auth.provider import AuthenticationProvider
-from magnetar.broker.auth.token import TokenProvider
+from magnetar.broker.auth.provider import AuthenticationProvider, CertificateProvider, TokenProvider
 from magnetar.broker.config import BrokerConfig, ConfigError
 
 _PREFIX: Final = "org.apache.pulsar.broker.authentication."

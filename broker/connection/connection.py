@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError, Message
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
 from magnetar.broker.connection.receive_buffer import FrameBuffer, PauseReason
 from magnetar.broker.connection.send_path import SendPath
-from magnetar.broker.connection.write_grouping import coalesce
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.listener.tls import client_certificate
 from magnetar.broker.producer.producer import Producer, ProducerRequest
@@ -67,6 +66,9 @@ _BULK_BYTES_MAX = 1024 * 1024
 """Messages' bytes of one tick after which they are handed to the socket at once."""
 _OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 """Unsent bytes at which the client's commands wait until it reads."""
+_JOIN_MEAN_BYTES = 2048
+"""Below this mean size one joined copy is cheaper than a vector of small pieces."""
+_JOIN_BELOW_BYTES = 4096
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -487,3 +489,24 @@ class Connection(asyncio.BufferedProtocol):
             if not future.done():
                 future.set_result(True)
         self._liveness.clear()
+
+
+def coalesce(buffers: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Same bytes in the same order, small neighbours joined, large ones untouched."""
+    if len(buffers) < 2:
+        return list(buffers)
+    if sum(map(len, buffers)) < _JOIN_MEAN_BYTES * len(buffers):
+        return [b"".join(buffers)]
+    grouped: list[bytes | memoryview] = []
+    small: list[bytes | memoryview] = []
+    for buffer in buffers:
+        if len(buffer) < _JOIN_BELOW_BYTES:
+            small.append(buffer)
+            continue
+        if small:
+            grouped.append(b"".join(small) if len(small) > 1 else small[0])
+            small = []
+        grouped.append(buffer)
+    if small:
+        grouped.append(b"".join(small) if len(small) > 1 else small[0])
+    return grouped

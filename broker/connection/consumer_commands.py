@@ -25,7 +25,7 @@ from magnetar.broker.protocol.entry_header import FLAG_BATCH, FLAG_MARKER, parse
 from magnetar.broker.protocol.framing import MalformedFrameError
 from magnetar.broker.protocol.text import has_broken_text
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.rate_limits.rates import iso_time
+from magnetar.broker.rate_limits.rate_sampler import iso_time
 from magnetar.broker.schema.definition import definition_of
 from magnetar.broker.subscription.consumer import (
     KEY_SHARED,

@@ -35,7 +35,7 @@ from magnetar.broker.protocol.framing import (
     NO_ID,
     MalformedFrameError,
 )
-from magnetar.broker.rate_limits.throttle import PublishThrottle
+from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
 from magnetar.managed_ledger.append_core import ENTRY_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class SendPath:
         # by producer id: (SENDs accepted before it, sequence id, code, message), in order
         self._faults: dict[int, deque[tuple[int, int, int, str]]] = {}
         self._recently_closed: dict[int, int] = {}  # producer id -> forget at ms
-        self._over_rate: set[PublishThrottle] = set()  # the publish limits it waits for
+        self._over_rate: set[PublishRateLimiter] = set()  # the publish limits it waits for
 
     @property
     def remote(self) -> str:
@@ -404,17 +404,17 @@ class SendPath:
 
     # --- publish limits
 
-    def pause_publishing(self, limit: PublishThrottle) -> None:
+    def pause_publishing(self, limit: PublishRateLimiter) -> None:
         self._over_rate.add(limit)
         self.read_less(limit)
         self._connection.pause_reading(PauseReason.RATE)
 
-    def resume_publishing(self, limit: PublishThrottle) -> None:
+    def resume_publishing(self, limit: PublishRateLimiter) -> None:
         self._over_rate.discard(limit)
         if not self._over_rate:
             self._connection.resume_reading(PauseReason.RATE)
 
-    def read_less(self, limit: PublishThrottle) -> None:
+    def read_less(self, limit: PublishRateLimiter) -> None:
         """Fit the size of reads to a publish limit: what one read brings is accepted whole, and a
         client that sends far ahead of a low limit would have to wait for all of it afterwards.
         """

@@ -20,7 +20,7 @@ from magnetar.broker.dispatch.interfaces import (
     NotifyActive,
     SkipEntries,
 )
-from magnetar.broker.rate_limits.throttle import DispatchThrottle
+from magnetar.broker.rate_limits.rate_limiter import DispatchRateLimiter
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
 
@@ -44,7 +44,7 @@ class AsyncDispatcher:
         now_ms: Callable[[], int],
         label: str,
         ack_sets: bool,
-        limiter: DispatchThrottle | None = None,
+        limiter: DispatchRateLimiter | None = None,
     ) -> None:
         """Args:
         label: topic and subscription, for the log.
@@ -79,7 +79,7 @@ class AsyncDispatcher:
         if not self._closed:
             self._turn()
 
-    def set_limiter(self, limiter: DispatchThrottle | None) -> None:
+    def set_limiter(self, limiter: DispatchRateLimiter | None) -> None:
         """Other rate limits hold from now on."""
         if self._limiter is not None:
             self._limiter.leave(self)

@@ -16,21 +16,16 @@ class PolicyError(BrokerError):
     """A value that a policy can't have."""
 
 
-class InvalidPolicyError(PolicyError):
-    http_status = 400
+class InvalidPolicyError(PolicyError, status=400): ...
 
 
-class PolicyRangeError(PolicyError):
-    http_status = 412
+class PolicyRangeError(PolicyError, status=412): ...
 
 
-class PolicyConflictError(PolicyError):
-    http_status = 412
+class PolicyConflictError(PolicyError, status=412): ...
 
 
-class UnsupportedPolicyError(PolicyError):
-    http_status = 412
+class UnsupportedPolicyError(PolicyError, status=412): ...
 
 
-class PartitionCountError(PolicyError):
-    http_status = 406
+class PartitionCountError(PolicyError, status=406): ...

@@ -7,8 +7,8 @@ from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.errors import BrokerError
-from magnetar.broker.rate_limits.rates import RateSampler, iso_time
-from magnetar.broker.rate_limits.throttle import PublishThrottle
+from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
+from magnetar.broker.rate_limits.rate_sampler import RateSampler, iso_time
 from magnetar.broker.schema.definition import SchemaDefinition
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ class ProducerSink(Protocol):
     def close_producer(self, producer: Producer) -> None:
         """The broker ends the producer: tell the client; the topic has forgotten it already."""
 
-    def pause_publishing(self, limit: PublishThrottle) -> None:
+    def pause_publishing(self, limit: PublishRateLimiter) -> None:
         """Take nothing more from the client until ``resume_publishing`` for every such limit."""
 
-    def resume_publishing(self, limit: PublishThrottle) -> None:
+    def resume_publishing(self, limit: PublishRateLimiter) -> None:
         """The client may go on as far as this limit goes; an unknown one is ignored."""
 
     async def check_liveness(self) -> bool:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from magnetar.broker.protocol import pulsar_api_pb2 as pb
-    from magnetar.broker.service.byte_budget import ByteBudget
     from magnetar.managed_ledger.position import Position
 
 PENDING_MAX: Final = 10
@@ -23,6 +22,18 @@ EXPIRE_MS: Final = 60_000
 RETURNING_MAX: Final = 1_000
 CHUNKS_MAX: Final = 100_000
 """Of one message: its positions are kept until it is acknowledged."""
+
+
+@dataclass(slots=True)
+class ByteBudget:
+    """What all holders of one broker hold together; only code of its loop counts here."""
+
+    bytes_max: int
+    used: int = 0
+
+    @property
+    def full(self) -> bool:
+        return self.used > self.bytes_max
 
 
 @dataclass(slots=True)

@@ -87,13 +87,6 @@ class Body(NamedTuple):
     payload_from: int
 
 
-def encode_command(command: BaseCommand, body: bytes = b"") -> bytes:
-    """The frame of a command; of SEND and MESSAGE with ``body`` (checksum magic on) behind it."""
-    data = command.SerializeToString()
-    size = len(data)
-    return _TWO_U32.pack(size + 4 + len(body), size) + data + body
-
-
 def encode(command: Message, body: bytes = b"") -> bytes:
     """The frame of ``pb.CommandFlow(...)`` and the like; with a body that of a SEND.
 

@@ -64,9 +64,7 @@ class AccessControl:
         """For the metrics page."""
         self.live: set[AuthorizedSession] = set()
         self._watch = _AccessWatch(self, store, connections)
-
-    def close(self) -> None:
-        self._watch.close()
+        self.close = self._watch.close
 
     def may_nowait(self, caller: Caller, permission: Permission, resource: Resource) -> bool | None:
         """Whether the caller may; None: documents must be read, ``may`` can tell."""

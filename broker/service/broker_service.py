@@ -28,14 +28,14 @@ from magnetar.broker.listener.file_limit import SocketQuota, file_limit
 from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
 from magnetar.broker.listener.tls import TlsListener, listening_socket
 from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
-from magnetar.broker.rate_limits.throttle import PublishThrottle, Throttle, broker_throttle
+from magnetar.broker.protocol.chunks import ByteBudget
+from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter, RateLimiter, broker_limiter
 from magnetar.broker.resources.cluster_documents import ClusterDocuments
 from magnetar.broker.resources.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.service.access_control import AccessControl
 from magnetar.broker.service.background_tasks import BackgroundTasks
 from magnetar.broker.service.bookie_access import BookieAddressResolver
-from magnetar.broker.service.byte_budget import ByteBudget
 from magnetar.broker.service.dynamic_configuration import DynamicConfiguration
 from magnetar.broker.service.metrics import BrokerMetrics
 from magnetar.broker.service.periodic_tasks import PeriodicTasks
@@ -156,14 +156,14 @@ class BrokerService:
         self.connection_in_flight_max = min(
             _CONNECTION_IN_FLIGHT_BYTES, max(1, ledgers.append_budget.bytes_max // 2)
         )
-        self.publish_throttle = broker_throttle(
-            PublishThrottle,
+        self.publish_throttle = broker_limiter(
+            PublishRateLimiter,
             config.broker_publisher_throttling_max_message_rate,
             config.broker_publisher_throttling_max_byte_rate,
         )
         """Of everything that is published here; None: no limit."""
-        self.dispatch_throttle = broker_throttle(
-            Throttle,
+        self.dispatch_throttle = broker_limiter(
+            RateLimiter,
             config.dispatch_throttling_rate_in_msg,
             config.dispatch_throttling_rate_in_byte,
         )

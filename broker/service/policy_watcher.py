@@ -49,21 +49,14 @@ class PolicyWatcher:
         self._resources, self._topics, self._config = resources, topics, config
         self.defaults = EffectivePolicies({}, config)
         """The broker's settings alone."""
-        self._follower = StoreFollower(store, (POLICIES, TOPIC_POLICIES), _key_of, self._renew)
-
-    @property
-    def changes(self) -> int:
-        """Grows with every change of a document: what was read before it may be old."""
-        return self._follower.changes
-
-    def close(self) -> None:
-        self._follower.close()
+        self.follower = StoreFollower(store, (POLICIES, TOPIC_POLICIES), _key_of, self._renew)
+        self.close = self.follower.close
 
     async def config_changed(self, config: BrokerConfig) -> None:
         """The broker's settings have changed: return when the loaded topics have them."""
         self._config, self.defaults = config, EffectivePolicies({}, config)
         self._resources.config_changed(config)
-        await asyncio.shield(self._follower.invalidate(EVERYTHING))
+        await asyncio.shield(self.follower.invalidate(EVERYTHING))
 
     async def of(self, name: TopicName) -> EffectivePolicies:
         """What holds for a topic, loaded or not.
@@ -88,19 +81,19 @@ class PolicyWatcher:
     ) -> None:
         """Change a namespace's document; see ``Resources.update_policies``."""
         await self._resources.update_policies(namespace, change)
-        await asyncio.shield(self._follower.invalidate(namespace))
+        await asyncio.shield(self.follower.invalidate(namespace))
 
     async def update_topic(
         self, name: TopicName, change: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> None:
         """Change a topic's own document; see ``Resources.update_topic_policies``."""
         await self._resources.update_topic_policies(name, change)
-        await asyncio.shield(self._follower.invalidate(name.base.full))
+        await asyncio.shield(self.follower.invalidate(name.base.full))
 
     def registered(self, topic: Topic, changes: int) -> None:
         """A topic was loaded with policies that were read when ``changes`` was this number."""
-        if changes != self.changes:  # one of them may have been a change of its policies
-            self._follower.invalidate(topic.name.base.full)
+        if changes != self.follower.changes:  # one of them may have been a change of its policies
+            self.follower.invalidate(topic.name.base.full)
 
     # --- renewing
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar.broker.dispatch.interfaces import ConsumerState, Deliver
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.rate_limits.rates import RateSampler, iso_time
+from magnetar.broker.rate_limits.rate_sampler import RateSampler, iso_time
 from magnetar.broker.schema.definition import SchemaDefinition
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import LATEST, Position

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from magnetar.broker.dispatch.interfaces import NotifyActive
 from magnetar.broker.dispatch.non_persistent import NonPersistentDispatcher
-from magnetar.broker.rate_limits.rates import RateSampler
+from magnetar.broker.rate_limits.rate_sampler import RateSampler
 from magnetar.broker.subscription.consumer import FAILOVER, Consumer, SubscribeRequest
 from magnetar.broker.subscription.key_shared_policy import hash_of_body
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, Subscription

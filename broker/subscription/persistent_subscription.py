@@ -23,8 +23,8 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol.entry_header import parse_header
-from magnetar.broker.rate_limits.rates import RateSampler
-from magnetar.broker.rate_limits.topic_rates import SubscriptionRate
+from magnetar.broker.rate_limits.rate_sampler import RateSampler
+from magnetar.broker.rate_limits.topic_rate_limiters import SubscriptionRateLimiters
 from magnetar.broker.subscription.consumer import FAILOVER, Consumer, SubscribeRequest
 from magnetar.broker.subscription.key_shared_policy import hash_of_body
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE, AckDone, Subscription
@@ -100,7 +100,7 @@ class PersistentSubscription(Subscription):
         self.ledger = ledger
         config = topic.service.config
         self._limits = dispatch_limits(config, topic.policies)
-        self._rate = SubscriptionRate(topic, name)
+        self._rate = SubscriptionRateLimiters(topic, name)
         self._batch_acks = config.acknowledgment_at_batch_index_level_enabled
         self.properties = dict(cursor.cursor_properties)
         self.marked_replicated = _REPLICATED in cursor.state.properties

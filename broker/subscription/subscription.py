@@ -18,7 +18,7 @@ from magnetar.broker.errors import (
     SubscriptionFencedError,
     TopicBusyError,
 )
-from magnetar.broker.rate_limits.rates import RateSampler
+from magnetar.broker.rate_limits.rate_sampler import RateSampler
 from magnetar.broker.subscription.consumer import (
     EXCLUSIVE,
     FAILOVER,

@@ -31,8 +31,8 @@ from magnetar.broker.producer import producer_registry as producer_registry
 from magnetar.broker.producer.producer import Producer, ProducerRequest, PublishBatch
 from magnetar.broker.producer.producer_registry import ProducerRegistry
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.rate_limits.rates import RateSampler
-from magnetar.broker.rate_limits.topic_rates import TopicRates
+from magnetar.broker.rate_limits.rate_sampler import RateSampler
+from magnetar.broker.rate_limits.topic_rate_limiters import TopicRateLimiters
 from magnetar.broker.schema.definition import SchemaDefinition
 from magnetar.broker.schema.schema_checks import admit_consumer, admit_producer
 from magnetar.broker.subscription.consumer import (
@@ -60,7 +60,7 @@ class Topic(ABC):
     """A loaded topic. One loop owns it; only its own methods change it.
 
     One object, since closing, fencing and new policies concern producers and subscriptions at once.
-    ``ProducerRegistry`` admits producers, ``TopicRates`` limits traffic.
+    ``ProducerRegistry`` admits producers, ``TopicRateLimiters`` limits traffic.
     """
 
     persistent: bool = False
@@ -91,7 +91,7 @@ class Topic(ABC):
         self.messages_out_before = self.bytes_out_before = 0  # of subscriptions that are gone
         self.rates = RateSampler()
         self._opening: dict[str, asyncio.Task[Subscription]] = {}
-        self.rate_limits = TopicRates(self)
+        self.rate_limits = TopicRateLimiters(self)
 
     # --- producers
 

@@ -124,7 +124,7 @@ class TopicLoader:
 
     async def _load(self, name: TopicName, options: _LoadOptions) -> Topic:
         full, bundles, began_s = str(name), self._service.bundles, perf_counter()
-        changes = self._service.policies.changes
+        changes = self._service.policies.follower.changes
         async with self._permits:
             if (leaving := self._unloading.get(full)) is not None:
                 await asyncio.wait((leaving,))

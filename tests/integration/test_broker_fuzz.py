@@ -20,9 +20,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_body, encode_command
+from magnetar.broker.protocol.framing import encode_body
 from tests.official_client import open_client
-from tests.raw_client import ConnectionClosedError, RawClient
+from tests.raw_client import ConnectionClosedError, RawClient, encode_command
 from tests.standalone_process import StandaloneProcess
 
 LIMIT_S = 30.0  # of one answer; far above what a loaded machine needs

@@ -28,9 +28,9 @@ from magnetar.broker.auth.password_checks import PasswordChecks
 from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import FrameReader, encode_command
+from magnetar.broker.protocol.framing import FrameReader
 from tests.official_client import open_client
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, encode_command
 from tests.standalone_process import StandaloneProcess
 from tests.unit.broker.doubles import Broker
 from tests.waiting import eventually

@@ -22,11 +22,10 @@ from magnetar.broker.listener.pre_auth_acceptor import PendingSocket, PreAuthAcc
 from magnetar.broker.listener.tls import TlsListener, listening_socket
 from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_command
 from magnetar.embedding import EmbeddedBroker
 from tests.certificates import Authority
 from tests.free_port import free_port
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, encode_command
 from tests.standalone_process import StandaloneProcess
 from tests.waiting import eventually
 

@@ -16,8 +16,7 @@ import pytest
 from crc32c import crc32c
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_command
-from tests.raw_client import ConnectionClosedError, RawClient
+from tests.raw_client import ConnectionClosedError, RawClient, encode_command
 
 PING = bytes.fromhex("00000009000000050812920100")
 

@@ -22,8 +22,9 @@ from websockets.sync.client import connect
 
 import magnetar
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import FrameReader, encode_command
+from magnetar.broker.protocol.framing import FrameReader
 from tests.official_client import open_client
+from tests.raw_client import encode_command
 from tests.standalone_process import StandaloneProcess
 from tests.waiting import wait_until
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_command
 from tests.integration.failure_tools import (
     new_topic,
     open_producer,
@@ -19,7 +18,7 @@ from tests.integration.failure_tools import (
     send_all,
     take_receipts,
 )
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, encode_command
 from tests.standalone_process import StandaloneProcess
 
 MIB = 1024 * 1024

@@ -27,11 +27,11 @@ from websockets.asyncio.client import connect
 
 import magnetar
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_body, encode_command
+from magnetar.broker.protocol.framing import encode_body
 from magnetar.embedding import EmbeddedBroker
 from tests import stalls
 from tests.official_client import open_client
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, encode_command
 
 PLAIN, BATCHED, DELAYED, TYPED, REST, SOCKET, TOPICS = 1000, 500, 50, 200, 200, 200, 10
 FLOOD, ROUNDS = 2000, 2

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from magnetar.broker.client.client_producer import Entry, PublishCallback
     from magnetar.broker.protocol import pulsar_api_pb2 as pb
     from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.rate_limits.throttle import PublishThrottle
+    from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
     from magnetar.broker.schema.definition import SchemaDefinition
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.topic.topic import Topic
@@ -67,7 +67,7 @@ class LocalProducer:
         self.client_version = client_version
         self.closed = False
         self.on_closed: Callable[[], None] | None = None
-        self._over_rate: set[PublishThrottle] = set()  # the publish limits it waits for
+        self._over_rate: set[PublishRateLimiter] = set()  # the publish limits it waits for
         self._is_paused = False  # for the process's publish buffer
         self._turn, self._resumed = asyncio.Lock(), asyncio.Event()  # of calls that wait for them
         self._topic: Topic | None = None
@@ -240,10 +240,10 @@ class LocalProducer:
         if self.on_closed is not None:
             self.on_closed()
 
-    def pause_publishing(self, limit: PublishThrottle) -> None:
+    def pause_publishing(self, limit: PublishRateLimiter) -> None:
         self._over_rate.add(limit)
 
-    def resume_publishing(self, limit: PublishThrottle) -> None:
+    def resume_publishing(self, limit: PublishRateLimiter) -> None:
         self._over_rate.discard(limit)
         self._wake()
 

@@ -15,7 +15,7 @@ import psutil
 from magnetar.broker.http.metrics.bookie_metrics import add_stalls
 from magnetar.broker.http.metrics.prometheus_page import PrometheusPage, label
 from magnetar.broker.listener.file_limit import file_limit
-from magnetar.broker.rate_limits.rates import RateSampler
+from magnetar.broker.rate_limits.rate_sampler import RateSampler
 from magnetar.broker.schema.metrics import OPERATIONS
 from magnetar.broker.service.metrics import QUOTA_CHECK_LIMITS_S
 

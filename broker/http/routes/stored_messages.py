@@ -16,7 +16,7 @@ from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.broker.protocol.messages import UndecodableEntryError, decode_whole_entry
 from magnetar.broker.protocol.text import readable
-from magnetar.broker.rate_limits.rates import iso_time
+from magnetar.broker.rate_limits.rate_sampler import iso_time
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.entry_batch import EntryBatch

@@ -12,7 +12,7 @@ from magnetar.bookkeeper.replication.under_replication import UnderReplicationSt
 from magnetar.broker.http.long_answers import long_array
 from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.http.topics.topic_access import stored
-from magnetar.broker.rate_limits.rates import iso_time
+from magnetar.broker.rate_limits.rate_sampler import iso_time
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.managed_ledger.cursor.ack_state import runs_of
 from magnetar.managed_ledger.offload.policy import is_offloaded

@@ -11,9 +11,9 @@ from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import (
     FrameReader,
     encode_body,
-    encode_command,
 )
 from magnetar.broker.service.broker_service import BrokerService
+from tests.raw_client import encode_command
 from tests.unit.managed_ledger.cluster import Cluster, eventually
 
 Frame = tuple[pb.BaseCommand, bytes]

@@ -27,11 +27,9 @@ from magnetar.bookkeeper.auth.keys import (
     read_source,
 )
 from magnetar.bookkeeper.auth.tokens import Principal, TokenRules, header_of, verified_claims
-from magnetar.broker.auth.basic import BasicProvider
-from magnetar.broker.auth.htpasswd import parse_htpasswd
+from magnetar.broker.auth.basic import BasicProvider, parse_htpasswd
 from magnetar.broker.auth.openid import OpenIdProvider, parse_key_set
-from magnetar.broker.auth.provider import KeysNeededError
-from magnetar.broker.auth.token import TokenProvider
+from magnetar.broker.auth.provider import KeysNeededError, TokenProvider
 
 NOW_S = 1_800_000_000.0
 SECRET = bytes(range(64))

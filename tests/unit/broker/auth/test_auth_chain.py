@@ -20,9 +20,12 @@ from magnetar.broker.auth.chain import Credentials, ProviderChain
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.openid import OpenIdProvider, parse_discovery, parse_key_set
 from magnetar.broker.auth.password_checks import PasswordChecks
-from magnetar.broker.auth.provider import AuthenticationProvider, KeysNeededError
+from magnetar.broker.auth.provider import (
+    AuthenticationProvider,
+    KeysNeededError,
+    TokenProvider,
+)
 from magnetar.broker.auth.provider_factory import build
-from magnetar.broker.auth.token import TokenProvider
 from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.errors import AuthenticationError, AuthorizationError
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from passlib.hash import apr_md5_crypt, sha256_crypt
 
 from magnetar.bookkeeper.auth.errors import CredentialsError, KeyFormatError
-from magnetar.broker.auth.basic import BasicProvider
-from magnetar.broker.auth.htpasswd import parse_htpasswd
+from magnetar.broker.auth.basic import BasicProvider, parse_htpasswd
 from magnetar.broker.auth.password_hashes import verify
 
 # What `htpasswd -nb user secret` printed with -m, -s, -d and `openssl passwd -5/-6/-1 secret`

@@ -24,8 +24,8 @@ from magnetar.bookkeeper.auth.keys import (
     read_source,
 )
 from magnetar.bookkeeper.auth.tokens import Principal, TokenRules
+from magnetar.broker.auth.provider import TokenProvider
 from magnetar.broker.auth.provider_factory import build, key_files
-from magnetar.broker.auth.token import TokenProvider
 from magnetar.broker.config import BrokerConfig
 
 NOW_S = 1_800_000_000.0

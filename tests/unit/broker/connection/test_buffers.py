@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.broker.connection.connection import coalesce
 from magnetar.broker.connection.receive_buffer import FrameBuffer, SharedBuffer
-from magnetar.broker.connection.write_grouping import coalesce
 
 
 def frames_through(shared: SharedBuffer, stream: bytes, pieces: list[int]) -> list[bytes]:

@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.broker.connection import connection as connection_module
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_command
+from tests.raw_client import encode_command
 from tests.unit.broker.doubles import Broker, message
 from tests.unit.managed_ledger.cluster import eventually
 

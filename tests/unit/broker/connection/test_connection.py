@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from magnetar.broker.connection import connection as connection
 from magnetar.broker.connection.receive_buffer import PauseReason
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_command
+from tests.raw_client import encode_command
 from tests.unit.broker.doubles import Broker, Client, message
 
 PING = bytes.fromhex("00000009000000050812920100")

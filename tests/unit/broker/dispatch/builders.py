@@ -8,7 +8,7 @@ from magnetar.broker.config import BrokerConfig
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.rate_limits.topic_rates import TopicRates
+from magnetar.broker.rate_limits.topic_rate_limiters import TopicRateLimiters
 from magnetar.broker.subscription.consumer import Consumer, SubscribeRequest
 from magnetar.broker.subscription.non_persistent_subscription import NonPersistentSubscription
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
@@ -37,7 +37,7 @@ class FakeTopic:
         self.new_owner = None
         self.subscriptions: dict[str, Any] = {}
         self.forgotten: list[str] = []
-        self.rate_limits = TopicRates(cast("Any", self))
+        self.rate_limits = TopicRateLimiters(cast("Any", self))
 
     @property
     def policies(self) -> EffectivePolicies:

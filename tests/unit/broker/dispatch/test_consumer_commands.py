@@ -14,12 +14,12 @@ from magnetar.broker.protocol.framing import (
     FrameReader,
     MalformedFrameError,
     encode,
-    encode_command,
 )
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.consumer import SHARED, Consumer, ConsumerSink, SubscribeRequest
 from magnetar.managed_ledger.errors import InvalidPositionError
 from magnetar.managed_ledger.position import EARLIEST, LATEST
+from tests.raw_client import encode_command
 from tests.unit.broker.dispatch.builders import Bench, FakeSink, settle
 from tests.unit.broker.dispatch.doubles import head
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from magnetar.broker.connection.message_frames import MessageFrames
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.framing import encode_command
 from magnetar.managed_ledger.entry_batch import EntryBatch
+from tests.raw_client import encode_command
 
 LIMITS = [0, 1, 126, 127, 128, 129, 16_382, 16_383, 16_384, 16_385, 2_097_151, 2_097_152, 10**9]
 

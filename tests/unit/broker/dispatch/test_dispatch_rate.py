@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from magnetar.broker.policies.effective import Rate
-from magnetar.broker.rate_limits.throttle import CAUGHT_UP_ENTRIES, Throttle
+from magnetar.broker.rate_limits.rate_limiter import CAUGHT_UP_ENTRIES, RateLimiter
 from magnetar.broker.subscription.consumer import EXCLUSIVE, KEY_SHARED, SHARED
 from tests.manual_clock import ManualLoop
 from tests.unit.broker.dispatch.builders import Bench, FakeSink, settle
@@ -16,11 +16,11 @@ from tests.unit.broker.dispatch.doubles import head
 def limited(sizes: list[int], rate: Rate, **settings: Any) -> tuple[Bench, ManualLoop]:
     """A subscription with a dispatch rate of its own."""
     bench, loop = Bench(sizes, **settings), ManualLoop()
-    share(bench, Throttle(rate, cast("Any", loop)))
+    share(bench, RateLimiter(rate, cast("Any", loop)))
     return bench, loop
 
 
-def share(bench: Bench, throttle: Throttle) -> None:
+def share(bench: Bench, throttle: RateLimiter) -> None:
     """Put a throttle in place of the topic's."""
     bench.topic.rate_limits.dispatch = throttle
     bench.subscription.policies_changed()

@@ -12,11 +12,10 @@ from magnetar.broker.http.messaging import internal_consumer as feed_module
 from magnetar.broker.http.messaging.local_producer import LocalProducer
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.chunks import CHUNKS_MAX, ChunkAssembler, JoinedMessage
+from magnetar.broker.protocol.chunks import CHUNKS_MAX, ByteBudget, ChunkAssembler, JoinedMessage
 from magnetar.broker.protocol.framing import encode_body
 from magnetar.broker.protocol.messages import parse_message_id
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.service.byte_budget import ByteBudget
 from tests.unit.broker.doubles import Broker
 
 EXPIRE_MS = 1_000

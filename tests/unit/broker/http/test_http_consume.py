@@ -42,7 +42,7 @@ from magnetar.broker.protocol.messages import (
     encode_single,
 )
 from magnetar.broker.protocol.topic_name import TopicName
-from magnetar.broker.rate_limits.throttle import PublishThrottle
+from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
 from magnetar.broker.schema.compatibility import Strategy
 from magnetar.broker.schema.definition import SchemaDefinition, version_bytes
 from magnetar.broker.schema.registry import SchemaRules
@@ -438,7 +438,7 @@ async def test_a_call_that_a_rate_holds_back_publishes_before_a_later_one(
     """The later one's higher sequence ids would make duplicates of its messages."""
     broker, loop = deduplicating, ManualLoop()
     topic = await broker.service.loader.load(NAME, create=True)
-    throttle = topic.rate_limits.publish = PublishThrottle(Rate(10, 0), cast("Any", loop))
+    throttle = topic.rate_limits.publish = PublishRateLimiter(Rate(10, 0), cast("Any", loop))
     publishers = RestPublishers(broker.service)
 
     def call(count: int) -> asyncio.Task[tuple[list[dict[str, Any]], int]]:
@@ -467,7 +467,7 @@ async def test_a_partition_over_its_rate_holds_back_no_other(
     service, loop = deduplicating.service, ManualLoop()
     await service.directory.create_partitioned(NAME, 2)
     over, other = [await service.loader.load(NAME.partition(n), create=True) for n in (0, 1)]
-    throttle = over.rate_limits.publish = PublishThrottle(Rate(10, 0), cast("Any", loop))
+    throttle = over.rate_limits.publish = PublishRateLimiter(Rate(10, 0), cast("Any", loop))
     throttle.take(100, 0)
     messages = [OutgoingMessage(b"x", -1, key=key) for key in ("b", "a")]  # partitions 0 and 1
     publishers = RestPublishers(service)

@@ -22,8 +22,8 @@ from magnetar.broker.protocol.framing import (
     FrameReader,
     MalformedFrameError,
     encode,
-    encode_command,
 )
+from tests.raw_client import encode_command
 
 
 class Line:

@@ -12,10 +12,10 @@ from magnetar.broker.protocol.framing import (
     FrameTooLargeError,
     MalformedFrameError,
     encode_body,
-    encode_command,
     parse_body,
     parse_entry_body,
 )
+from tests.raw_client import encode_command
 
 METADATA = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1_700_000_000_000)
 

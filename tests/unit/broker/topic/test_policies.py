@@ -96,9 +96,11 @@ async def test_a_write_is_applied_once(broker: Broker, monkeypatch: pytest.Monke
     )
 
     async def settled(changes: int) -> None:
-        await eventually(lambda: policies.changes >= changes and policies._follower._task is None)
+        await eventually(
+            lambda: policies.follower.changes >= changes and policies.follower._task is None
+        )
 
-    before = policies.changes
+    before = policies.follower.changes
     await set_namespace(broker, message_ttl_in_seconds=1)
     await settled(before + 2)
     await set_topic(broker, message_ttl_in_seconds=2)
@@ -224,7 +226,7 @@ async def test_a_writer_waits_for_its_own_news_only(
     async def renew_and_write_again(topic: Topic, *, read_own: bool) -> None:
         await asyncio.sleep(0)
         await renew(topic, read_own=read_own)
-        policies._follower.invalidate(NAMESPACE)  # others write all the time
+        policies.follower.invalidate(NAMESPACE)  # others write all the time
 
     monkeypatch.setattr(policies, "_renew_topic", renew_and_write_again)
     async with asyncio.timeout(30):

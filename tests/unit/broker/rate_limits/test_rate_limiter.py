@@ -11,7 +11,7 @@ from magnetar.broker.connection.connection import Connection
 from magnetar.broker.http.messaging.local_producer import LocalProducer
 from magnetar.broker.policies.effective import Rate
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.rate_limits.throttle import PublishThrottle, Throttle, renewed
+from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter, RateLimiter, renewed
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.managed_ledger.position import EARLIEST
 from tests.manual_clock import ManualLoop
@@ -25,7 +25,7 @@ TOPIC = "persistent://public/default/t"
 class Source:
     """A client that publishes a piece whenever it is read."""
 
-    def __init__(self, throttle: PublishThrottle, piece: int) -> None:
+    def __init__(self, throttle: PublishRateLimiter, piece: int) -> None:
         self.throttle, self.piece = throttle, piece
         self.sent = 0
         self.paused = False
@@ -34,11 +34,11 @@ class Source:
         self.sent += self.piece
         self.throttle.charge(cast("Any", self), self.piece, 0)
 
-    def pause_publishing(self, limit: PublishThrottle) -> None:
+    def pause_publishing(self, limit: PublishRateLimiter) -> None:
         assert not self.paused
         self.paused = True
 
-    def resume_publishing(self, limit: PublishThrottle) -> None:
+    def resume_publishing(self, limit: PublishRateLimiter) -> None:
         assert self.paused
         self.paused = False
 
@@ -48,7 +48,7 @@ def test_many_sources_share_a_limit(seed: int) -> None:
     """Five minutes of greed: the rate holds at every moment, and everybody gets a fair part."""
     rng, loop = random.Random(seed), ManualLoop()
     rate = rng.choice((10, 500, 20_000))
-    throttle = PublishThrottle(Rate(rate, 0), cast("Any", loop))
+    throttle = PublishRateLimiter(Rate(rate, 0), cast("Any", loop))
     sources = [Source(throttle, rng.randint(1, 50)) for _ in range(rng.randint(1, 12))]
     reads = 0
     while loop.time() < 300:
@@ -67,7 +67,7 @@ def test_many_sources_share_a_limit(seed: int) -> None:
 
 def test_the_line_is_served_in_order_and_one_at_a_time() -> None:
     loop = ManualLoop()
-    throttle = Throttle(Rate(10, 0), cast("Any", loop))
+    throttle = RateLimiter(Rate(10, 0), cast("Any", loop))
     throttle.take(11, 0)
     woken: list[str] = []
 
@@ -93,23 +93,23 @@ def test_the_line_is_served_in_order_and_one_at_a_time() -> None:
 
 def test_a_higher_limit_ends_the_wait_sooner_and_none_at_once() -> None:
     loop = ManualLoop()
-    throttle: Throttle | None = Throttle(Rate(1, 0), cast("Any", loop))
+    throttle: RateLimiter | None = RateLimiter(Rate(1, 0), cast("Any", loop))
     assert throttle is not None
     throttle.take(101, 0)
     woken: list[str] = []
     throttle.wait("a", lambda: woken.append("a"))
     throttle.wait("b", lambda: woken.append("b"))
-    assert renewed(throttle, Rate(1_000, 0)) is throttle
+    assert renewed(throttle, Rate(1_000, 0), RateLimiter) is throttle
     loop.advance(101)
     assert woken == ["a"]
     throttle.take(10_000, 0)
-    assert renewed(throttle, Rate(0, 0)) is None
+    assert renewed(throttle, Rate(0, 0), RateLimiter) is None
     assert woken == ["a", "b"]
 
 
 def test_a_rate_relative_to_another() -> None:
     loop = ManualLoop()
-    throttle = Throttle(Rate(10, 0, 2, relative_to_publish=True), cast("Any", loop))
+    throttle = RateLimiter(Rate(10, 0, 2, relative_to_publish=True), cast("Any", loop))
     throttle.change(throttle.rate, 90, 5_000)
     loop.advance(2_000)
     assert throttle.room()[0] == 100  # messages; bytes stay without a limit
@@ -126,7 +126,7 @@ async def limited(broker: Broker, messages: int, size: int = 0) -> tuple[Client,
     await client.produce()
     loop = ManualLoop()
     topic = broker.service.topics[TOPIC]
-    topic.rate_limits.publish = PublishThrottle(Rate(messages, size), cast("Any", loop))
+    topic.rate_limits.publish = PublishRateLimiter(Rate(messages, size), cast("Any", loop))
     return client, loop
 
 
@@ -202,7 +202,7 @@ async def test_reads_are_small_while_a_low_limit_holds(broker: Broker) -> None:
     broker.cluster.now_ms += 3_600_000
     connection.on_sweep(broker.service.clock())
     assert len(connection.get_buffer(-1)) == whole
-    topic.rate_limits.publish = PublishThrottle(Rate(1_000, 0), cast("Any", loop))
+    topic.rate_limits.publish = PublishRateLimiter(Rate(1_000, 0), cast("Any", loop))
     assert (await client.receive_one()).type == pb.BaseCommand.PING
     await client.produce(producer_id=2)
     assert len(connection.get_buffer(-1)) == 1_000 * 100 // 8  # before there is anything to pause
@@ -210,7 +210,7 @@ async def test_reads_are_small_while_a_low_limit_holds(broker: Broker) -> None:
 
 async def test_one_connection_waits_for_several_limits(broker: Broker) -> None:
     client, loop = await limited(broker, 1)
-    broker.service.publish_throttle = PublishThrottle(Rate(10, 0), cast("Any", loop))
+    broker.service.publish_throttle = PublishRateLimiter(Rate(10, 0), cast("Any", loop))
     client.feed(b"".join(message(n) for n in range(21)))
     loop.advance(2_000)
     assert not client.reads()  # the broker's is over, the topic's isn't

@@ -62,7 +62,7 @@ class TokenBucket:
         return self._level == self._full
 
 
-class RateLimiter:
+class TokenBuckets:
     """Messages and bytes of one stream; each may be without a limit."""
 
     __slots__ = ("_bytes", "_messages")
@@ -111,7 +111,7 @@ def _changed(
     return bucket
 
 
-class SubscribeLimiter:
+class SubscribeRateLimiter:
     """How often each consumer of a topic may subscribe: it is refused, not delayed.
 
     Identities that have not subscribed for a period are forgotten, so a client that always comes

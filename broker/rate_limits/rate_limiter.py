@@ -2,7 +2,7 @@
 
 Publishers wait by not being read (their connection's reads pause, as they do for the memory
 budget), dispatchers by not taking their turn. Nothing is refused, and without a limit there is no
-`Throttle` at all: the hot path looks at one attribute per batch.
+`RateLimiter` at all: the hot path looks at one attribute per batch.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from magnetar.broker.policies.effective import Rate
-from magnetar.broker.rate_limits.rate_limit import UNLIMITED, RateLimiter
+from magnetar.broker.rate_limits.token_bucket import UNLIMITED, TokenBuckets
 from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
     from magnetar.broker.producer.producer import ProducerSink
 
-T = TypeVar("T", bound="Throttle")
+T = TypeVar("T", bound="RateLimiter")
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +33,13 @@ _READ_BYTES_MIN: Final = 1_024
 _READS_PER_PERIOD: Final = 8
 
 
-class Throttle:
+class RateLimiter:
     """One limit and the line of those who wait for it: first come, first served."""
 
     def __init__(self, rate: Rate, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.rate = rate
-        self._limiter = RateLimiter(rate.messages, rate.bytes, rate.period_s * 1000, self.now_ms())
+        self._limiter = TokenBuckets(rate.messages, rate.bytes, rate.period_s * 1000, self.now_ms())
         self._line: dict[object, Callable[[], None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -122,7 +122,7 @@ class Throttle:
             resume()
 
 
-class PublishThrottle(Throttle):
+class PublishRateLimiter(RateLimiter):
     """Limits what is published; the sinks of producers wait."""
 
     def __init__(self, rate: Rate, loop: asyncio.AbstractEventLoop) -> None:
@@ -160,12 +160,12 @@ class PublishThrottle(Throttle):
             self.wait(sink, partial(sink.resume_publishing, self))
 
 
-class DispatchThrottle:
+class DispatchRateLimiter:
     """The limits that a subscription's dispatcher obeys: its own, its topic's, the broker's."""
 
     def __init__(
         self,
-        throttles: Sequence[tuple[str, Throttle]],
+        throttles: Sequence[tuple[str, RateLimiter]],
         *,
         by_entries: bool,
         entries_behind: Callable[[Position], int] | None,
@@ -230,20 +230,19 @@ class DispatchThrottle:
             throttle.take(count, size)
 
 
-def renewed(throttle: Throttle | None, rate: Rate) -> Throttle | None:
-    """The throttle of a dispatch rate, the old one as long as there is a limit."""
+def renewed(limiter: T | None, rate: Rate, kind: type[T]) -> T | None:
+    """The limiter of a rate, the old one as long as there is a limit; None: there is none."""
     if not rate.limited:
-        if throttle is not None:
-            throttle.close()
+        if limiter is not None:
+            limiter.close()
         return None
-    if throttle is None:
-        return Throttle(rate, asyncio.get_running_loop())
-    if throttle.rate != rate:
-        throttle.change(rate)
-    return throttle
+    if limiter is None:
+        return kind(rate, asyncio.get_running_loop())
+    if limiter.rate != rate:
+        limiter.change(rate)
+    return limiter
 
 
-def broker_throttle(kind: type[T], messages: int, size: int) -> T | None:
+def broker_limiter(kind: type[T], messages: int, size: int) -> T | None:
     """One of the broker's own limits; None: there is none."""
-    rate = Rate(max(0, messages), max(0, size))
-    return kind(rate, asyncio.get_running_loop()) if rate.limited else None
+    return renewed(None, Rate(max(0, messages), max(0, size)), kind)

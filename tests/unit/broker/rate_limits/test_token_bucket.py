@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.rate_limits.rate_limit import (
+from magnetar.broker.rate_limits.token_bucket import (
     UNLIMITED,
-    RateLimiter,
-    SubscribeLimiter,
+    SubscribeRateLimiter,
     TokenBucket,
+    TokenBuckets,
 )
 
 rates = st.integers(1, 1_000_000)
@@ -92,7 +92,7 @@ def test_a_lower_rate_takes_the_burst_with_it() -> None:
 
 
 def test_the_tighter_of_messages_and_bytes_counts() -> None:
-    limiter = RateLimiter(10, 1_000, 1_000, 0)
+    limiter = TokenBuckets(10, 1_000, 1_000, 0)
     limiter.take(1, 3_000, 0)
     assert limiter.room(0) == (9, -2_000)
     assert limiter.wait_ms(0) == 2_001
@@ -101,14 +101,14 @@ def test_the_tighter_of_messages_and_bytes_counts() -> None:
 
 
 def test_no_limit_means_room_for_everything() -> None:
-    limiter = RateLimiter(0, 0, 1_000, 0)
+    limiter = TokenBuckets(0, 0, 1_000, 0)
     limiter.take(10**12, 10**15, 0)
     assert limiter.room(0) == (UNLIMITED, UNLIMITED)
     assert limiter.wait_ms(0) == 0
 
 
 def test_a_limit_that_comes_and_goes() -> None:
-    limiter = RateLimiter(5, 0, 1_000, 0)
+    limiter = TokenBuckets(5, 0, 1_000, 0)
     limiter.take(6, 0, 0)
     limiter.change(5, 100, 1_000, 0)
     assert limiter.room(0) == (-1, 100)
@@ -119,7 +119,7 @@ def test_a_limit_that_comes_and_goes() -> None:
 
 
 def test_each_consumer_subscribes_at_its_own_rate() -> None:
-    limiter = SubscribeLimiter(2, 30_000)
+    limiter = SubscribeRateLimiter(2, 30_000)
     assert [limiter.admit("a", 0) for _ in range(3)] == [True, True, False]
     assert limiter.admit("b", 0)
     assert not limiter.admit("a", 14_999)
@@ -131,7 +131,7 @@ def test_each_consumer_subscribes_at_its_own_rate() -> None:
 
 @pytest.mark.parametrize("clients", [1_000, 50_000])
 def test_identities_that_went_are_forgotten(clients: int) -> None:
-    limiter = SubscribeLimiter(1, 1_000)
+    limiter = SubscribeRateLimiter(1, 1_000)
     for number in range(clients):
         assert limiter.admit(number, number)  # one a millisecond: a thousand are not full again
     assert len(limiter._buckets) <= 2_100

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.policies.effective import Rate
-from magnetar.broker.rate_limits.rate_limit import SubscribeLimiter
-from magnetar.broker.rate_limits.throttle import (
-    DispatchThrottle,
-    PublishThrottle,
-    Throttle,
+from magnetar.broker.rate_limits.rate_limiter import (
+    DispatchRateLimiter,
+    PublishRateLimiter,
+    RateLimiter,
     renewed,
 )
+from magnetar.broker.rate_limits.token_bucket import SubscribeRateLimiter
 from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _NO_EVENTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-class TopicRates:
+class TopicRateLimiters:
     """What limits one topic's traffic; nothing where the policies name no limit.
 
     System topics are exempt: what the broker itself needs must not wait.
@@ -35,12 +34,12 @@ class TopicRates:
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
-        self.publish: PublishThrottle | None = None
+        self.publish: PublishRateLimiter | None = None
         """Looked at for each batch."""
-        self.dispatch: Throttle | None = None
+        self.dispatch: RateLimiter | None = None
         """Of all subscriptions together."""
         self.limited_before = 0  # by publish limits that are gone
-        self._subscribe: SubscribeLimiter | None = None
+        self._subscribe: SubscribeRateLimiter | None = None
         self.apply()
 
     @property
@@ -55,27 +54,21 @@ class TopicRates:
             return
         policies = topic.policies
         self._set_publish(policies.publish_rate)
-        self.dispatch = renewed(self.dispatch, policies.dispatch_rate)
+        self.dispatch = renewed(self.dispatch, policies.dispatch_rate, RateLimiter)
         subscribe = policies.subscribe_rate
         period_ms = subscribe.period_s * 1000
         if subscribe.per_consumer <= 0:
             self._subscribe = None
         elif self._subscribe is None:
-            self._subscribe = SubscribeLimiter(subscribe.per_consumer, period_ms)
+            self._subscribe = SubscribeRateLimiter(subscribe.per_consumer, period_ms)
         else:
             self._subscribe.change(subscribe.per_consumer, period_ms, self._now_ms())
 
     def _set_publish(self, rate: Rate) -> None:
-        before = self.publish
-        if not rate.limited:
-            if before is not None:
-                self.limited_before += before.times
-                self.publish = None
-                before.close()
-        elif before is None:
-            self.publish = PublishThrottle(rate, self._topic.service.loop)
-        elif before.rate != rate:
-            before.change(rate)
+        before, self.publish = self.publish, None
+        self.publish = renewed(before, rate, PublishRateLimiter)
+        if before is not None and self.publish is None:
+            self.limited_before += before.times
 
     def _now_ms(self) -> int:
         return int(self._topic.service.loop.time() * 1000)
@@ -98,13 +91,13 @@ class TopicRates:
 
     def close(self) -> None:
         """The topic is unloaded: no client waits for it any more."""
-        self._set_publish(replace(self._topic.policies.publish_rate, messages=0, bytes=0))
+        self._set_publish(Rate(0, 0))
         if self.dispatch is not None:
             self.dispatch.close()
             self.dispatch = None
 
 
-def add_publish_rate(throttle: Throttle | None, topic: Topic) -> None:
+def add_publish_rate(throttle: RateLimiter | None, topic: Topic) -> None:
     """Move a dispatch rate that is relative to the topic's publish rate."""
     if throttle is not None and throttle.rate.relative_to_publish:
         _, messages, size, _ = topic.rates.rates
@@ -112,18 +105,18 @@ def add_publish_rate(throttle: Throttle | None, topic: Topic) -> None:
         throttle.change(throttle.rate, int(messages * period_s), int(size * period_s))
 
 
-class SubscriptionRate:
+class SubscriptionRateLimiters:
     """The dispatch limits of one persistent subscription: its own and those above it."""
 
     __slots__ = ("_name", "_topic", "events", "own")
 
     def __init__(self, topic: Topic, name: str) -> None:
         self._topic, self._name = topic, name
-        self.own: Throttle | None = None
+        self.own: RateLimiter | None = None
         self.events: Mapping[str, int] = _NO_EVENTS
         """How often dispatch had to wait, by the field of the statistics."""
 
-    def limiter(self, entries_behind: Callable[[Position], int]) -> DispatchThrottle | None:
+    def limiter(self, entries_behind: Callable[[Position], int]) -> DispatchRateLimiter | None:
         """What a dispatcher obeys under the policies of now; None: nothing.
 
         Args:
@@ -133,7 +126,7 @@ class SubscriptionRate:
         if topic.name.is_system:
             return None
         rate = topic.policies.subscription_dispatch_rate(self._name)
-        self.own = renewed(self.own, rate)
+        self.own = renewed(self.own, rate, RateLimiter)
         scopes = (
             ("Broker", service.dispatch_throttle),
             ("Topic", topic.rate_limits.dispatch),
@@ -146,7 +139,7 @@ class SubscriptionRate:
         self.events = events = dict(self.events)
         config = service.config
         everybody = config.dispatch_throttling_on_non_backlog_consumer_enabled
-        return DispatchThrottle(
+        return DispatchRateLimiter(
             throttles,
             by_entries=config.dispatch_throttling_on_batch_message_enabled,
             entries_behind=None if everybody else entries_behind,
