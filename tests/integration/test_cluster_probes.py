@@ -43,7 +43,7 @@ class Role(ChildProcess):
         settings = ["metadataStoreSessionTimeoutMillis=6000"]
         settings += [*ONE_COPY, "advertisedAddress=127.0.0.1"] if word == "broker" else http
         self._command = [
-            *(sys.executable, "-m", "magnetar.broker.cli.main", word, "--metadata", metadata_url),
+            *("magnetar.broker.cli.main", word, "--metadata", metadata_url),
             *options[word],
             *(part for text in settings for part in ("--set", text)),
         ]
@@ -61,7 +61,7 @@ class Role(ChildProcess):
 
     def launch(self) -> None:
         """Start without waiting."""
-        self._process = self.popen(self._command)
+        self._process = self.fork(*self._command)
 
     def start(self) -> None:
         self.launch()
