@@ -13,8 +13,8 @@ from magnetar import bookkeeper
 from magnetar.bookkeeper.bookie.journal.journal_format import journal_directory
 from magnetar.bookkeeper.errors import BookkeeperError, MissingFileError
 from tests.simulation.bookie_machine import Machine
+from tests.simulation.simulator import seeds
 
-SEEDS = 200
 ROUNDS = 4
 
 # Sync points whose loss must be noticed, one by one.
@@ -58,12 +58,12 @@ def run(seed: int, ignored: frozenset[str] = frozenset(), directories_max: int =
     return machine.seen
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(70))
 def test_nothing_acknowledged_is_lost(seed: int) -> None:
     run(seed)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 2))
+@pytest.mark.parametrize("seed", seeds(35))
 def test_nothing_acknowledged_is_lost_with_several_journals(seed: int) -> None:
     """Their number grows from life to life: ledgers move to other journals."""
     machine = Machine(seed)
@@ -75,13 +75,13 @@ def test_nothing_acknowledged_is_lost_with_several_journals(seed: int) -> None:
     machine.check_promises()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 2))
+@pytest.mark.parametrize("seed", seeds(35))
 def test_nothing_acknowledged_is_lost_with_several_ledger_directories(seed: int) -> None:
     """A checkpoint counts when the entry logs of all of them are durable (PR #3329)."""
     run(seed, directories_max=3)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 2))
+@pytest.mark.parametrize("seed", seeds(35))
 def test_nothing_is_lost_beside_ledgers_that_are_emptied(seed: int) -> None:
     """What is written to them afterwards is kept, and so are their fences and the other ledgers."""
     machine = Machine(seed)

@@ -21,6 +21,7 @@ from magnetar.bookkeeper.errors import CorruptFileError
 from tests.memory_file_system import MemoryFileSystem, PowerLoss
 from tests.memory_store import MemoryStore
 from tests.simulation.bookie_machine import KEY, Machine
+from tests.simulation.simulator import seeds
 from tests.simulation.test_bookie_disk_faults import Acked, add, flush, read, reopen, write_groups
 
 TAG = record_format.make_tag(0, 0xC0FFEE)
@@ -242,7 +243,7 @@ def test_a_deleted_ledger_is_not_brought_back() -> None:
     assert repair(storage, [3], acked) == []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_a_scrub_beside_flush_deletion_and_compaction_sees_no_damage(seed: int) -> None:
     machine = Machine(seed)
     machine.start()

@@ -20,6 +20,7 @@ from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
 from magnetar.metadata.group_commit import GroupCommitter
 from magnetar.metadata.store import MetadataEvent, Versioned
+from tests.simulation.simulator import seeds
 
 T = TypeVar("T")
 
@@ -337,12 +338,12 @@ async def run_world(make: Callable[[int, EmbeddedMetadataStore], W], seed: int) 
     return world
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(35))
 async def test_at_most_one_broker_owns_a_bundle(seed: int) -> None:
     await run_world(World, seed)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(35))
 async def test_bundles_that_are_given_to_others(seed: int) -> None:
     await run_world(GivingWorld, seed)
 

@@ -11,6 +11,7 @@ import pytest
 from magnetar.bundles.errors import InvalidBundleError
 from magnetar.bundles.local_policies import LocalPolicies
 from magnetar.metadata.embedded import EmbeddedMetadataStore
+from tests.simulation.simulator import seeds
 from tests.simulation.test_bundles_ownership import TOPICS, Broker, World, run_world
 
 NAMESPACE = "t/n"
@@ -78,7 +79,7 @@ class SplitWorld(World):
         assert sorted(caches) == sorted(nodes)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(30))
 async def test_splits_leave_one_owner_for_every_topic(seed: int) -> None:
     await run_world(SplitWorld, seed)
 

@@ -18,7 +18,6 @@ A seed replays exactly: ``MAGNETAR_SEED=17 MAGNETAR_SEEDS=1 pytest``.
 """
 
 import asyncio
-import os
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -38,6 +37,7 @@ from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER, decode_node
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.managed_ledger.position import Position
 from magnetar.metadata.errors import MetadataError
+from tests.simulation.simulator import seeds
 from tests.unit.managed_ledger.cursor_doubles import (
     FakeLog,
     FakeNodes,
@@ -46,8 +46,6 @@ from tests.unit.managed_ledger.cursor_doubles import (
     cancel_all_tasks,
 )
 
-FIRST_SEED = int(os.environ.get("MAGNETAR_SEED", "0"))
-SEEDS = range(FIRST_SEED, FIRST_SEED + int(os.environ.get("MAGNETAR_SEEDS", "100")))
 BATCH = 4  # every entry is a batch of so many
 WHOLE = (1 << BATCH) - 1
 
@@ -468,6 +466,6 @@ def test_a_crash_at_each_step(append_failure_rate: float, limits: None) -> None:
     assert steps > 30
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(100))
 def test_durable_acknowledgements_survive_everything(seed: int, limits: None) -> None:
     asyncio.run(World(seed).run())

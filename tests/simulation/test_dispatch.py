@@ -5,7 +5,6 @@ Safety is checked at every delivery; at the end the faults stop and everything m
 """
 
 import functools
-import os
 import random
 import zlib
 from collections.abc import Iterable
@@ -34,9 +33,10 @@ from magnetar.broker.protocol.entry_header import (
 )
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.position import Position
+from tests.simulation.simulator import seeds
 from tests.unit.broker.dispatch.doubles import MemoryCursor, MemoryLedger, choose_active, head
 
-SEEDS = range(int(os.environ.get("MAGNETAR_SEEDS", "100")))
+SEEDS = seeds(36)
 STEPS = 400
 TICK_MS = 1000
 

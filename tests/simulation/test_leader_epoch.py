@@ -27,6 +27,7 @@ from magnetar.loadbalance.leader_epoch import (
 )
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import MetadataError
+from tests.simulation.simulator import seeds
 from tests.simulation.test_bundles_ownership import (
     TOPICS,
     Broker,
@@ -164,7 +165,7 @@ class EpochWorld(World):
         await super().check_liveness()
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(35))
 async def test_nobody_owns_by_an_epoch_that_has_ended(seed: int) -> None:
     await run_world(EpochWorld, seed)
 

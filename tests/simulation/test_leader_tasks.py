@@ -25,6 +25,7 @@ from magnetar.loadbalance.policy_reader import PolicyReader
 from magnetar.loadbalance.registry import BROKERS_ROOT, BrokerRegistry
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import MetadataError, NotFoundError, SessionLostError
+from tests.simulation.simulator import seeds
 from tests.simulation.test_bundles_ownership import FaultySession, commit_inline
 
 MIB = 1024 * 1024.0
@@ -181,7 +182,7 @@ class World:
 
 
 @pytest.mark.parametrize("by_epoch", [False, True])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(20))
 async def test_overlapping_leaders_move_nothing_twice(seed: int, by_epoch: bool) -> None:
     await World(seed, by_epoch).run(40)
 

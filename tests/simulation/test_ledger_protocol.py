@@ -231,6 +231,6 @@ class Scenario:
         return True
 
 
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("seed", seeds(100))
 def test_ledger_protocol(seed: int) -> None:
     run_simulation(seed, lambda simulator: Scenario(simulator).run())

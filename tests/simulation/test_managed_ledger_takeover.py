@@ -180,7 +180,7 @@ def takeover_of(simulator: Simulator) -> Takeover:
     )
 
 
-@pytest.mark.parametrize("seed", seeds(2 * OLD_STEPS))
+@pytest.mark.parametrize("seed", seeds(OLD_STEPS))
 def test_a_new_owner_at_each_step_of_the_old_one(seed: int) -> None:
     run_simulation(seed, lambda simulator: takeover_of(simulator).run())
 
