@@ -185,6 +185,7 @@ def _schema() -> dict[str, Any]:
     return schema
 
 
+@functools.cache
 def _values() -> dict[str, Any]:
     values: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
     return values
