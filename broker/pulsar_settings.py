@@ -16,151 +16,122 @@ class UnsupportedSetting(NamedTuple):
     """How it is here, whatever the setting says."""
 
 
-LACKING: Final[dict[str, UnsupportedSetting]] = {
-    "additionalSystemCursorNames": UnsupportedSetting(
-        "", "quotas and expiry hold for every subscription"
+_PEM: Final = "certificates come from PEM files"
+_SHOWN: Final = "brokers show a token, not a certificate, by brokerClientAuthenticationPlugin"
+
+_LACKING: Final = {
+    "additionalSystemCursorNames": ("", "quotas and expiry hold for every subscription"),
+    "allowOverrideEntryFilters": ("false", "entries are not filtered"),
+    "authenticationRoleLoggingAnonymizer": ("NONE", "roles are logged as they are"),
+    "bookkeeperClientAuthenticationParametersName": (
+        "",
+        "bookies are shown a token (bookkeeperClientAuthenticationParameters)",
     ),
-    "allowOverrideEntryFilters": UnsupportedSetting("false", "entries are not filtered"),
-    "authenticationRoleLoggingAnonymizer": UnsupportedSetting(
-        "NONE", "roles are logged as they are"
+    "bookkeeperClientSecondaryIsolationGroups": (
+        "",
+        "there is one list of groups (bookkeeperClientIsolationGroups)",
     ),
-    "bookkeeperClientAuthenticationParametersName": UnsupportedSetting(
-        "", "bookies are shown a token (bookkeeperClientAuthenticationParameters)"
+    "bookkeeperMetadataServiceUri": ("", "ledgers are where metadataStoreUrl says"),
+    "bookkeeperTLSKeyFileType": ("PEM", "keys are PEM files"),
+    "bookkeeperTLSKeyStorePasswordPath": ("", "keys are PEM files without a password"),
+    "bookkeeperTLSProviderFactoryClass": ("org.apache.bookkeeper.tls.TLSContextFactory", _PEM),
+    "bookkeeperTLSTrustCertTypes": ("PEM", "certificates are PEM files"),
+    "bookkeeperTLSTrustStorePasswordPath": ("", "certificates are PEM files"),
+    "brokerClientCertificateFilePath": ("", _SHOWN),
+    "brokerClientKeyFilePath": ("", _SHOWN),
+    "brokerClientSslFactoryPlugin": ("org.apache.pulsar.common.util.DefaultPulsarSslFactory", _PEM),
+    "brokerClientTlsCiphers": ("", "what Python's defaults allow"),
+    "brokerClientTlsEnabledWithKeyStore": ("false", _PEM),
+    "brokerClientTlsProtocols": ("", "TLS 1.2 and 1.3"),
+    "brokerEntryMetadataInterceptors": ("", "entries get no metadata of the broker"),
+    "brokerEntryPayloadProcessors": ("", "payloads are not processed"),
+    "brokerInterceptors": ("", "nothing is intercepted"),
+    "clientLibraryVersionCheckEnabled": ("false", "clients of any version may connect"),
+    "configurationMetadataSyncEventTopic": ("", "metadata are not synchronized between clusters"),
+    "enableBrokerSideSubscriptionPatternEvaluation": ("true", "patterns are always evaluated here"),
+    "enableBrokerTopicListWatcher": ("true", "clients may always watch lists of topics"),
+    "entryFilterNames": ("", "entries are not filtered"),
+    "haProxyProtocolEnabled": ("false", "the PROXY protocol is not spoken"),
+    "httpRequestsFailOnUnknownPropertiesEnabled": (
+        "false",
+        "unknown fields of documents are ignored",
     ),
-    "bookkeeperClientSecondaryIsolationGroups": UnsupportedSetting(
-        "", "there is one list of groups (bookkeeperClientIsolationGroups)"
+    "managedLedgerDigestType": ("CRC32C", "entries are protected by CRC32C"),
+    "managedLedgerMaxAckQuorum": ("5", "policies may ask for any quorum"),
+    "managedLedgerMaxEnsembleSize": ("5", "policies may ask for any ensemble"),
+    "managedLedgerMaxReadsInFlightSizeInMB": (
+        "0",
+        "reads in flight are bounded for each topic, not together",
     ),
-    "bookkeeperMetadataServiceUri": UnsupportedSetting(
-        "", "ledgers are where metadataStoreUrl says"
-    ),
-    "bookkeeperTLSKeyFileType": UnsupportedSetting("PEM", "keys are PEM files"),
-    "bookkeeperTLSKeyStorePasswordPath": UnsupportedSetting(
-        "", "keys are PEM files without a password"
-    ),
-    "bookkeeperTLSProviderFactoryClass": UnsupportedSetting(
-        "org.apache.bookkeeper.tls.TLSContextFactory", "certificates come from PEM files"
-    ),
-    "bookkeeperTLSTrustCertTypes": UnsupportedSetting("PEM", "certificates are PEM files"),
-    "bookkeeperTLSTrustStorePasswordPath": UnsupportedSetting("", "certificates are PEM files"),
-    "brokerClientCertificateFilePath": UnsupportedSetting(
-        "", "brokers show a token, not a certificate, by brokerClientAuthenticationPlugin"
-    ),
-    "brokerClientKeyFilePath": UnsupportedSetting(
-        "", "brokers show a token, not a certificate, by brokerClientAuthenticationPlugin"
-    ),
-    "brokerClientSslFactoryPlugin": UnsupportedSetting(
-        "org.apache.pulsar.common.util.DefaultPulsarSslFactory", "certificates come from PEM files"
-    ),
-    "brokerClientTlsCiphers": UnsupportedSetting("", "what Python's defaults allow"),
-    "brokerClientTlsEnabledWithKeyStore": UnsupportedSetting(
-        "false", "certificates come from PEM files"
-    ),
-    "brokerClientTlsProtocols": UnsupportedSetting("", "TLS 1.2 and 1.3"),
-    "brokerEntryMetadataInterceptors": UnsupportedSetting(
-        "", "entries get no metadata of the broker"
-    ),
-    "brokerEntryPayloadProcessors": UnsupportedSetting("", "payloads are not processed"),
-    "brokerInterceptors": UnsupportedSetting("", "nothing is intercepted"),
-    "clientLibraryVersionCheckEnabled": UnsupportedSetting(
-        "false", "clients of any version may connect"
-    ),
-    "configurationMetadataSyncEventTopic": UnsupportedSetting(
-        "", "metadata are not synchronized between clusters"
-    ),
-    "enableBrokerSideSubscriptionPatternEvaluation": UnsupportedSetting(
-        "true", "patterns are always evaluated here"
-    ),
-    "enableBrokerTopicListWatcher": UnsupportedSetting(
-        "true", "clients may always watch lists of topics"
-    ),
-    "entryFilterNames": UnsupportedSetting("", "entries are not filtered"),
-    "haProxyProtocolEnabled": UnsupportedSetting("false", "the PROXY protocol is not spoken"),
-    "httpRequestsFailOnUnknownPropertiesEnabled": UnsupportedSetting(
-        "false", "unknown fields of documents are ignored"
-    ),
-    "managedLedgerDigestType": UnsupportedSetting("CRC32C", "entries are protected by CRC32C"),
-    "managedLedgerMaxAckQuorum": UnsupportedSetting("5", "policies may ask for any quorum"),
-    "managedLedgerMaxEnsembleSize": UnsupportedSetting("5", "policies may ask for any ensemble"),
-    "managedLedgerMaxReadsInFlightSizeInMB": UnsupportedSetting(
-        "0", "reads in flight are bounded for each topic, not together"
-    ),
-    "managedLedgerMaxWriteQuorum": UnsupportedSetting("5", "policies may ask for any quorum"),
-    "maxConsumerMetadataSize": UnsupportedSetting("1024", "the limit is 1024 bytes"),
-    "maxSameAddressConsumersPerTopic": UnsupportedSetting(
-        "0", "consumers are not counted by address"
-    ),
-    "maxSameAddressProducersPerTopic": UnsupportedSetting(
-        "0", "producers are not counted by address"
-    ),
-    "metadataSyncEventTopic": UnsupportedSetting(
-        "", "metadata are not synchronized between clusters"
-    ),
-    "resourceUsageTransportClassName": UnsupportedSetting("", "resource groups limit nothing"),
-    "schemaRegistryCompatibilityCheckers": UnsupportedSetting(
+    "managedLedgerMaxWriteQuorum": ("5", "policies may ask for any quorum"),
+    "maxConsumerMetadataSize": ("1024", "the limit is 1024 bytes"),
+    "maxSameAddressConsumersPerTopic": ("0", "consumers are not counted by address"),
+    "maxSameAddressProducersPerTopic": ("0", "producers are not counted by address"),
+    "metadataSyncEventTopic": ("", "metadata are not synchronized between clusters"),
+    "resourceUsageTransportClassName": ("", "resource groups limit nothing"),
+    "schemaRegistryCompatibilityCheckers": (
         "org.apache.pulsar.broker.service.schema.AvroSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.ExternalSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.JsonSchemaCompatibilityCheck,org.apache.pulsar.broker.service.schema.ProtobufNativeSchemaCompatibilityCheck",
         "compatibility is judged by Pulsar's own rules",
     ),
-    "sslFactoryPlugin": UnsupportedSetting(
-        "org.apache.pulsar.common.util.DefaultPulsarSslFactory", "certificates come from PEM files"
+    "sslFactoryPlugin": ("org.apache.pulsar.common.util.DefaultPulsarSslFactory", _PEM),
+    "strictAuthMethod": ("false", "providers are asked in turn where a client names none"),
+    "strictBookieAffinityEnabled": (
+        "false",
+        "bookies of other groups are used when those of the namespace do not suffice",
     ),
-    "strictAuthMethod": UnsupportedSetting(
-        "false", "providers are asked in turn where a client names none"
-    ),
-    "strictBookieAffinityEnabled": UnsupportedSetting(
-        "false", "bookies of other groups are used when those of the namespace do not suffice"
-    ),
-    "strictTopicNameEnabled": UnsupportedSetting("false", "topics may be named like partitions"),
-    "strictlyVerifySubscriptionName": UnsupportedSetting(
-        "false", "subscriptions may have any name"
-    ),
-    "subscriptionPatternMaxLength": UnsupportedSetting("50", "the limit is 50 characters"),
-    "supportedNamespaceBundleSplitAlgorithms": UnsupportedSetting(
+    "strictTopicNameEnabled": ("false", "topics may be named like partitions"),
+    "strictlyVerifySubscriptionName": ("false", "subscriptions may have any name"),
+    "subscriptionPatternMaxLength": ("50", "the limit is 50 characters"),
+    "supportedNamespaceBundleSplitAlgorithms": (
         "flow_or_qps_equally_divide,range_equally_divide,specified_positions_divide,topic_count_equally_divide",
         "all algorithms are always allowed",
     ),
-    "tlsEnabledWithKeyStore": UnsupportedSetting("false", "certificates come from PEM files"),
-    "transactionCoordinatorEnabled": UnsupportedSetting("false", "there are no transactions"),
-    "webServiceHaProxyProtocolEnabled": UnsupportedSetting(
-        "false", "the PROXY protocol is not spoken"
-    ),
-    "webServiceTlsCiphers": UnsupportedSetting("", "tlsCiphers holds for HTTPS, too"),
-    "webServiceTlsProtocols": UnsupportedSetting("", "tlsProtocols holds for HTTPS, too"),
+    "tlsEnabledWithKeyStore": ("false", _PEM),
+    "transactionCoordinatorEnabled": ("false", "there are no transactions"),
+    "webServiceHaProxyProtocolEnabled": ("false", "the PROXY protocol is not spoken"),
+    "webServiceTlsCiphers": ("", "tlsCiphers holds for HTTPS, too"),
+    "webServiceTlsProtocols": ("", "tlsProtocols holds for HTTPS, too"),
 }
+LACKING: Final = {name: UnsupportedSetting(*row) for name, row in _LACKING.items()}
 """What restricts or guarantees something that isn't restricted or guaranteed here: any other value
 than the default ends the start."""
 
 _PEM_FILES: Final = "certificates are PEM files (bookkeeperTLSTrustCertsFilePath)"
 _TLS: Final = "what OpenSSL's defaults allow"
 
-BOOKKEEPER: Final[dict[str, UnsupportedSetting]] = {
-    "bookkeeper_clientAuthProviderFactoryClass": UnsupportedSetting(
-        "", "bookies are shown a token (bookkeeperClientAuthenticationPlugin)"
+_BOOKKEEPER: Final = {
+    "bookkeeper_clientAuthProviderFactoryClass": (
+        "",
+        "bookies are shown a token (bookkeeperClientAuthenticationPlugin)",
     ),
-    "bookkeeper_enforceMinNumRacksPerWriteQuorum": UnsupportedSetting(
-        "false", "bookkeeperClientEnforceMinNumRacksPerWriteQuorum says it"
+    "bookkeeper_enforceMinNumRacksPerWriteQuorum": (
+        "false",
+        "bookkeeperClientEnforceMinNumRacksPerWriteQuorum says it",
     ),
-    "bookkeeper_maxNumEnsembleChanges": UnsupportedSetting(
-        "2147483647", "bookkeeper_maxAllowedEnsembleChanges says it"
+    "bookkeeper_maxNumEnsembleChanges": (
+        "2147483647",
+        "bookkeeper_maxAllowedEnsembleChanges says it",
     ),
-    "bookkeeper_minNumRacksPerWriteQuorum": UnsupportedSetting(
-        "2", "bookkeeperClientMinNumRacksPerWriteQuorum says it"
+    "bookkeeper_minNumRacksPerWriteQuorum": (
+        "2",
+        "bookkeeperClientMinNumRacksPerWriteQuorum says it",
     ),
-    "bookkeeper_networkTopologyScriptFileName": UnsupportedSetting(
-        "", "bookies and racks-info name racks"
-    ),
-    "bookkeeper_reppDnsResolverClass": UnsupportedSetting(
+    "bookkeeper_networkTopologyScriptFileName": ("", "bookies and racks-info name racks"),
+    "bookkeeper_reppDnsResolverClass": (
         "org.apache.pulsar.bookie.rackawareness.BookieRackAffinityMapping",
         "bookies and racks-info name racks",
     ),
-    "bookkeeper_tlsCertificatePath": UnsupportedSetting(
-        "", "bookkeeperTLSCertificateFilePath names the broker's certificate"
+    "bookkeeper_tlsCertificatePath": (
+        "",
+        "bookkeeperTLSCertificateFilePath names the broker's certificate",
     ),
-    "bookkeeper_tlsEnabledCipherSuites": UnsupportedSetting("", _TLS),
-    "bookkeeper_tlsEnabledProtocols": UnsupportedSetting("", _TLS),
-    "bookkeeper_tlsKeyStore": UnsupportedSetting("", _PEM_FILES),
-    "bookkeeper_tlsTrustStore": UnsupportedSetting("", _PEM_FILES),
-    "bookkeeper_zkEnableSecurity": UnsupportedSetting("false", "metadata have no access lists"),
+    "bookkeeper_tlsEnabledCipherSuites": ("", _TLS),
+    "bookkeeper_tlsEnabledProtocols": ("", _TLS),
+    "bookkeeper_tlsKeyStore": ("", _PEM_FILES),
+    "bookkeeper_tlsTrustStore": ("", _PEM_FILES),
+    "bookkeeper_zkEnableSecurity": ("false", "metadata have no access lists"),
 }
+BOOKKEEPER: Final = {name: UnsupportedSetting(*row) for name, row in _BOOKKEEPER.items()}
 """As ``LACKING``, of settings of BookKeeper's client (4.17); defaults are those of Pulsar's broker.
 Not here: ``bookkeeper_tlsHostnameVerificationEnabled``, for names are always verified."""
 
