@@ -69,9 +69,10 @@ class Authenticator:
         """Grows with each change of keys: what was checked before may not hold any more."""
         self.now_s = clock_s
         """Wall clock, seconds since 1970."""
-        self._live: set[AuthenticatedSession] = set()
+        self.sessions: set[AuthenticatedSession] = set()
+        """Clients that the chain in use now has admitted; asked again when keys change."""
         self._asking: asyncio.Task[None] | None = None
-        self._passwords = PasswordChecks() if passwords is None else passwords
+        self.passwords = PasswordChecks() if passwords is None else passwords
         self._keyed = _keyed()
         # Digest of credentials -> whom they prove, and until when that may be believed unchecked;
         # after that they are still likely to be good, so their next check goes before others'.
@@ -113,7 +114,7 @@ class Authenticator:
     def close(self) -> None:
         if self.renewal is not None:
             self.renewal.close()
-        self._passwords.close()
+        self.passwords.close()
         if self.issuers is not None:
             self.issuers.close()
         if self._asking is not None:
@@ -128,25 +129,18 @@ class Authenticator:
         # What was remembered, and what is being checked now, was good for the old keys.
         self._keyed = _keyed()
         self._remembered.clear()
-        if self._asking is None and self._live:
+        if self._asking is None and self.sessions:
             self._asking = asyncio.get_running_loop().create_task(self._ask_everybody())
-
-    def start_login(self, login: AuthenticatedSession) -> None:
-        """Watch somebody who was let in. REQUIRES: by the chain that is in use now."""
-        self._live.add(login)
-
-    def end_login(self, login: AuthenticatedSession) -> None:
-        self._live.discard(login)
 
     async def _ask_everybody(self) -> None:
         try:
             generation = -1
             while generation != self.generation:
                 generation = self.generation
-                for number, login in enumerate(list(self._live)):
+                for number, login in enumerate(list(self.sessions)):
                     if number % _ASKED_PER_TURN == 0:
                         await asyncio.sleep(0)
-                    if login in self._live:
+                    if login in self.sessions:
                         await self._ask_again(login)
         finally:
             self._asking = None
@@ -160,7 +154,7 @@ class Authenticator:
                 continue  # an issuer that doesn't answer now has taken nothing back
             except AuthenticationError:
                 pass
-            if login in self._live:
+            if login in self.sessions:
                 try:
                     login.on_key_revoked(credentials)
                 except Exception:  # the others must be asked all the same
@@ -283,15 +277,10 @@ class Authenticator:
         if not self._has_password(credentials):
             return not _is_full(self._fetching_for, address)
         name = _name_shown(credentials)
-        return self._passwords.has_room(address, name, is_trusted=digest in self._remembered)
+        return self.passwords.has_room(address, name, is_trusted=digest in self._remembered)
 
     def _has_password(self, credentials: Credentials) -> bool:
         return any(provider.is_slow for provider in self.chain.providers(credentials.method))
-
-    @property
-    def pending_passwords(self) -> int:
-        """Checks that wait or are made, for the metrics page."""
-        return self._passwords.pending
 
     def success(self, method: str) -> None:
         """Count a login."""
@@ -341,7 +330,7 @@ class Authenticator:
         try:
             if isinstance(provider, BasicProvider):
                 question = provider.question(credentials.data)
-                good = await self._passwords.check(
+                good = await self.passwords.check(
                     *(question.digest, question.password),
                     address=address,
                     name=_name_shown(credentials),

@@ -91,26 +91,17 @@ _Roles = Mapping[str, frozenset[str]]
 _NO_ROLES: Final[_Roles] = MappingProxyType({})
 
 
+@dataclass(frozen=True, slots=True)
 class Grants:
     """What a namespace's document says about roles, ready to be asked."""
 
-    __slots__ = ("namespace", "prefix_mode", "subscriptions", "topics")
-
-    def __init__(
-        self,
-        namespace: _Roles = _NO_ROLES,
-        topics: Mapping[str, _Roles] | None = None,
-        subscriptions: _Roles = _NO_ROLES,
-        *,
-        prefix_mode: bool = False,
-    ) -> None:
-        self.namespace = namespace
-        """Actions by role, on all topics."""
-        self.topics = topics or {}
-        """Actions by role, by the full name of a topic."""
-        self.subscriptions = subscriptions
-        """The only roles that may use a subscription; one without roles is for all."""
-        self.prefix_mode = prefix_mode
+    namespace: _Roles = _NO_ROLES
+    """Actions by role, on all topics."""
+    topics: Mapping[str, _Roles] = MappingProxyType({})
+    """Actions by role, by the full name of a topic."""
+    subscriptions: _Roles = _NO_ROLES
+    """The only roles that may use a subscription; one without roles is for all."""
+    prefix_mode: bool = False
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Grants:

@@ -7,7 +7,8 @@ it is asked for by ``KeysNeededError``.
 import base64
 import json
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeAlias
 
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
@@ -30,19 +31,17 @@ _KEYS_MAX: Final = 100
 _KINDS: Final[dict[str, Any]] = {"RSA": RSAAlgorithm, "EC": ECAlgorithm, "OKP": OKPAlgorithm}
 
 
+@dataclass(frozen=True)
 class OpenIdProvider:
     """Accepts tokens of the issuers that the settings name, and of no other."""
 
-    method = "token"
-    is_slow = False
+    method: ClassVar[str] = "token"
+    is_slow: ClassVar[bool] = False
 
-    def __init__(
-        self, issuers: frozenset[str], rules: TokenRules, keys: Mapping[str, KeySet]
-    ) -> None:
-        """``keys``: by issuer, as they are known now; changes while the provider is in use."""
-        self._issuers = issuers
-        self._rules = rules
-        self._keys = keys
+    issuers: frozenset[str]
+    rules: TokenRules
+    keys: Mapping[str, KeySet]
+    """By issuer, as they are known now; changes while the provider is in use."""
 
     def authenticate(
         self, method: str, data: bytes, certificate: bytes | None, now_s: float
@@ -50,15 +49,15 @@ class OpenIdProvider:
         token = data.strip()
         header = header_of(token)
         issuer = unverified_issuer(token)
-        if issuer not in self._issuers:
+        if issuer not in self.issuers:
             raise CredentialsError("the token is of an issuer that isn't allowed")
         key_id = header.get("kid", "")
-        known = self._keys.get(issuer)
+        known = self.keys.get(issuer)
         key = known.get(key_id) if known is not None and isinstance(key_id, str) else None
         if key is None:
             raise KeysNeededError(issuer)
         # Verified now: the issuer it names is the one whose key has signed it.
-        return principal_of(verified_claims(token, key), self._rules, now_s)
+        return principal_of(verified_claims(token, key), self.rules, now_s)
 
 
 def unverified_issuer(token: bytes) -> str:

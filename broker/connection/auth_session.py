@@ -159,7 +159,7 @@ class AuthSession:
         connection = self._connection
         connection.role, connection.original_role = own.role, speaks_for
         self._on_accepted(connection)
-        self._authenticator.start_login(self)
+        self._authenticator.sessions.add(self)
         self._arm()
 
     def _refuse(self, error: BrokerError) -> None:
@@ -176,7 +176,7 @@ class AuthSession:
             connection.refuse(pb.AuthenticationError, REFUSED, level=logging.DEBUG)
 
     def _on_closed(self) -> None:
-        self._authenticator.end_login(self)
+        self._authenticator.sessions.discard(self)
         self._stop_timer()
 
     # --- credentials that expire, or whose key was taken away

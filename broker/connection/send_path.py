@@ -68,16 +68,6 @@ class SendMessages:
     shrinks, so the objects are replaced after every megabyte received.
     """
 
-    __slots__ = (
-        "_parsed_bytes",
-        "_receipt",
-        "_receipt_id",
-        "_serialize_receipt",
-        "metadata",
-        "parts",
-        "send",
-    )
-
     def __init__(self) -> None:
         command = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
         self._receipt = command.send_receipt

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -160,30 +161,19 @@ class PublishRateLimiter(RateLimiter):
             self.wait(sink, partial(sink.resume_publishing, self))
 
 
+@dataclass(slots=True, eq=False)
 class DispatchRateLimiter:
     """The limits that a subscription's dispatcher obeys: its own, its topic's, the broker's."""
 
-    def __init__(
-        self,
-        throttles: Sequence[tuple[str, RateLimiter]],
-        *,
-        by_entries: bool,
-        entries_behind: Callable[[Position], int] | None,
-        events: dict[str, int],
-    ) -> None:
-        """
-        Args:
-            throttles: by scope: ``Subscription``, ``Topic``, ``Broker``.
-            by_entries: a batch counts as one message.
-            entries_behind: of a position to read: None: readers that have caught up are limited
-                as well.
-            events: how often there was no room, by statistics field; counted here.
-        """
-        self.throttles = throttles
-        self._by_entries = by_entries
-        self._entries_behind = entries_behind
-        self._events = events
-        self._counts = True  # what is read now counts
+    limiters: Sequence[tuple[str, RateLimiter]]
+    """By scope: ``Subscription``, ``Topic``, ``Broker``."""
+    by_entries: bool
+    """A batch counts as one message."""
+    entries_behind: Callable[[Position], int] | None
+    """Of a position to read; None: readers that have caught up are limited as well."""
+    events: dict[str, int]
+    """How often there was no room, by statistics field; counted here."""
+    _counts: bool = True  # what is read now counts
 
     def admit(
         self, who: object, go_on: Callable[[], None], position: Position, per_entry: float
@@ -194,11 +184,11 @@ class DispatchRateLimiter:
             per_entry: messages an entry holds, as far as one can tell.
         """
         entries = size = UNLIMITED
-        behind = self._entries_behind
+        behind = self.entries_behind
         self._counts = behind is None or behind(position) > CAUGHT_UP_ENTRIES
         if not self._counts:
             return entries, size
-        for scope, throttle in self.throttles:
+        for scope, throttle in self.limiters:
             messages, room = throttle.room()
             if messages <= 0 or room <= 0:
                 if messages <= 0:
@@ -209,24 +199,24 @@ class DispatchRateLimiter:
                 return None
             entries = min(entries, messages)
             size = min(size, room)
-        if not self._by_entries:
+        if not self.by_entries:
             entries = max(1, int(entries / per_entry))
         return entries, size
 
     def leave(self, who: object) -> None:
         """It waits no more."""
-        for _, throttle in self.throttles:
+        for _, throttle in self.limiters:
             throttle.leave(who)
 
     def _note(self, field: str) -> None:
-        self._events[field] = self._events.get(field, 0) + 1
+        self.events[field] = self.events.get(field, 0) + 1
 
     def take(self, entries: int, messages: int, size: int) -> None:
         """So much was sent of what `admit` let pass."""
         if not self._counts:
             return
-        count = entries if self._by_entries else messages
-        for _, throttle in self.throttles:
+        count = entries if self.by_entries else messages
+        for _, throttle in self.limiters:
             throttle.take(count, size)
 
 

@@ -7,6 +7,7 @@ none may cost more than its size allows.
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from magnetar.broker.schema.definition import AVRO_FORMS, SchemaDefinition
@@ -25,6 +26,7 @@ class ValueCodec(Protocol):
         """A value that JSON can hold. Raises ValueCodecError."""
 
 
+@dataclass(frozen=True, slots=True)
 class KeyValueCodec:
     """Key and value, each by its own schema.
 
@@ -32,10 +34,9 @@ class KeyValueCodec:
     value, the key is the message's key in base64 (KeyValueSchemaImpl of apache/pulsar).
     """
 
-    def __init__(self, key: ValueCodec, value: ValueCodec, *, separated: bool) -> None:
-        self.key = key
-        self.value = value
-        self.separated = separated
+    key: ValueCodec
+    value: ValueCodec
+    separated: bool
 
     def encode_pair(self, key_text: str | None, value_text: str) -> tuple[bytes | None, bytes]:
         """Key bytes for the metadata (None: the payload holds it, or there is none) and payload.

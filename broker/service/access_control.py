@@ -63,6 +63,7 @@ class AccessControl:
         self.refused = 0
         """For the metrics page."""
         self.live: set[AuthorizedSession] = set()
+        """Those that ``start_use`` has added; their owners discard them at their end."""
         self._watch = _AccessWatch(self, store, connections)
         self.close = self._watch.close
 
@@ -114,9 +115,6 @@ class AccessControl:
             elif not may:
                 use.revoke()
                 return
-
-    def end_use(self, use: AuthorizedSession) -> None:
-        self.live.discard(use)
 
     def created(self, connection: Connection, created: Producer | Consumer) -> None:
         """Ask again: the right may have been taken away while the topic was loaded."""

@@ -437,7 +437,7 @@ async def a_broker_with_gate(tmp_path: Path, waiting_max: int) -> tuple[Broker, 
     ).start()
     authenticator = broker.service.authenticator
     assert authenticator is not None
-    authenticator._passwords = PasswordChecks(boot=gated(tmp_path / "gate"))
+    authenticator.passwords = PasswordChecks(boot=gated(tmp_path / "gate"))
     port = await broker.service.listen("127.0.0.1", 0)
     return broker, f"pulsar://127.0.0.1:{port}"
 
@@ -457,7 +457,7 @@ async def test_whose_password_is_checked_has_no_connection(tmp_path: Path) -> No
     service, authenticator = broker.service, broker.service.authenticator
     assert authenticator is not None
     shown = [await shows(broker, url, each) for each in ("ann:right", "joe:wrong", "joe:other")]
-    await eventually(lambda: authenticator.pending_passwords == 3)
+    await eventually(lambda: authenticator.passwords.pending == 3)
     assert (len(service.unauthenticated_limiter), len(service.connections)) == (3, 0)
     (tmp_path / "gate").touch()
     command, _ = await asyncio.to_thread(shown[0].receive, LIMIT_S)
@@ -485,7 +485,7 @@ async def test_whose_password_is_checked_is_closed_like_any_unauthenticated_clie
     for guess in shown[1:]:
         (command,) = await asyncio.to_thread(guess.expect_closed, LIMIT_S)
         assert command.error.error == pb.AuthenticationError
-    await eventually(lambda: not authenticator.pending_passwords)
+    await eventually(lambda: not authenticator.passwords.pending)
     await asyncio.sleep(0)
     assert not service.connections  # his password was good, but he is gone
     assert "failed" not in caplog.text

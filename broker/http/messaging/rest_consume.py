@@ -399,7 +399,7 @@ class RestSessions:
 
     def forget(self, session: RestSession) -> None:
         if (access := self._service.access) is not None:
-            access.end_use(session)
+            access.live.discard(session)
         if self._open.get(session.key) is session:
             del self._open[session.key]
             self._leave(session.opener)

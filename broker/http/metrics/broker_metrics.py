@@ -116,7 +116,7 @@ def _add_connections(page: PrometheusPage, service: BrokerService) -> None:
                     name, f"{page.base},{label('auth_method', method)}", counts[method], "counter"
                 )
         _add_unauthenticated(page, page.base, service.unauthenticated_limiter)
-        checks = authenticator.pending_passwords
+        checks = authenticator.passwords.pending
         page.add("pulsar_authentication_password_checks", page.base, checks)
     for listener, limiter in service.limiters.items():
         _add_unauthenticated(page, f"{page.base},{label('listener', listener)}", limiter)

@@ -58,7 +58,7 @@ class AuthenticatedRequest:
 
         scope["state"]["live_request"] = self
         self._task = asyncio.current_task()
-        self._authenticator.start_login(self)
+        self._authenticator.sessions.add(self)
         self._arm()
         try:
             await app(scope, receive, tell)
@@ -82,7 +82,7 @@ class AuthenticatedRequest:
         self._task.cancel()
 
     def _stop(self) -> None:
-        self._authenticator.end_login(self)
+        self._authenticator.sessions.discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -295,7 +295,7 @@ async def _run(
         channel.close_soon(INTERNAL, "Internal error")
     finally:
         if service.access is not None:
-            service.access.end_use(guarded)
+            service.access.live.discard(guarded)
         await channel.finish()
 
 

@@ -129,7 +129,7 @@ async def test_a_broken_key_changes_nothing_and_is_told_each_time(
     setup: Setup, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = Session([(token(OLD), "alice")])
-    setup.authenticator.start_login(session)
+    setup.authenticator.sessions.add(session)
     write(setup.key, content)
     write(setup.passwords, b"# nobody\n")  # not even what is good of it
     for count in (1, 2):
@@ -221,8 +221,8 @@ async def test_those_who_are_in_are_asked_again(setup: Setup) -> None:
     other = Session([(password("alice:one"), "somebody else")])
     left = Session([(token(OLD), "alice")])
     for each in (stays, goes, both, other, left):
-        setup.authenticator.start_login(each)
-    setup.authenticator.end_login(left)
+        setup.authenticator.sessions.add(each)
+    setup.authenticator.sessions.discard(left)
     write(setup.key, NEW)
     assert await setup.renewal.check()
     await everybody_asked(setup.authenticator)
@@ -281,7 +281,7 @@ class Unreachable:
 async def test_an_issuer_that_does_not_answer_takes_nothing_back() -> None:
     authenticator = Authenticator(ProviderChain([], "", frozenset()))
     session = Session([(Credentials("token", b"x"), "alice")])
-    authenticator.start_login(session)
+    authenticator.sessions.add(session)
     authenticator.use(ProviderChain([Unreachable()], "", frozenset()))
     await everybody_asked(authenticator)
     assert session.doubted == []
@@ -298,7 +298,7 @@ async def test_one_session_that_fails_to_end_spares_no_other(
     authenticator = Authenticator(ProviderChain([], "", frozenset()))
     sessions = [Broken([(Credentials("token", b"x"), "alice")]) for _ in range(3)]
     for each in sessions:
-        authenticator.start_login(each)
+        authenticator.sessions.add(each)
     authenticator.use(ProviderChain([], "", frozenset()))
     await everybody_asked(authenticator)
     assert [len(each.doubted) for each in sessions] == [1, 1, 1]
