@@ -17,9 +17,8 @@ Everything in a document that has not the expected form grants nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -88,18 +87,17 @@ class Resource:
 
 
 _Roles = Mapping[str, frozenset[str]]
-_NO_ROLES: Final[_Roles] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Grants:
     """What a namespace's document says about roles, ready to be asked."""
 
-    namespace: _Roles = _NO_ROLES
+    namespace: _Roles = field(default_factory=dict)
     """Actions by role, on all topics."""
-    topics: Mapping[str, _Roles] = MappingProxyType({})
+    topics: Mapping[str, _Roles] = field(default_factory=dict)
     """Actions by role, by the full name of a topic."""
-    subscriptions: _Roles = _NO_ROLES
+    subscriptions: _Roles = field(default_factory=dict)
     """The only roles that may use a subscription; one without roles is for all."""
     prefix_mode: bool = False
 
