@@ -22,6 +22,7 @@ from tests.cluster_tools import (
     stop_and_check,
 )
 from tests.cluster_traffic import TopicTraffic, start_traffic
+from tests.nightly import NIGHTLY
 from tests.official_client import open_client
 from tests.waiting import wait_until
 
@@ -101,7 +102,7 @@ def gather(urls: list[str], traffic: list[TopicTraffic], edges: list[str]) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_epoch", ["false", "true"])
+@pytest.mark.parametrize("by_epoch", ["false", "true"] if NIGHTLY else ["false"])
 def test_the_leader_sheds_and_splits_and_so_does_the_next(tmp_path: Path, by_epoch: str) -> None:
     """Nothing acknowledged is lost, and each producer's order stays; in both modes of writing."""
     settings = SETTINGS | {"loadBalancerLeaderEpochEnabled": by_epoch}
