@@ -132,7 +132,7 @@ class BrokerConfig(BalancerConfig):
     bind_address: str = "127.0.0.1"
     advertised_address: str = ""  # "": the bind address; localhost for loopback and wildcards
     advertised_listeners: str = ""  # addresses by name: broker/advertised_listeners.py
-    internal_listener_name: str = ""  # for who names none; "": the first that has the scheme
+    internal_listener_name: str = ""  # of clients that name none; "": the first with the scheme
     broker_service_port: int = 6650  # 0: any free port; empty or -1: only over TLS
     web_service_port: int = 8080
     metadata_store_url: str = ""  # "": the embedded store in data_dir; zk:host:port/chroot
@@ -247,7 +247,7 @@ class BrokerConfig(BalancerConfig):
     is_delayed_delivery_deliver_at_time_strict: bool = False
     delayed_delivery_max_delay_in_millis: int = 0  # 0: no limit
     delayed_delivery_max_index_size_in_bytes: int = 32 * 1024 * 1024  # a subscription; 0: no limit
-    enable_replicated_subscriptions: bool = True  # False: who asks for one gets a plain one
+    enable_replicated_subscriptions: bool = True  # False: a plain one instead
 
     # --- messages that are sent again
     broker_deduplication_enabled: bool = False
@@ -285,7 +285,7 @@ class BrokerConfig(BalancerConfig):
     # --- bookies of a cluster: magnetar broker (docs/operate/bookies.md)
     bookkeeper_client_timeout_in_seconds: int = 30  # until a silent bookie counts as failed
     # PEM files; TLS is used when one of them is set. Pulsar's keys are bookkeeperTLS...
-    bookkeeper_tls_trust_certs_file_path: str = ""  # who signs the bookies' certificates
+    bookkeeper_tls_trust_certs_file_path: str = ""  # authorities of the bookies' certificates
     bookkeeper_tls_certificate_file_path: str = ""
     bookkeeper_tls_key_file_path: str = ""
     bookkeeper_tls_client_authentication: bool = False  # then the certificate must be there
@@ -383,14 +383,14 @@ class BrokerConfig(BalancerConfig):
     web_service_port_tls: int = -1
     tls_certificate_file_path: str = ""
     tls_key_file_path: str = ""
-    tls_trust_certs_file_path: str = ""  # who signs clients' certificates; "": none are asked for
+    tls_trust_certs_file_path: str = ""  # authorities of clients'; "": none are asked for
     tls_allow_insecure_connection: bool = False  # client certificates aren't looked at
     tls_require_trusted_client_cert_on_connect: bool = False
     tls_protocols: str = ""  # of TLSv1.2 and TLSv1.3; "": both
     tls_ciphers: str = ""  # of TLS 1.2, OpenSSL's or IANA's names; "": good ones
     tls_cert_refresh_check_duration_sec: int = 300  # how often changed files are noticed; 0: never
 
-    # --- who a client is (docs/guides/security.md)
+    # --- roles of clients (docs/guides/security.md)
     authentication_enabled: bool = False
     authentication_providers: str = ""  # comma list of token, tls, basic, openid, or Pulsar's names
     anonymous_user_role: str = ""  # of clients that show no credentials; "": they are refused
@@ -421,9 +421,9 @@ class BrokerConfig(BalancerConfig):
     open_id_cache_refresh_after_write_seconds: int = 64_800
     open_id_key_id_cache_miss_refresh_seconds: int = 300
 
-    # --- who this broker is to the others of its cluster (docs/guides/security.md)
+    # --- this broker's role at the others of its cluster (docs/guides/security.md)
     broker_client_tls_enabled: bool = False  # they are asked over HTTPS
-    broker_client_trust_certs_file_path: str = ""  # who signs theirs; "": whom the system trusts
+    broker_client_trust_certs_file_path: str = ""  # authorities of theirs; "": the system's
     broker_client_authentication_plugin: str = ""  # token, basic, tls, oauth2, or Pulsar's names
     broker_client_authentication_parameters: str = field(default="", repr=False)
 
@@ -678,7 +678,7 @@ class _OtherSettings:
     """Settings that no field is for: ``add`` each, a later one of a name wins, then ``end``."""
 
     def __init__(self) -> None:
-        self._given: dict[str, tuple[str, str, str]] = {}  # by the name that Pulsar or nobody has
+        self._given: dict[str, tuple[str, str, str]] = {}  # by Pulsar's name, or as given
 
     def add(self, key: str, text: str, source: str) -> None:
         self._given[_PULSARS.get(normalize_key(key), key)] = key, text, source

@@ -1,13 +1,12 @@
 """How Linux shares processors among threads, as far as Python's ``os`` has no word for it.
 
 A thread that computes for milliseconds without a system call, on kernels without full preemption,
-keeps its processor until the next tick (up to 4 ms) although somebody more urgent has woken up on
+keeps its processor until the next tick (up to 4 ms) although a more urgent one has woken up on
 another one: the kernel makes a note, and looks at it at the thread's next interrupt. Measured with
 6.18, a hash of passwords and a reader of a pipe on one core: p50 of a wake-up 1.4 ms whatever the
 hash's nice value, slice or policy (SCHED_IDLE, too); 0.1 ms when a timer interrupts the hash every
-0.2 ms. So who computes for unauthenticated clients has himself interrupted, and is of the kind
-(SCHED_IDLE) that has to go whenever somebody else is there: p99 0.3 ms, and 0.8 or more with
-others.
+0.2 ms. So a timer interrupts the process that computes for unauthenticated clients; it is of the
+kind (SCHED_IDLE) that gives way to others: p99 0.3 ms, and 0.8 or more with other kinds.
 
 Everything here is a hint: where the system knows nothing of it, nothing happens. Imports nothing of
 the broker, because small processes use it, too.
@@ -50,15 +49,14 @@ _C: Final = _library()
 
 
 def run_behind_others(*, idle: bool) -> None:
-    """The calling thread gets a processor only while nobody else wants it, or little more.
+    """The calling thread gets a processor only while no other wants it, or little more.
 
-    Only for a process of which nobody waits for a lock; of a thread of the broker everybody waits
-    for the GIL.
+    Only for a process whose locks no other waits for; all threads of the broker wait for the GIL.
 
     Args:
-        idle: whoever wakes up takes the processor at once. Where others never rest, it gets 0.3 %
-            of what one of them does; else 1.5 %, and keeps the processor for 0.1 ms once it has it
-            (in practice until the next tick, for who wakes up within that).
+        idle: others that wake up take the processor at once. Where they never rest, it gets
+            0.3 % of what one of them does; else 1.5 %, and keeps the processor for 0.1 ms once it
+            has it (in practice until the next tick, for one that wakes up within that).
     """
     if sys.platform != "linux":
         return

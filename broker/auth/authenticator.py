@@ -1,5 +1,7 @@
-"""The shell around the providers: slow checks elsewhere, a short memory, a log of refusals; and
-who is in, to be asked again when keys change."""
+"""The shell around the providers: slow checks elsewhere, a short memory, a log of refusals.
+
+Admitted clients are asked again when keys change.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ logger = logging.getLogger("magnetar.broker.audit")
 _REMEMBERED_S: Final = 60.0
 _REMEMBERED_MAX: Final = 10_000
 _WAITING_MAX: Final = 256
-"""Who wait for an issuer's keys, and who wait for others' checks of what they show, too; more are
-refused. Of one address, half."""
+"""Clients that wait for an issuer's keys, and those that wait for a check under way; more are
+refused. One address gets half of the places."""
 _ASKED_PER_TURN: Final = 50
 _NAME_BYTES: Final = 128
 _SIZES: Final = Struct(">II")
@@ -41,7 +43,7 @@ _AFTER_TOO_MANY_S: Final = 1.0
 
 
 class AuthenticatedSession(Protocol):
-    """Whoever was let in and is still there: a connection, a WebSocket, a stream."""
+    """A client that was admitted and is still there: a connection, a WebSocket, a stream."""
 
     @property
     def proofs(self) -> Sequence[tuple[Credentials, str]]:
@@ -52,7 +54,7 @@ class AuthenticatedSession(Protocol):
 
 
 class Authenticator:
-    """Who is who, for all ports of a broker. Exists only while authentication is enabled."""
+    """Finds the roles of clients, for all ports of a broker, while authentication is enabled."""
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class Authenticator:
         self._remembered: dict[bytes, tuple[Principal, float]] = {}
         self._checking: dict[bytes, asyncio.Future[Principal]] = {}
         self._fetching_for: Counter[str] = Counter()  # by address, those that need no password
-        self._joined_by: Counter[str] = Counter()  # by address, who wait for others' checks
+        self._joined_by: Counter[str] = Counter()  # by address, waiting for a check
         self._refusals = RefusalLog(logger)
         self.accepted: Counter[str] = Counter()  # by method, for the metrics page
         self.refused: Counter[str] = Counter()
@@ -123,16 +125,16 @@ class Authenticator:
     # --- keys that change
 
     def use(self, chain: ProviderChain) -> None:
-        """Go on with other keys; everybody who is in is asked again."""
+        """Go on with other keys; every admitted client is asked again."""
         self.chain = chain
         self.generation += 1
         # What was remembered, and what is being checked now, was good for the old keys.
         self._keyed = _keyed()
         self._remembered.clear()
         if self._asking is None and self.sessions:
-            self._asking = asyncio.get_running_loop().create_task(self._ask_everybody())
+            self._asking = asyncio.get_running_loop().create_task(self._ask_all())
 
-    async def _ask_everybody(self) -> None:
+    async def _ask_all(self) -> None:
         try:
             generation = -1
             while generation != self.generation:
@@ -170,10 +172,10 @@ class Authenticator:
                 await asyncio.sleep(_AFTER_TOO_MANY_S)
 
     def authenticate_nowait(self, credentials: Credentials) -> Principal | None:
-        """Whom they prove; None: that takes longer, ``authenticate`` can tell.
+        """The principal that they prove; None: that takes longer, ``authenticate`` can tell.
 
         Raises:
-            AuthenticationError: nobody.
+            AuthenticationError: they prove no role.
         """
         if not (providers := self.chain.providers(credentials.method)):
             return Principal(self.chain.anonymous_role)
@@ -184,8 +186,8 @@ class Authenticator:
         them, or wait for the check that is under way.
 
         Raises:
-            AuthenticationError: nobody.
-            TooManyChecksError: nobody has looked.
+            AuthenticationError: they prove no role.
+            TooManyChecksError: they were not checked.
         """
         if not (providers := self.chain.providers(credentials.method)):
             return Principal(self.chain.anonymous_role)
@@ -221,10 +223,10 @@ class Authenticator:
         """Check credentials, however long it takes.
 
         Args:
-            address: whose guesses may fill no more than half of the queue; "": nobody's.
+            address: its guesses may fill no more than half of the queue; "": no address.
         Raises:
             AuthenticationError: they prove nothing.
-            TooManyChecksError: nobody has looked.
+            TooManyChecksError: they were not checked.
         """
         while True:
             generation = self.generation
@@ -304,7 +306,7 @@ class Authenticator:
         if not is_password:
             _count_down(self._fetching_for, address)
         if not future.cancelled():
-            future.exception()  # whoever waited may be gone: it is no news then
+            future.exception()  # read, since the callers may be gone
 
     async def _check(self, credentials: Credentials, digest: bytes, address: str) -> Principal:
         error: AuthenticationError | None = None
@@ -358,7 +360,7 @@ class Authenticator:
         remembered[digest] = (principal, until_s)
 
     def _digest(self, credentials: Credentials) -> bytes:
-        """Keyed and irreversible: what is remembered is of no use to whoever reads memory."""
+        """Keyed and irreversible: a reader of the memory can't use what is remembered."""
         method, certificate = credentials.method.encode(), credentials.certificate or b""
         sizes = _SIZES.pack(len(method), len(certificate))
         digest = self._keyed.copy()
@@ -381,7 +383,7 @@ def _ask(provider: AuthenticationProvider, credentials: Credentials, now_s: floa
 
 
 def _is_full(waiting: Counter[str], address: str) -> bool:
-    """Whether nobody of ``address`` may wait beside these, who are counted by address."""
+    """Whether no client of ``address`` may wait beside these, which are counted by address."""
     if waiting.total() >= _WAITING_MAX:
         return True
     return bool(address) and waiting[address] >= _WAITING_MAX // 2

@@ -1,14 +1,14 @@
-"""Who may do what, decided from documents that the caller has at hand. Pure.
+"""What each role may do, decided from documents that the caller has at hand. Pure.
 
     superuser       may everything                                    superUserRoles
     tenant admin    may everything in its tenant, but create tenants   adminRoles of the tenant
     produce,        may just that in a namespace, or on one topic      auth_policies of the
     consume         with its partitions                                namespace's document
-    everybody else  may nothing
+    others          may nothing
 
 Two more rules take rights away again from those who only have ``consume``: a subscription that
 names its roles is for these alone, and with ``subscription_auth_mode`` Prefix a subscription's name
-must begin with the role's. Who speaks for somebody else (a proxy) may do what both may.
+must begin with the role's. A proxy that speaks for a client may do what both may.
 
 Source: PulsarAuthorizationProvider, AuthorizationService; asked with every `Access` of the routes.
 Everything in a document that has not the expected form grants nothing.
@@ -31,7 +31,7 @@ EVERY_SUBSCRIPTION: Final = "\0every"
 class Permission(Enum):
     """What a role must be allowed, from nothing to everything."""
 
-    NOTHING = "nothing"  # whoever authentication lets through
+    NOTHING = "nothing"  # any client that authentication admits
     LOOKUP = "produce or consume"
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -47,10 +47,10 @@ _TENANT_ADMIN = Permission.TENANT_ADMIN
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks; roles as authentication has proved them."""
+    """The asking client; roles as authentication has proved them."""
 
     role: str | None
-    """None: nobody has authenticated."""
+    """None: the client has not authenticated."""
     original: str | None = None
     """For whom a proxy speaks; None: for itself."""
 
@@ -181,7 +181,7 @@ class Authorizer:
         )
 
     def _is_sane(self, caller: Caller) -> bool:
-        """Whether a proxy, and nobody else, speaks for somebody who is no proxy."""
+        """Whether a proxy, and no other role, speaks for a role that is no proxy."""
         if not caller.role:
             return False
         if caller.role in self._proxies:

@@ -13,18 +13,18 @@ _PASSWORD_BYTES_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class PasswordCheck:
-    """Whether ``digest`` is the hash of ``password``; somebody else has time to compute that."""
+    """Whether ``digest`` is the hash of ``password``; another process computes that."""
 
-    digest: str = field(repr=False)  # "": nobody's
+    digest: str = field(repr=False)  # "": no hash
     password: bytes = field(repr=False)
     name: str
     is_known: bool
 
     def answer(self, good: bool) -> Principal:
-        """Whose password it is, if it is ``good``.
+        """The principal of the password, if it is ``good``.
 
         Raises:
-            CredentialsError: nobody's.
+            CredentialsError: it is wrong, or the user is unknown.
         """
         if not good or not self.is_known:
             raise CredentialsError("unknown user or invalid password")

@@ -1,4 +1,4 @@
-"""Which providers are asked for which method, and who may speak for somebody else."""
+"""The providers that are asked for each method, and the roles that may speak for others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedClient:
-    """Who is at the other end."""
+    """The client at the other end."""
 
     role: str  # proved
     original_role: str | None = None  # for whom a proxy speaks; None: for itself
@@ -50,10 +50,10 @@ class ProviderChain:
         return tuple(self._by_method)
 
     def providers(self, method: str) -> tuple[AuthenticationProvider, ...]:
-        """Who may judge credentials of a method; none: they are nobody's, thus anonymous.
+        """The providers that judge credentials of a method; none: the client is anonymous.
 
         Raises:
-            AuthenticationError: nobody knows the method, and there is no anonymous role.
+            AuthenticationError: no provider knows the method, and there is no anonymous role.
         """
         found = self._by_method.get(method, ())
         if not found and not self.anonymous_role:
@@ -64,10 +64,10 @@ class ProviderChain:
         """The role for which ``role`` speaks (AuthorizationService.isValidOriginalPrincipal).
 
         Args:
-            original: whom it names; None or "": nobody.
+            original: the role that it names; None or "": none.
             same_is_good: naming oneself is no claim (HTTP).
         Raises:
-            AuthorizationError: it may not, or a proxy names nobody.
+            AuthorizationError: it may not, or a proxy names no role.
             AuthenticationError: what it names is no role.
         """
         if role in self.proxy_roles:

@@ -1,4 +1,4 @@
-"""Settings that say who may come in, where nobody is asked: mistakes to be told of at the start."""
+"""Settings of authentication without effect while it is off: the start warns of them."""
 
 import dataclasses
 from typing import Final
@@ -13,7 +13,7 @@ _OTHERS: Final = frozenset({"anonymous_user_role", "proxy_roles", "super_user_ro
 def without_effect(config: BrokerConfig) -> str:
     """What to warn of; "": nothing.
 
-    Whoever names keys means them to be asked for; one forgotten line, and everybody gets in.
+    An operator that names keys wants them asked for; without one line every client gets in.
     """
     if config.authentication_enabled:
         return ""

@@ -11,4 +11,4 @@ from magnetar.broker.errors import AuthenticationError
 
 
 class TooManyChecksError(AuthenticationError):
-    """Nobody has looked at the credentials: too many others wait. To be tried again."""
+    """The credentials were not checked, as too many others wait. To be tried again."""

@@ -1,4 +1,4 @@
-"""Key, certificate and password files: who else may touch them, and what they change to.
+"""Key, certificate and password files: other users' access to them, and what they change to.
 
 A new state of the files is taken whole or not at all: what can't be used, or is still being
 written, changes nothing.
@@ -30,7 +30,7 @@ class KeyFile:
     setting: str
     path: Path
     is_secret: bool
-    """Whoever can read it can be somebody else."""
+    """A reader of it can take another role."""
 
 
 def _warn_of_permissions(files: Sequence[KeyFile]) -> None:
@@ -118,7 +118,7 @@ class FileRenewal(Generic[Content]):
         return [file_state(each.path) for each in self.files]
 
     async def _settled(self) -> list[FileState | None] | None:
-        """What the files look like once nobody writes them; None: somebody does all the time."""
+        """The state of the files once they stay as they are; None: they change all the time."""
         found = self._look()
         for _ in range(_SETTLE_LOOKS):
             await asyncio.sleep(self.settle_s)

@@ -1,7 +1,7 @@
 """The shell around the queue of passwords: small processes that compute hashes, and their lives.
 
 They start with the first password, end when there has been none for a while, and are started anew
-when they die; one that can't be started lets nobody in, and nobody wait.
+when they die; while none can be started, checks fail at once.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ _CHECK_S_MAX: Final = 30.0
 _SLOW_S: Final = 1.0
 """After so long a process that uses only idle processors gives way to one that is owed a share."""
 _CROWDED_S: Final = 1.0
-"""So long after somebody found no place, unauthenticated clients' guesses get only a share of a
+"""So long after a client found no place, unauthenticated clients' guesses get only a share of a
 processor:"""
 _REST: Final = 5.0
-"""a process rests for so many times what a check took, until somebody comes who was good before."""
+"""a process rests for so many times what a check took, until a trusted client comes."""
 _REST_S_MAX: Final = 1.0
 _TRIES: Final = 2
 _FAILURES_MAX: Final = 3
@@ -100,7 +100,7 @@ class _Process:
     def kill(self) -> None:
         self._link.close()
         self.popen.kill()
-        # It ends soon, but whoever waits for it waits for its turn on the processor, too.
+        # It ends soon, but a waiter would wait for its turn on the processor, too.
         threading.Thread(target=self.popen.wait, name="magnetar-reaper", daemon=True).start()
 
 
@@ -147,7 +147,7 @@ class PasswordChecks:
         """Whether the hash is the password's, however long that takes.
 
         Args:
-            address, name: who share a turn in the queue; is_trusted: this one waits for nobody.
+            address, name: checks of both share a turn; is_trusted: this one waits for no other.
         Raises:
             TooManyChecksError: others have all the places.
             AuthenticationError: it can't be checked.
@@ -165,7 +165,7 @@ class PasswordChecks:
         return await answer
 
     def close(self) -> None:
-        """Nobody is let in any more; the processes are gone when this returns."""
+        """Every check fails from now on; the processes are gone when this returns."""
         self._closed = True
         for check in (*self._under_way, *self._queue.clear()):
             check.fail(AuthenticationError("the broker ends"))
@@ -203,7 +203,7 @@ class PasswordChecks:
         return check
 
     async def _work(self, check: _Check | None) -> None:
-        """Check after check in one process, which is replaced when it dies, until nobody has asked
+        """Check after check in one process, which is replaced when it dies, until no check has come
         for a while."""
         loop, process = asyncio.get_running_loop(), None
         try:
@@ -217,7 +217,7 @@ class PasswordChecks:
                     check = await _sleep(self._throttled, rest_s)
                 check = check or self._take() or await _sleep(self._free, self._idle_s)
         finally:
-            # Not when the task is done, a turn later: whoever asks meanwhile would wait for it.
+            # Not when the task is done, a turn later: a check that comes meanwhile would wait.
             self._workers = {each for each in self._workers if each is not asyncio.current_task()}
             self._end(process)
         self._is_idle = True
@@ -284,7 +284,7 @@ class PasswordChecks:
 
 
 async def _sleep(sleepers: list[asyncio.Future[_Check]], seconds: float) -> _Check | None:
-    """Until somebody takes this one out of ``sleepers`` and gives it a check, or for so long."""
+    """Until `_hand_over` takes this one out of ``sleepers`` with a check, or for so long."""
     given: asyncio.Future[_Check] = asyncio.get_running_loop().create_future()
     sleepers.append(given)
     await asyncio.wait([given], timeout=seconds)

@@ -13,7 +13,7 @@ _BCRYPT_BYTES_MAX: Final = 72
 _OTHERS_BYTES_MAX: Final = 256
 """As long as htpasswd and ``openssl passwd`` take them. SHA-crypt of 4 KiB takes seventeen times as
 long as that of a word, MD5's a hundred times: unauthenticated clients would choose how long
-everybody waits."""
+others wait."""
 _BCRYPT: Final = re.compile(r"\$2[yab]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 
 

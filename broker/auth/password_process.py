@@ -30,7 +30,7 @@ def serve(source: BinaryIO, *, idle: bool) -> None:
 
     Args:
         source: of the socket, which is standard output, too.
-        idle: use only what nobody else does of a processor; else a little more.
+        idle: use a processor only while no other does; else a little more.
     """
     die_with_parent()
     run_behind_others(idle=idle)
@@ -47,4 +47,4 @@ def serve(source: BinaryIO, *, idle: bool) -> None:
         try:
             os.write(1, YES if good else NO)
         except OSError:
-            return  # nobody is there to hear it
+            return  # the broker is gone

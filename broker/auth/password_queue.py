@@ -1,10 +1,10 @@
-"""Whose password is checked next, and who is not let into the queue; pure.
+"""The order in which passwords are checked, and which checks the queue refuses; pure.
 
-A check takes milliseconds on purpose, so unauthenticated clients who guess keep more checks waiting
-than anybody can compute. Places are bounded, and turns go round: first by address, then by the name
-of the user as it was shown (whether there is such a user makes no difference, or waiting would
+A check takes milliseconds on purpose, so guesses of unauthenticated clients keep more checks
+waiting than can be computed. Places are bounded, and turns go round: first by address, then by the
+name of the user as it was shown (whether there is such a user makes no difference, or waiting would
 tell). When all places are taken, the address with most of them loses its last one to one that has
-fewer. Those whose credentials were good before are trusted: they wait for nobody but each other.
+fewer. Those whose credentials were good before are trusted: they wait only for each other.
 """
 
 from collections import Counter, deque
@@ -28,7 +28,7 @@ Check = TypeVar("Check", bound=QueuedCheck)
 
 
 class PasswordQueue(Generic[Check]):
-    """Up to ``PLACES_MAX`` checks, and those of who is trusted."""
+    """Up to ``PLACES_MAX`` checks, and those of trusted clients."""
 
     def __init__(self, places_max: int = PLACES_MAX, address_max: int = ADDRESS_MAX) -> None:
         self._places_max = places_max
@@ -46,7 +46,7 @@ class PasswordQueue(Generic[Check]):
         return each.is_trusted or self._loser(each) is not _NEWCOMER
 
     def add(self, each: Check) -> Check | None:
-        """Who has lost a place by that: another one, ``each`` itself, or nobody (None)."""
+        """The check that has lost its place by that: another, ``each`` itself, or none (None)."""
         if each.is_trusted:
             self._trusted.append(each)
             return None
@@ -59,7 +59,7 @@ class PasswordQueue(Generic[Check]):
         return pushed_out
 
     def take(self) -> Check | None:
-        """Whose turn it is; None: nobody waits."""
+        """The next check; None: none waits."""
         if self._trusted:
             return self._trusted.popleft()
         if not self._waiting:
@@ -81,7 +81,7 @@ class PasswordQueue(Generic[Check]):
         self._trusted.appendleft(each)
 
     def clear(self) -> list[Check]:
-        """Nobody waits any more; who did."""
+        """Empty the queue; answers the checks that waited."""
         found = []
         while (each := self.take()) is not None:
             found.append(each)

@@ -102,7 +102,7 @@ def key_files(config: BrokerConfig) -> list[KeyFile]:
     for setting, name, is_secret in (*_TOKEN_KEYS, ("basicAuthConf", "basic_auth_conf", True)):
         try:
             path = file_of(source) if (source := getattr(config, name)) else None
-        except (OSError, ValueError):  # whoever reads it will say so
+        except (OSError, ValueError):  # `_build` tells it
             path = None
         if path is not None:
             found.append(KeyFile(setting, path, is_secret))
@@ -117,8 +117,8 @@ def _kind(name: str) -> str:
 
 
 def _token_keys(config: BrokerConfig) -> list[VerificationKey]:
-    """The one in use, then those that are good beside it, until nobody has tokens of theirs any
-    more."""
+    """The one in use, then those that are good beside it, until their tokens have
+    expired."""
     secret, public = config.token_secret_key, config.token_public_key
     if bool(secret) == bool(public):
         raise ConfigError("the token provider needs tokenSecretKey or tokenPublicKey, not both")

@@ -1,6 +1,6 @@
 """The asyncio shell of `ClientConnection`: a connection to the binary port of a broker.
 
-It isn't made again: who uses it is told that it ended, as a client whose topic has moved.
+It isn't made again: its user is told that it ended, as a client whose topic has moved.
 """
 
 import asyncio
@@ -257,7 +257,7 @@ class AsyncClientConnection(asyncio.Protocol):
 
 
 def _notice_lost_machines(sock: socket.socket) -> None:
-    """Whoever only waits for messages wouldn't learn that the other machine lost its power."""
+    """A consumer that only waits wouldn't learn that the other machine lost its power."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEP_ALIVE.items():
         if (number := getattr(socket, option, None)) is not None:  # not on every system

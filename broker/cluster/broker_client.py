@@ -41,7 +41,7 @@ _MOVES_MAX: Final = 5
 _CONNECTIONS_MAX: Final = 256
 _IDLE_S: Final = 5.0
 """Shorter than any server's: what it just closed would fail a call that can't be repeated."""
-_NOBODY: Final = "Authentication required"
+_NOT_AUTHENTICATED: Final = "Authentication required"
 
 
 class BrokerRefusedError(BrokerError):
@@ -106,7 +106,7 @@ def topic_path(name: TopicName, tail: str = "") -> str:
 
 
 def as_authoritative(query: str) -> str:
-    """An encoded query that tells a broker to take what nobody owns, without asking the leader."""
+    """An encoded query: a broker is to take what has no owner, without asking the leader."""
     kept = [each for each in query.split("&") if each and not each.startswith("authoritative=")]
     return "&".join((*kept, "authoritative=true"))
 
@@ -186,7 +186,7 @@ class BrokerClient:
         return None if peer == BrokerEndpoint.of(self._service.bundles.broker) else peer
 
     async def _at(self, location: str) -> BrokerEndpoint | None:
-        """The broker of an address; None: this one. Raises ServiceNotReadyError: nobody's."""
+        """The broker of an address; None: this one. Raises ServiceNotReadyError: of none."""
         members = self._service.cluster_members
         for broker_id in await members.ids():
             if (found := await members.find(broker_id)) is not None:
@@ -335,7 +335,7 @@ class BrokerClient:
         if status < 300:
             return value
         reason = value.get("reason", "") if isinstance(value, dict) else ""
-        if status == 401 and reason == _NOBODY:
+        if status == 401 and reason == _NOT_AUTHENTICATED:
             raise BrokerUnreachableError(
                 f"Broker {peer.name} does not let this broker in: see "
                 "brokerClientAuthenticationPlugin and brokerClientAuthenticationParameters"

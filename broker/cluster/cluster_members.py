@@ -1,6 +1,6 @@
 """The members of the cluster: its brokers and their leader, as the metadata store has them.
 
-Read when somebody asks; nothing is kept, so a broker that has left is never named for longer than
+Read at each call; nothing is kept, so a broker that has left is never named for longer than
 its session lasts.
 """
 

@@ -1,6 +1,6 @@
 """How this broker shares the work of its cluster: ``loadbalance`` and ``bundles`` put together.
 
-It chooses brokers for bundles that nobody owns, moves bundles to them by orders
+It chooses brokers for bundles without an owner, moves bundles to them by orders
 (bundles/bundle_commands.py) and measures this broker's load. A process that serves alone has none
 of it.
 """
@@ -177,7 +177,7 @@ class LoadSharing:
         return self._service.config.load_balancer_leader_epoch_enabled
 
     async def permit(self, bundle: str) -> None:
-        """Whether this broker may take a bundle that nobody owns: as the leader has assigned it.
+        """Whether this broker may take a bundle without an owner: as the leader has assigned it.
 
         Raises:
             BundleNotReadyError: it may not, or that can't be told.

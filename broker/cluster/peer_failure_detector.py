@@ -34,13 +34,13 @@ _WATCHED: Final = 2
 _REFUSALS: Final = 3
 _REFUSAL_GAP_S: Final = 0.015
 _AGAIN_MIN_S, _AGAIN_MAX_S = 0.05, 10.0
-# Who follows us deletes our session record and then writes its own: we mustn't be faster.
+# The next broker deletes our session record and then writes its own: we mustn't be faster.
 _YIELD_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """What a broker leaves for those who watch it; it ends with the session that it names.
+    """What a broker leaves for its watchers; it ends with the session that it names.
 
     Attributes:
         key: ends that session.
@@ -82,7 +82,7 @@ class PeerNetwork(Protocol):
         """Raises BrokerError: it can't be reached, or doesn't let us in."""
 
     async def refuses(self, broker: BrokerLookup) -> bool:
-        """Whether its machine says that nobody listens there; False: it doesn't, or is silent."""
+        """Whether its machine says that no process listens; False: it doesn't, or is silent."""
 
 
 def next_in_ring(names: Sequence[str], own: str, count: int = _WATCHED) -> list[str]:

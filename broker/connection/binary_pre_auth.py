@@ -1,6 +1,6 @@
 """The first words of a client of the binary port, while authentication is enabled.
 
-Whoever shows wrong credentials, talks nonsense or says nothing is turned away here, for a fifth of
+A client that shows wrong credentials, talks nonsense or is silent is refused here, for a fifth of
 what a connection costs. Whoever is known gets one. While a password is checked, who has shown it
 remains a pending socket like the silent ones: the limiter may close it.
 """

@@ -56,7 +56,7 @@ _TASKS_MAX = 5_000
 """Requests of one connection under way at which its next ones wait."""
 _COMMAND_BYTES_MAX = 1024 * 1024
 """Of a command without its payload: over 50,000 message ids, as many as a consumer can owe. What a
-frame could hold besides, 500,000 ids, would stop everybody else for seconds.
+frame could hold besides, 500,000 ids, would stop all others for seconds.
 """
 UNKNOWN_FRAME_BYTES_MAX: Final = 192 * 1024
 """Of a client that isn't authenticated yet: enough for two large tokens, and no more memory."""

@@ -86,7 +86,7 @@ class SendMessages:
         self._parsed_bytes = 0
 
     def read_done(self, read_bytes: int) -> None:
-        """A read of so many bytes is over: nobody uses what was parsed any more."""
+        """A read of so many bytes is over: what was parsed is not used any more."""
         self._parsed_bytes += read_bytes
         if self._parsed_bytes > _RENEW_BYTES:
             self._renew()

@@ -7,7 +7,7 @@ later one is the greater. Source: Pulsar's AbstractDispatcherSingleActiveConsume
 pickAndScheduleActiveConsumer.
 
 The ring isn't kept: of each consumer only the point that comes first behind the topic's matters. So
-whoever joins costs a hundred hashes, and not a hundred for everybody who is there.
+a consumer that joins costs a hundred hashes, and not a hundred for each one there.
 """
 
 from bisect import bisect_left, insort

@@ -221,8 +221,8 @@ class Dispatcher(ABC):
         """The cursor took these acknowledgments: these entries need no delivery any more.
 
         Args:
-            consumer: who acknowledged; the first place to look for the entries. Any consumer may
-                acknowledge what is pending at another.
+            consumer: that has acknowledged; the first place to look for the entries. Any consumer
+                may acknowledge what is pending at another.
         Returns:
             Messages that were pending until now.
         """

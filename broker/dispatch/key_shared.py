@@ -60,7 +60,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self.selector = selector
         self._hash_of_body = hash_of_body
         self._draining = draining
-        # With draining only: slots of pending entries, and who has how many of a slot.
+        # With draining only: slots of pending entries, and how many of a slot each consumer has.
         self._slots: dict[int, dict[int, int]] = {}
         self._held: dict[int, dict[ConsumerState, int]] = {}  # one consumer each
         self._stuck: dict[int, PositionSet] = {}  # slot -> entries that can't be sent now
@@ -221,7 +221,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return used
 
     def _ready_owner(self, slot: int) -> ConsumerState | None:
-        """Who may get an entry of this slot now; None: it is stuck, and it is noted for what."""
+        """The consumer that may get an entry of this slot now; None: it is stuck, and noted why."""
         if slot in self._stuck:
             if slot in self._moving:
                 self._moving[slot] += 1

@@ -1,5 +1,8 @@
 """Shared: entries are spread over the consumers, each pending at one of them until acknowledged.
 
+Redelivery of Shared and Key_Shared is decided here: ``redeliver`` for a client's request,
+``remove_consumer`` for what a lost consumer had.
+
 Calls in, effects out; no clock, socket or task. Every unacknowledged entry below the read position
 is in exactly one place: pending at a consumer, waiting for one (chunks), in the replay queue (all
 bitmaps per ledger), or in the delayed index. Only batches (a message count other than 1) and
@@ -62,7 +65,7 @@ class SharedDispatcher(Dispatcher):
         self.blocked = False  # too many messages are pending
         self.budget: UnackedBudget | None = None  # of the broker; None: it has no limit
         self.round_robin = RoundRobin()
-        self.chunk_owners: dict[int, ConsumerState] = {}  # chunked message -> who got its first one
+        self.chunk_owners: dict[int, ConsumerState] = {}  # message -> consumer of its first chunk
         self._sizes: dict[int, dict[int, int]] = {}  # pending entries that aren't one message each
         self._counts: dict[int, dict[int, int]] = {}  # redeliveries, of redelivered entries only
 

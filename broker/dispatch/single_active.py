@@ -2,7 +2,7 @@
 
 Rules: docs/spec/wire-protocol.md, "Single active consumer".
 Calls in, effects out; no clock, socket or task. There are no pending entries to keep: the cursor
-knows what is acknowledged, and a rewind sends the rest again.
+knows what is acknowledged, and redelivery is a rewind, which sends the rest again.
 """
 
 from collections.abc import Sequence
@@ -69,10 +69,10 @@ class SingleActiveDispatcher(Dispatcher):
         chosen = self._choice.choose()
         if chosen is self.active:
             return
-        nobody_before = self.active is None
+        none_before = self.active is None
         self.active = chosen
         self.rewind()
-        if not self._failover or nobody_before or self.limits.failover_delay_ms <= 0:
+        if not self._failover or none_before or self.limits.failover_delay_ms <= 0:
             # Without a predecessor there are no acknowledgments on their way to wait for.
             self._switching, self._switch_at_ms = False, None
             self._tell_all()

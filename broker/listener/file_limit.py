@@ -13,7 +13,7 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 _FILES_MAX: Final = 1 << 20
-"""Enough for everybody, where the operating system sets no limit."""
+"""Enough for all clients, where the operating system sets no limit."""
 
 
 def file_limit() -> int:

@@ -1,4 +1,4 @@
-"""Where accepted sockets stand until their clients have said who they are.
+"""Holds accepted sockets until their clients have authenticated.
 
 An unauthenticated client costs a socket, an entry in a bounded set and the first bytes that it has
 sent: no transport, no protocol, no TLS session. The acceptor of a port looks at these bytes; it
@@ -53,9 +53,9 @@ class PendingSocket:
         self.ip: str = peer[0]
         self.port: int = peer[1]
         self.received = bytearray()
-        """What was read and nobody has used yet; only ``use`` takes from it."""
+        """What was read and not used yet; only ``use`` takes from it."""
         self.ended = False
-        """Nothing can be done any more, or somebody has taken the socket."""
+        """Nothing can be done any more, or the socket was taken."""
         self.state: Any = None
         """The acceptor's own."""
 
@@ -64,7 +64,7 @@ class PendingSocket:
         return f"{self.ip}:{self.port}"
 
     def use(self, count: int) -> bytes:
-        """The first bytes of ``received``, which are nobody's business here any more."""
+        """The first bytes of ``received``, which are not looked at here any more."""
         used = bytes(self.received[:count])
         del self.received[:count]
         if not self.ended:
@@ -116,7 +116,7 @@ class PendingSocket:
         assert not self.ended
         taken = self._leave()
         taken.setblocking(False)
-        with contextlib.suppress(OSError):  # gone: the next one who reads or writes is told
+        with contextlib.suppress(OSError):  # gone: the next read or write tells it
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return taken
 

@@ -1,4 +1,4 @@
-"""Work for unauthenticated clients, done in small pieces between everybody else's.
+"""Work for unauthenticated clients, done in small pieces between that for others.
 
 Clients that come to a port in great numbers make work before they are authenticated: they are
 accepted, read, checked, refused. Done as it comes, fifty of them would hold the loop for many

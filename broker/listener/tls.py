@@ -123,7 +123,7 @@ def client_certificate(transport: asyncio.BaseTransport) -> bytes | None:
     REQUIRES: the handshake is done, as in ``connection_made``.
     """
     tls = transport.get_extra_info("ssl_object")
-    # CERT_NONE: OpenSSL has verified nothing, so whatever came is nobody's word.
+    # CERT_NONE: OpenSSL has verified nothing, so what came proves nothing.
     if tls is None or tls.context.verify_mode == ssl.CERT_NONE:
         return None
     certificate: bytes | None = tls.getpeercert(binary_form=True)

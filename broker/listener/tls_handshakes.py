@@ -1,7 +1,7 @@
 """TLS handshakes, in a thread of their own.
 
 A handshake costs the processor up to a millisecond, nearly all of it in OpenSSL, without the GIL.
-On the loop it would keep everybody waiting. Here others only share the machine with it, and never
+On the loop it would keep all clients waiting. Here others only share the machine with it, and never
 more than a quarter of one processor: the thread rests three times as long as it has worked, and up
 to fifteen times while most peers leave in the middle (``CpuBudget``). (A low priority would be no
 good: the thread needs the GIL for moments, and who waits for that would wait for all other
@@ -147,7 +147,7 @@ class TlsHandshakes:
             self._thread.start()
 
     def drop(self, address: str, handshake: TlsHandshake) -> None:
-        """Nobody waits for it any more; a step under way is still told."""
+        """No task waits for it any more; a step under way is still told."""
         with self._changed:
             if (queue := self._waiting.get(address)) is None:
                 return

@@ -1,8 +1,8 @@
-"""Connections whose clients haven't proved yet who they are: a bounded number of them.
+"""Connections whose clients haven't authenticated yet: a bounded number of them.
 
 Each may hold what it has sent of its login (192 KiB at most) until a deadline. When there are too
 many, the one that has waited longest is cut: a client that means it needs some milliseconds, so
-that those who only hold connections open push out each other.
+that clients that only hold connections open push out each other.
 """
 
 import logging
@@ -64,13 +64,13 @@ class UnauthenticatedLimiter:
                 del self._by_address[each.ip]
 
     def cut_oldest(self) -> None:
-        """REQUIRES: somebody is here."""
+        """REQUIRES: it is not empty."""
         self._cut(next(iter(self._waiting)))
 
     def _cut(self, each: UnauthenticatedConnection) -> None:
         self.leave(each)
         self.cut += 1
-        # Not one line for each: whoever floods the port must not fill the log as well.
+        # Not one line for each: a flood of the port must not fill the log as well.
         each.close("too many connections wait for their login", level=logging.DEBUG)
 
     def may_log(self, now_ms: int) -> bool:

@@ -332,7 +332,7 @@ def _check_filters(value: dict[str, Any]) -> None:
         raise InvalidPolicyError(
             "entryFilterNames can't be empty. To remove entry filters use the remove method."
         )
-    # There is nowhere to put one: this broker runs nobody else's code.
+    # There is nowhere to put one: this broker runs no code of others.
     raise InvalidPolicyError(f"Entry filter '{names.split(',')[0].strip()}' not found")
 
 

@@ -273,7 +273,7 @@ class Deduplication:
     async def _find_end(self) -> None:
         topic, told = self._topic, False
         try:
-            # Else the topic is unloaded, and the next load reads all; or nobody asks any more.
+            # Else the topic is unloaded, and the next load reads all; or no producer asks any more.
             while topic.ledger.is_open and topic.deduplication is self:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), _SEEK_S)

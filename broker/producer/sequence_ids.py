@@ -13,7 +13,7 @@ NEW: Final = 0
 STORED: Final = 1
 UNDECIDED: Final = 2
 
-_NOBODY: Final = -1
+_NONE_STORED: Final = -1
 
 
 class DuplicateRun(NamedTuple):
@@ -40,7 +40,7 @@ class SequenceIds:
 
     def last(self, name: str) -> int:
         """The highest stored id of a producer; -1: none is known."""
-        return self._stored.get(name, _NOBODY)
+        return self._stored.get(name, _NONE_STORED)
 
     def sift(
         self,
@@ -60,8 +60,8 @@ class SequenceIds:
         Returns:
             Runs that cover all entries, in order.
         """
-        stored = self._stored.get(name, _NOBODY)
-        given = max(self._given.get(name, _NOBODY), stored)
+        stored = self._stored.get(name, _NONE_STORED)
+        given = max(self._given.get(name, _NONE_STORED), stored)
         runs: list[DuplicateRun] = []
         start = verdict = 0
         for index, first in enumerate(lowest):
@@ -83,7 +83,7 @@ class SequenceIds:
 
     def stored(self, name: str, sequence_id: int) -> None:
         """Messages of a producer up to this id are durable."""
-        if sequence_id > self._stored.get(name, _NOBODY):
+        if sequence_id > self._stored.get(name, _NONE_STORED):
             self._stored[name] = sequence_id
 
     def forget_given(self) -> None:

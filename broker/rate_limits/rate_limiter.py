@@ -35,7 +35,7 @@ _READS_PER_PERIOD: Final = 8
 
 
 class RateLimiter:
-    """One limit and the line of those who wait for it: first come, first served."""
+    """One limit and the line of its waiters: first come, first served."""
 
     def __init__(self, rate: Rate, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -82,16 +82,16 @@ class RateLimiter:
         """Whether the next one has to wait."""
         return self._limiter.wait_ms(self.now_ms()) > 0
 
-    def wait(self, who: object, resume: Callable[[], None]) -> None:
-        """Stand in line, unless ``who`` does already; ``resume`` is called once, later."""
-        if who not in self._line:
-            self._line[who] = resume
+    def wait(self, waiter: object, resume: Callable[[], None]) -> None:
+        """Stand in line, unless ``waiter`` does already; ``resume`` is called once, later."""
+        if waiter not in self._line:
+            self._line[waiter] = resume
             if self._timer is None:
                 self._arm()
 
-    def leave(self, who: object) -> None:
+    def leave(self, waiter: object) -> None:
         """Not waiting any more."""
-        self._line.pop(who, None)
+        self._line.pop(waiter, None)
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -101,15 +101,15 @@ class RateLimiter:
 
     def _on_timer(self) -> None:
         # One at a time: what the first one brings may leave nothing for the second. While there is
-        # room they follow each other by the millisecond, and whoever went on isn't held again.
+        # room they follow each other by the millisecond, and one that went on isn't held again.
         self._timer = None
         if self._line and not self.is_over():
-            who = next(iter(self._line))
-            resume = self._line.pop(who)
+            waiter = next(iter(self._line))
+            resume = self._line.pop(waiter)
             try:
                 resume()
-            except Exception:  # whoever is behind must not wait for ever
-                logger.exception("%r can't go on", who)
+            except Exception:  # those behind must not wait for ever
+                logger.exception("%r can't go on", waiter)
         if self._line:
             self._arm()
 
@@ -176,7 +176,7 @@ class DispatchRateLimiter:
     _counts: bool = True  # what is read now counts
 
     def admit(
-        self, who: object, go_on: Callable[[], None], position: Position, per_entry: float
+        self, waiter: object, go_on: Callable[[], None], position: Position, per_entry: float
     ) -> tuple[int, int] | None:
         """Entries and bytes that may be read at a position; None: ``go_on`` is called in its turn.
 
@@ -195,7 +195,7 @@ class DispatchRateLimiter:
                     self._note(f"dispatchThrottledMsgEventsBy{scope}Limit")
                 if room <= 0:
                     self._note(f"dispatchThrottledBytesEventsBy{scope}Limit")
-                throttle.wait(who, go_on)
+                throttle.wait(waiter, go_on)
                 return None
             entries = min(entries, messages)
             size = min(size, room)
@@ -203,10 +203,10 @@ class DispatchRateLimiter:
             entries = max(1, int(entries / per_entry))
         return entries, size
 
-    def leave(self, who: object) -> None:
+    def leave(self, waiter: object) -> None:
         """It waits no more."""
         for _, throttle in self.limiters:
-            throttle.leave(who)
+            throttle.leave(waiter)
 
     def _note(self, field: str) -> None:
         self.events[field] = self.events.get(field, 0) + 1

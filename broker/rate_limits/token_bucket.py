@@ -1,7 +1,7 @@
 """Rate limits as token buckets: exact, deterministic, told the time; no clock, no waiting.
 
-A bucket fills steadily with ``rate`` tokens a period and holds at most one period's worth. Whoever
-takes tokens is never refused and may take more than there are: what a socket read brought, or a
+A bucket fills steadily with ``rate`` tokens a period and holds at most one period's worth. A
+taker is never refused and may take more tokens than there are: what a socket read brought, or a
 batch holds, is taken in one piece, and the debt is waited for afterwards. So over any time ``t`` at
 most ``rate * t + rate + the last piece`` pass, and a limit below the size of a piece still moves.
 """

@@ -138,11 +138,11 @@ class SubscriptionRateLimiters:
         # From now on the throttle counts in it; what was counted before stays.
         self.events = events = dict(self.events)
         config = service.config
-        everybody = config.dispatch_throttling_on_non_backlog_consumer_enabled
+        all_readers = config.dispatch_throttling_on_non_backlog_consumer_enabled
         return DispatchRateLimiter(
             throttles,
             by_entries=config.dispatch_throttling_on_batch_message_enabled,
-            entries_behind=None if everybody else entries_behind,
+            entries_behind=None if all_readers else entries_behind,
             events=events,
         )
 

@@ -170,7 +170,7 @@ class _EmptyValues:
         return self._most
 
     def _count(self, schema: Any) -> tuple[int, bool]:
-        """Values without bytes up to where somebody has a choice, and whether all are."""
+        """Values without bytes up to the first choice, and whether all are."""
         if isinstance(schema, str):
             if schema not in self._names:
                 return (1, True) if schema == "null" else (0, False)

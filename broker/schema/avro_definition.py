@@ -1,4 +1,4 @@
-"""Definitions in Avro's JSON form: parsing, sameness, and who can read whom.
+"""Definitions in Avro's JSON form: parsing, sameness, and which schema can read which.
 
 The resolution rules are Apache Avro's own (library ``avro``, decision 0011). Sameness is ours: the
 library compares documentation and spelling too, and a client that re-orders attributes would get a

@@ -1,8 +1,8 @@
 """All versions of one topic's schema, and the node they are stored in. Pure.
 
-One node holds the whole history, so that a compare-and-set decides who adds a version and readers
-never see half of it. Small histories are plain JSON (operators can read them); larger ones are
-compressed: versions of one schema repeat each other, so a hundred take little more than one.
+One node holds the whole history, so a compare-and-set decides which broker adds a version, and
+readers never see half of it. Small histories are plain JSON (operators can read them); larger ones
+are compressed: versions of one schema repeat each other, so a hundred take little more than one.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class NamespaceSchemas:
 
 
 class SchemaMetrics:
-    """Of all namespaces whose schemas somebody asked for."""
+    """Of all namespaces whose schemas were asked for."""
 
     def __init__(self) -> None:
         self.of_namespace: dict[str, NamespaceSchemas] = {}

@@ -191,7 +191,7 @@ class SchemaRegistry:
             return await self._update(name, change)
 
     async def drop(self, name: TopicName) -> None:
-        """Forget everything: the topic is gone, or somebody wants versions to begin again at 0."""
+        """Forget everything: the topic is gone, or its versions are to begin at 0 again."""
         try:
             await self._store.delete_recursive(_path(name))
             self._cache.invalidate(_path(name))
@@ -201,7 +201,7 @@ class SchemaRegistry:
     async def _update(
         self, name: TopicName, change: Callable[[SchemaHistory], Awaitable[SchemaHistory | int]]
     ) -> int:
-        """Read, change, compare-and-set until nobody was faster; the version that came of it.
+        """Read, change, compare-and-set until no other was faster; the version that came of it.
 
         Not ``metadata.recipes.update``: ``change`` may run in a thread. A lost reply is harmless,
         the next round finds what was written.

@@ -47,7 +47,7 @@ async def admit_producer(
 async def admit_consumer(
     topic: Topic, definition: SchemaDefinition, policies: EffectivePolicies, *, has_entries: bool
 ) -> None:
-    """Check a consumer's schema; on a topic that nobody has used yet it becomes the first version.
+    """Check a consumer's schema; on an unused topic it becomes the first version.
 
     Raises:
         IncompatibleSchemaError: the consumer can't read the topic.

@@ -1,8 +1,8 @@
 """Asks the rules of authorization with the documents of this cluster, and keeps asking.
 
 Exists only while authorization is enabled. A command costs two look-ups in memory; nothing is asked
-per message: whoever has a producer, a consumer or a session keeps it until a document changes, and
-then everybody whom that concerns is asked again (``AccessWatch``) and ended if the right is gone.
+per message: a client keeps its producer, consumer or session until a document changes; then each
+one that this concerns is asked again (``_AccessWatch``) and ended if the right is gone.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Where bookies are for readers in other processes, who read entries past the broker."""
+"""Where bookies are for readers in other processes, which read entries past the broker."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

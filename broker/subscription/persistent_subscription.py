@@ -44,7 +44,7 @@ _READ_ENTRIES_MIN = 1_000
 what one turn sends is bounded by permits and bytes."""
 _REPLICATED: Final = "pulsar.replicated.subscription"
 """Property of the cursor's position, as Pulsar stores it; 1: it is a replicated subscription."""
-_NOBODY: Final[frozenset[Consumer]] = frozenset()
+_NO_CONSUMERS: Final[frozenset[Consumer]] = frozenset()
 
 
 _limits_of: Final = lru_cache(maxsize=64)(DispatchLimits)
@@ -107,7 +107,7 @@ class PersistentSubscription(Subscription):
         self._core: Dispatcher | None = None
         self._dispatcher: AsyncDispatcher | None = None
         self._terminated = topic.terminated
-        self._told_end: frozenset[Consumer] = _NOBODY  # who knows of the end of the topic
+        self._told_end: frozenset[Consumer] = _NO_CONSUMERS  # of the end of the topic
         self._marked, self._moved_ms = cursor.mark_delete, 0  # mark-delete as last seen, and when
         self.expired_entries = 0
         self.last_expire_ms = 0
@@ -214,7 +214,7 @@ class PersistentSubscription(Subscription):
             self._tell_end()
 
     def _leave(self, consumer: Consumer) -> None:
-        self._told_end = (self._told_end - {consumer}) or _NOBODY
+        self._told_end = (self._told_end - {consumer}) or _NO_CONSUMERS
         if self._core is not None:
             self._core.remove_consumer(consumer, self.now_ms())
         if self.consumers:

@@ -220,7 +220,7 @@ class Topic(ABC):
     def dismiss_producers(self, error: BrokerError) -> None:
         """End every producer; its entries under way are answered first, or they would come twice.
 
-        A client is told with CLOSE_PRODUCER and hears why when it comes back; who waits for
+        A client is told with CLOSE_PRODUCER and hears why when it comes back; one that waits for
         exclusive access hears ``error``.
         """
         for producer in [*self.registry.waiting, *self.registry.by_name.values()]:

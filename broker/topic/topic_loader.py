@@ -82,8 +82,8 @@ class TopicLoader:
         Args:
             create: create an absent topic, if the policies allow it.
             forced: create it whatever they say (an admin asked).
-            acquire: own its bundle if nobody does and this broker is chosen to; False for clients,
-                who were told by a lookup where it is and else look it up again.
+            acquire: own its bundle if no broker does and this one is chosen to; False for clients,
+                which were told by a lookup where it is and else look it up again.
             properties: of a topic that is created.
         Raises:
             TopicNotFoundError: absent, and not to be created.
