@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from struct import Struct
 
-from magnetar.broker.connection.message_frames import MessageFrames
+from magnetar.broker.connection.consumer_sink import MessageFrames
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.managed_ledger.entry_batch import EntryBatch
 

@@ -6,7 +6,7 @@ Run: python -m benchmarks.micro.dispatch
 import time
 from collections.abc import Callable
 
-from magnetar.broker.connection.message_frames import MessageFrames
+from magnetar.broker.connection.consumer_sink import MessageFrames
 from magnetar.broker.dispatch.interfaces import (
     ConsumerState,
     Deliver,

@@ -72,7 +72,8 @@ class DelayedIndex:
         self._floor = _NOTHING  # this and lower positions are dead
         self._removed = PositionSet()  # higher ones that are
         self._removed_count = 0
-        self._sweep_at: int | None = None  # index of the next run to sweep
+        self.sweep_at: int | None = None
+        """Index of the next run that `sweep` looks at; None: it has nothing to do."""
         self._swept, self._swept_floor = PositionSet(), _NOTHING  # what this sweep removes
 
     def is_due(self, deliver_at_ms: int, now_ms: int) -> bool:
@@ -105,8 +106,8 @@ class DelayedIndex:
             rest = run.split(_RUN_ENTRIES // 2)
             runs.insert(at + 1, rest)
             self._firsts.insert(at + 1, rest.times[0])
-            if self._sweep_at is not None and at < self._sweep_at:
-                self._sweep_at += 1
+            if self.sweep_at is not None and at < self.sweep_at:
+                self.sweep_at += 1
 
     @property
     def memory_bytes(self) -> int:
@@ -143,8 +144,8 @@ class DelayedIndex:
 
     def _remove_run(self, at: int) -> None:
         del self._runs[at], self._firsts[at]
-        if self._sweep_at is not None and at < self._sweep_at:
-            self._sweep_at -= 1
+        if self.sweep_at is not None and at < self.sweep_at:
+            self.sweep_at -= 1
 
     def _lower(self, ledger_id: int, entries: int) -> None:
         self.count -= entries
@@ -166,28 +167,23 @@ class DelayedIndex:
         self._floor = max(self._floor, position)
         self._begin_sweep()
 
-    @property
-    def is_sweeping(self) -> bool:
-        """Whether `sweep` has something to do."""
-        return self._sweep_at is not None
-
     def _begin_sweep(self) -> None:
-        if self._sweep_at is None and (
+        if self.sweep_at is None and (
             0 < self.count <= self._removed_count * _REMOVED_SHARE
             or (
                 self._floor > self._swept_floor
                 and min(self._of_ledger, default=2**64) <= self._floor[0]
             )
         ):
-            self._sweep_at = 0
+            self.sweep_at = 0
             self._swept, self._swept_floor = self._removed, self._floor
             self._removed, self._removed_count = PositionSet(), 0
 
     def sweep(self, entries_max: int) -> None:
         """Remove dead entries; looks at about so many and goes on there next time."""
-        while (at := self._sweep_at) is not None and entries_max > 0:
+        while (at := self.sweep_at) is not None and entries_max > 0:
             if at == len(self._runs):
-                self._sweep_at = None
+                self.sweep_at = None
                 self._swept = PositionSet()
                 self._begin_sweep()  # more were forgotten meanwhile
                 return
@@ -196,7 +192,7 @@ class DelayedIndex:
             self._sweep_run(run)
             if run.times:
                 self._firsts[at] = run.times[0]
-                self._sweep_at = at + 1
+                self.sweep_at = at + 1
             else:
                 self._remove_run(at)
 

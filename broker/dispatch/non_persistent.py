@@ -7,11 +7,16 @@ Calls in, effects out; no clock, socket or task.
 from collections.abc import Callable
 
 from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
-from magnetar.broker.dispatch.header_scan import scan_headers
 from magnetar.broker.dispatch.interfaces import ConsumerState, Deliver, NotifyActive
 from magnetar.broker.dispatch.key_selector import KeySelector
 from magnetar.broker.dispatch.round_robin import RoundRobin
-from magnetar.broker.protocol.entry_header import FLAG_CHUNK, FLAG_KEY, FLAG_MARKER, parse_header
+from magnetar.broker.protocol.entry_header import (
+    FLAG_CHUNK,
+    FLAG_KEY,
+    FLAG_MARKER,
+    parse_header,
+    scan_headers,
+)
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 
 

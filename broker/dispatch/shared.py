@@ -19,7 +19,6 @@ from typing import Any
 from pyroaring import BitMap
 
 from magnetar.broker.dispatch.delayed_index import DelayedIndex
-from magnetar.broker.dispatch.header_scan import scan_headers
 from magnetar.broker.dispatch.interfaces import (
     NO_LIMIT,
     AckSets,
@@ -40,6 +39,7 @@ from magnetar.broker.protocol.entry_header import (
     FLAG_FIRST_CHUNK,
     FLAG_LAST_CHUNK,
     FLAG_MARKER,
+    scan_headers,
 )
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
@@ -225,7 +225,7 @@ class SharedDispatcher(Dispatcher):
 
     def _forget_delayed(self, ledger_id: int, entries: BitMap) -> None:
         self.delayed.forget(ledger_id, entries)
-        if self.delayed.is_sweeping:
+        if self.delayed.sweep_at is not None:
             self.unblocked = True  # a turn sets the timer
 
     def on_batch_acked(self, position: Position, remaining: int) -> None:
@@ -309,12 +309,12 @@ class SharedDispatcher(Dispatcher):
     def next_deadline_ms(self) -> int | None:
         """0: at once; so much is due, switched off or acknowledged that it takes several turns."""
         delayed = self.delayed
-        if delayed.is_sweeping or (delayed.count and not self.limits.delay_enabled):
+        if delayed.sweep_at is not None or (delayed.count and not self.limits.delay_enabled):
             return 0
-        return delayed.next_due_ms()
+        return delayed.next_due_ms() if delayed.count else None
 
     def on_tick(self, now_ms: int) -> None:
-        if self.delayed.is_sweeping:
+        if self.delayed.sweep_at is not None:
             self.delayed.sweep(_DELAYED_PER_TURN)
         until_ms = now_ms if self.limits.delay_enabled else _FOR_EVER_MS
         self.replay.update(self.delayed.take_due(until_ms, _DELAYED_PER_TURN))
@@ -339,7 +339,7 @@ class SharedDispatcher(Dispatcher):
         if self.replay:
             position, span = self._replay_span(wanted)
             return DispatchReadRequest(position, span, True, self.generation)
-        if 0 < limit <= self.delayed.memory_bytes:
+        if self.delayed.count and 0 < limit <= self.delayed.memory_bytes:
             self.is_held_back = True
             return None  # until entries come due or are acknowledged
         return DispatchReadRequest(self.read_position, wanted, False, self.generation)

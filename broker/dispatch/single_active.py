@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
-from magnetar.broker.dispatch.header_scan import scan_headers
 from magnetar.broker.dispatch.interfaces import (
     AckSets,
     ConsumerState,
@@ -21,7 +20,7 @@ from magnetar.broker.dispatch.interfaces import (
     SkipEntries,
     remaining_messages,
 )
-from magnetar.broker.protocol.entry_header import FLAG_BATCH, FLAG_CHUNK, FLAG_MARKER
+from magnetar.broker.protocol.entry_header import FLAG_BATCH, FLAG_CHUNK, FLAG_MARKER, scan_headers
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
 

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, PeriodBuckets
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
     AlreadyExistsError,
@@ -35,6 +36,7 @@ from magnetar.broker.subscription.persistent_subscription import (
 from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.backlog_check import BacklogCheck
 from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
+from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
 from magnetar.managed_ledger.errors import (
@@ -163,7 +165,7 @@ class PersistentTopic(Topic):
 
     def policies_changed(self) -> None:
         super().policies_changed()
-        config = self.service.loader.ledger_config(self.policies)
+        config = ledger_config(self.service.config, self.policies)
         if config != self.ledger.config:
             self.ledger.configure(config)
         if self._deduplication_differs():
@@ -517,3 +519,28 @@ class PersistentTopic(Topic):
             "lastOffloadSuccessTimeStamp": offloads.last_success_ms,
             "lastOffloadFailureTimeStamp": offloads.last_failure_ms,
         }
+
+
+def ledger_config(config: BrokerConfig, policies: EffectivePolicies) -> ManagedLedgerConfig:
+    """How a topic with these policies stores its entries, now or from now on."""
+    persistence = policies.persistence
+    write_quorum = min(persistence.write_quorum, persistence.ensemble)
+    return ManagedLedgerConfig(
+        ensemble_size=persistence.ensemble,
+        write_quorum=write_quorum,
+        ack_quorum=min(persistence.ack_quorum, write_quorum),
+        password=config.managed_ledger_password.encode(),
+        ledger_entries_max=config.managed_ledger_max_entries_per_ledger,
+        ledger_bytes_max=config.managed_ledger_max_size_per_ledger_mbytes << 20,
+        ledger_age_min_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
+        ledger_age_max_ms=config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
+        retention_ms=policies.retention.time_ms,
+        retention_bytes=policies.retention.size_bytes,
+        offload=policies.offload,
+        cursor_ensemble_size=config.managed_ledger_default_ensemble_size,
+        cursor_write_quorum=config.managed_ledger_default_write_quorum,
+        cursor_ack_quorum=config.managed_ledger_default_ack_quorum,
+        mark_delete_rate=policies.persistence.mark_delete_rate,
+        cursor_ledger_entries_max=config.managed_ledger_cursor_max_entries_per_ledger,
+        cursor_ledger_age_max_ms=config.managed_ledger_cursor_rollover_time_in_seconds * 1000,
+    )

@@ -24,11 +24,10 @@ from magnetar.broker.errors import (
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.topic.non_persistent_topic import NonPersistentTopic
-from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.topic.persistent_topic import PersistentTopic, ledger_config
 from magnetar.broker.topic.topic import Topic
 from magnetar.bundles.errors import BundleError
 from magnetar.bundles.lookup import BrokerLookup
-from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFoundError
 from magnetar.metadata.errors import MetadataError
 
@@ -195,7 +194,9 @@ class TopicLoader:
         creating = self._creating.setdefault(name.namespace, set())
         creating.add(name.full)
         try:
-            ledger = await service.ledgers.open(name.ml_name, self.ledger_config(policies))
+            ledger = await service.ledgers.open(
+                name.ml_name, ledger_config(service.config, policies)
+            )
         finally:
             creating.discard(name.full)
             if not creating:
@@ -255,31 +256,6 @@ class TopicLoader:
         there |= self._creating.get(name.namespace, set())
         if len(there - {name.full}) + count > limit:
             raise PreconditionFailedError("Exceed maximum number of topics in namespace.")
-
-    def ledger_config(self, policies: EffectivePolicies) -> ManagedLedgerConfig:
-        """How a topic with these policies stores its entries, now or from now on."""
-        config = self._service.config
-        persistence = policies.persistence
-        write_quorum = min(persistence.write_quorum, persistence.ensemble)
-        return ManagedLedgerConfig(
-            ensemble_size=persistence.ensemble,
-            write_quorum=write_quorum,
-            ack_quorum=min(persistence.ack_quorum, write_quorum),
-            password=config.managed_ledger_password.encode(),
-            ledger_entries_max=config.managed_ledger_max_entries_per_ledger,
-            ledger_bytes_max=config.managed_ledger_max_size_per_ledger_mbytes << 20,
-            ledger_age_min_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
-            ledger_age_max_ms=config.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
-            retention_ms=policies.retention.time_ms,
-            retention_bytes=policies.retention.size_bytes,
-            offload=policies.offload,
-            cursor_ensemble_size=config.managed_ledger_default_ensemble_size,
-            cursor_write_quorum=config.managed_ledger_default_write_quorum,
-            cursor_ack_quorum=config.managed_ledger_default_ack_quorum,
-            mark_delete_rate=policies.persistence.mark_delete_rate,
-            cursor_ledger_entries_max=config.managed_ledger_cursor_max_entries_per_ledger,
-            cursor_ledger_age_max_ms=config.managed_ledger_cursor_rollover_time_in_seconds * 1000,
-        )
 
     # --- leaving
 

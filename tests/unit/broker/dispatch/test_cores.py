@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.dispatch.delayed_index import DelayedIndex
-from magnetar.broker.dispatch.header_scan import scan_headers
 from magnetar.broker.dispatch.interfaces import (
     ConsumerState,
     Deliver,
@@ -25,6 +24,7 @@ from magnetar.broker.protocol.entry_header import (
     FLAG_FIRST_CHUNK,
     FLAG_LAST_CHUNK,
     FLAG_MARKER,
+    scan_headers,
 )
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from tests.unit.broker.dispatch.doubles import choose_active, head

@@ -72,11 +72,11 @@ def test_it_holds_what_a_dict_holds(seed: int, run_entries: int) -> None:
             assert index.count >= len(model)
             assert index.count == sum(len(run.times) for run in index._runs)
             assert list(index._firsts) == [run.times[0] for run in index._runs]
-            if not index.is_sweeping:
+            if index.sweep_at is None:
                 assert index.count - len(model) <= index.count // 8
         for _ in range(400):
             index.sweep(1)
-        assert not index.is_sweeping
+        assert index.sweep_at is None
         assert set(index.take_due(2**63, 10_000)) == set(model)
         assert index.count == index.memory_bytes == 0
         assert index.next_due_ms() is None

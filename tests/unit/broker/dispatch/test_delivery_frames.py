@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.connection.message_frames import MessageFrames
+from magnetar.broker.connection.consumer_sink import MessageFrames
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from tests.raw_client import encode_command
