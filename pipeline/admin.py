@@ -1,4 +1,4 @@
-"""What the source and the jobs ask brokers over HTTP; entries never travel this way."""
+"""The source and the jobs ask brokers over HTTP; entries never travel this way."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from magnetar.broker.cli.errors import CliError
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.pipeline.errors import OptionsError, PipelineError, SegmentsUnavailableError
 from magnetar.pipeline.offsets import BEGINNING, Offset
+from magnetar.pipeline.options import client_access
 from magnetar.pipeline.topic_snapshot import TopicSnapshot, parse_snapshot
 
 _log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ _TIMEOUT_S: Final = 60.0
 _PAUSES_S: Final = (0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0)
 _UNREACHABLE_S: Final = 5.0
 _AWAY_S: Final = 30.0
-"""For so long a call is tried again where nobody answers, and where the owner isn't found yet or
+"""A call is tried again for so long where no broker answers, and where the owner isn't found yet or
 brokers have answered before.
 """
 
@@ -36,7 +37,7 @@ class NoSuchTopicError(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """Where brokers are, and who we are to them and to bookies; pickled to Spark's tasks.
+    """Addresses of brokers, and our credentials; Spark pickles them to its tasks.
 
     Files are named here, not read: they must be there on every machine that runs tasks.
 
@@ -72,18 +73,7 @@ def parse_access(options: Mapping[str, str]) -> ClusterAccess:
         files = TlsFiles(certificate, key, trust) if certificate or key or trust else None
     except ValueError as error:
         raise OptionsError(f"options bookieTls...: {error}") from error
-    access = ClientAuth(
-        plugin=lowered.get("authplugin", ""),
-        params=lowered.get("authparams", ""),
-        trusted=lowered.get("tlstrustcertsfilepath", ""),
-        insecure=lowered.get("tlsallowinsecureconnection", "").lower() == "true",
-    )
-    try:
-        access.method  # noqa: B018
-    except ClientAuthError as error:
-        told = str(error).replace("--auth-plugin", "option authPlugin:")
-        raise OptionsError(told) from error
-    return ClusterAccess(urls, access, lowered.get("bookietoken", ""), files)
+    return ClusterAccess(urls, client_access(lowered), lowered.get("bookietoken", ""), files)
 
 
 def _urls(text: str) -> list[str]:
@@ -120,7 +110,7 @@ class Admin:
         """Number of partitions; 0: the topic has none.
 
         Raises:
-            TopicNotFoundError, SegmentsUnavailableError.
+            NoSuchTopicError, SegmentsUnavailableError.
         """
         answer = self._call("GET", f"{_path(topic)}/partitions?checkAllowAutoCreation=false")
         return int(self._value(answer, topic)["partitions"])
@@ -130,7 +120,7 @@ class Admin:
         partition that exists).
 
         Raises:
-            TopicNotFoundError: no such namespace. SegmentsUnavailableError.
+            NoSuchTopicError: no such namespace. SegmentsUnavailableError.
         """
         path = f"/admin/v2/persistent/{quote(namespace)}"
         partitioned = self._value(self._call("GET", f"{path}/partitioned"), namespace)
@@ -142,7 +132,7 @@ class Admin:
         """Which ledgers hold a partition's messages, and where they are.
 
         Raises:
-            TopicNotFoundError, SegmentsUnavailableError.
+            NoSuchTopicError, SegmentsUnavailableError.
         """
         query = f"locations={str(locations).lower()}"
         if from_ledger >= 0:
@@ -155,31 +145,32 @@ class Admin:
         times ascend.
 
         Raises:
-            TopicNotFoundError, SegmentsUnavailableError.
+            NoSuchTopicError, SegmentsUnavailableError.
         """
         value = self._value(self._call("GET", f"{_path(partition)}/messageid/{time_ms}"), partition)
         point = Offset(int(value["ledgerId"]), int(value["entryId"]))
         return max(point, BEGINNING)
 
     def policy(self, topic: str, name: str) -> Any:
-        """What holds for a topic in the end: its own policy, its namespace's, or the broker's.
+        """The policy that applies to a topic: its own, its namespace's, or the broker's.
 
         Args:
             name: as paths of topics have it: ``deduplicationEnabled``.
         Returns:
             None: nothing is set anywhere.
         Raises:
-            TopicNotFoundError, SegmentsUnavailableError.
+            NoSuchTopicError, SegmentsUnavailableError.
         """
         return self._value(self._call("GET", f"{_path(topic)}/{name}?applied=true"), topic)
 
-    def statistics(self, topic: str, *, partitioned: bool = False) -> Any:
-        """Of a topic, or of a partitioned one with those of its partitions by full name.
+    def statistics(self, topic: str, page: str = "stats") -> Any:
+        """Statistics of a topic, or of a partitioned one with those of its partitions by full name.
 
+        Args:
+            page: ``stats`` or ``partitioned-stats``, with its query.
         Raises:
-            TopicNotFoundError, SegmentsUnavailableError.
+            NoSuchTopicError, SegmentsUnavailableError.
         """
-        page = "partitioned-stats?perPartition=true" if partitioned else "stats"
         return self._value(self._call("GET", f"{_path(topic)}/{page}"), topic)
 
     def move_cursor(self, partition: str, cursor: str, point: Offset) -> None:
@@ -187,7 +178,7 @@ class Admin:
         there is none.
 
         Raises:
-            TopicNotFoundError, SegmentsUnavailableError.
+            NoSuchTopicError, SegmentsUnavailableError.
         """
         name = quote(cursor, safe="")
         before = {"ledgerId": point.ledger_id, "entryId": point.entry_id - 1, "isExcluded": True}
@@ -196,7 +187,7 @@ class Admin:
         answer = self._call("POST", f"{path}/resetcursor", before)
         if answer.status == 404 and "ubscription" in answer.reason:
             answer = self._call("PUT", path, before)
-            if answer.status == 409:  # somebody else has just created it
+            if answer.status == 409:  # another client has just created it
                 answer = self._call("POST", f"{path}/resetcursor", before)
         self._value(answer, f"{partition}: subscription {cursor}")
 
@@ -207,7 +198,7 @@ class Admin:
             path: quoted, with its query.
             what: names it in errors.
         Raises:
-            TopicNotFoundError: there is no such thing. SegmentsUnavailableError.
+            NoSuchTopicError: there is no such thing. SegmentsUnavailableError.
         """
         return self._value(self._call("GET", path), what)
 
@@ -232,7 +223,7 @@ class Admin:
             if answer is not None and answer.status != 503:
                 self._has_answered = True
                 return answer
-            # Nobody has ever answered: the address is wrong, rather.
+            # No broker has ever answered: the address is probably wrong.
             known = answer is not None or self._has_answered
             if waited_s + pause_s > (_AWAY_S if known else _UNREACHABLE_S):
                 break

@@ -214,7 +214,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _high_bits(data: bytes, at: int, end: int) -> int:
-    """What the number of the field at ``at``, which ends at ``end``, has above its first byte."""
+    """The bits above the first byte of the field at ``at``, which ends at ``end``."""
     stop, number = _read_varint(data, at)
     if stop != end:
         raise _UncommonError

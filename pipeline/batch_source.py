@@ -34,24 +34,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """What tasks have to know beside their slice."""
+    """A task needs these besides its slice."""
 
     cluster: ClusterAccess
     columns: tuple[str, ...]
     options: ReadOptions
     publish_ms: tuple[int | None, int | None] = (None, None)
     whole_chunks: bool = False
-    """Of a stream: a chunked message whose beginning was trimmed is a loss, unless the stream has
+    """In a stream, a chunked message whose beginning was trimmed is a loss, unless the stream has
     just begun where the topic begins, which then never had it as a whole.
     """
-
-
-class SplitPartition(InputPartition):
-    """A slice, as Spark wants it."""
-
-    def __init__(self, part: InputSplit) -> None:
-        super().__init__(part)
-        self.part = part
 
 
 class BatchReader(DataSourceReader):
@@ -78,7 +70,7 @@ class BatchReader(DataSourceReader):
             options.partition_bytes,
             options.partitions_min,
         )
-        return [SplitPartition(part) for part in slices]
+        return [InputPartition(part) for part in slices]
 
     def _pieces(self, admin: Admin, snapshot: TopicSnapshot) -> list[EntryRange]:
         options, wanted = self._options, self._wanted
@@ -88,22 +80,17 @@ class BatchReader(DataSourceReader):
         pieces = entry_ranges_between(snapshot, start, end)
         first_ms, last_ms = wanted.publish_ms
         if options.clock_skew_ms >= 0 and (first_ms is not None or last_ms is not None):
-            far_ms = 2**63 - 1
-            pieces = narrow_by_time(
-                pieces,
-                -1 if first_ms is None else first_ms,
-                far_ms if last_ms is None else last_ms,
-                options.clock_skew_ms,
-            )
+            last_ms = 2**63 - 1 if last_ms is None else last_ms
+            pieces = narrow_by_time(pieces, first_ms or 0, last_ms, options.clock_skew_ms)
         return narrow_by_id(pieces, wanted.ledger_ids, wanted.entry_ids)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, SplitPartition):  # Spark's stand-in where there is nothing
+        if partition.value is None:  # Spark's stand-in where there is nothing
             return iter(())
         settings = TaskSettings(
             self._cluster, self._columns, self._options, self._wanted.publish_ms
         )
-        return read_slice(partition.part, settings)
+        return read_slice(partition.value, settings)
 
 
 class FilteringBatchReader(BatchReader):

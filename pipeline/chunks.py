@@ -43,9 +43,7 @@ class MissingChunk(NamedTuple):
     uuid: str
     ledger_id: int
     entry_id: int
-    publish_time_ms: int
-    """Of the message: when its producer built it."""
-    partition: str = ""
+    partition: str
     """Full name of the topic or partition, for errors."""
 
 

@@ -1,6 +1,6 @@
 """``magnetar pipeline``: the jobs from the command line.
 
-The command line loads this module when somebody asks for the pipeline, and not before.
+The command line loads this module when a user asks for the pipeline, and not before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ClusterAddress:
     access: ClientAuth = field(default_factory=ClientAuth)
 
     def options(self) -> dict[str, str]:
-        """As the source and the sink want them."""
+        """The options of the source and the sink."""
         options = {
             "adminUrl": self.admin_url,
             "serviceUrl": self.service_url,

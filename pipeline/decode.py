@@ -53,7 +53,7 @@ _BROKEN = (
 
 
 class DecodeStats(NamedTuple):
-    """What a decoder has seen so far."""
+    """The counts of a decoder."""
 
     entries: int
     rows: int
@@ -215,7 +215,7 @@ class EntryDecoder:
         return self._waiting.missing if self._waiting is not None else None
 
     def resolve(self, chunks: list[Chunk] | None) -> None:
-        """What `ChunkLookback.chunks` gave for `missing`; None: that message gives no row."""
+        """Take what `ChunkLookback.chunks` found for `missing`; None: the message gives no row."""
         waiting, self._waiting = self._waiting, None
         assert waiting is not None, "nothing is missing"
         if chunks is None:
@@ -298,7 +298,7 @@ class EntryDecoder:
     def _add_chunk(
         self, entry: _Entry, metadata: pb.MessageMetadata, payload: bytes | memoryview
     ) -> None:
-        ledger_id, entry_id, flags, publish_time_ms, *_ = entry
+        ledger_id, entry_id, flags, *_ = entry
         chunks = self._chunks
         joined = chunks.add(metadata, memoryview(payload), (ledger_id, entry_id), 0)
         # What makes room is looked for again.
@@ -307,9 +307,7 @@ class EntryDecoder:
         if joined is not None:
             self._add_payload(entry, metadata, joined.payload)
         elif flags & FLAG_LAST_CHUNK:
-            missing = MissingChunk(
-                metadata.uuid, ledger_id, entry_id, publish_time_ms, partition=self._place
-            )
+            missing = MissingChunk(metadata.uuid, ledger_id, entry_id, self._place)
             self._waiting = _Waiting(missing, (metadata, bytes(payload)), entry)
 
     def _add_joined(self, entry: _Entry, metadata: pb.MessageMetadata, payload: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong between Spark and a cluster; every text names what and where."""
+"""Errors between Spark and a cluster; each text says what failed and where."""
 
 
 class PipelineError(Exception):

@@ -1,4 +1,4 @@
-"""What Spark's filters allow us not to read. Pure.
+"""Spark's filters spare ledgers and entries. Pure.
 
 Nothing is taken over: Spark tests every filter again on the rows it gets. So a range here may be
 too wide, never too narrow.
@@ -7,8 +7,8 @@ too wide, never too narrow.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class RowFilters:
     entry_ids: tuple[int, int] = (-1, _MAX)
     publish_ms: tuple[int | None, int | None] = (None, None)
     partitions: frozenset[int] | None = None
-    topics: frozenset[str] | None = field(default=None)
+    topics: frozenset[str] | None = None
 
 
 def wanted_by(filters: Iterable[Filter]) -> RowFilters:
@@ -117,5 +117,4 @@ def _microseconds(moment: datetime) -> int:
     """Since the epoch. Spark gives instants with a time zone; one without is UTC."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

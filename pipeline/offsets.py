@@ -90,7 +90,7 @@ def offset_from_json(value: Any) -> Offset:
 
 
 def stream_offsets_to_json(offsets: Mapping[str, Offset]) -> dict[str, list[int]]:
-    """What a checkpoint holds: partition name -> point."""
+    """A checkpoint's form: partition name -> point."""
     return {name: offset_to_json(offsets[name]) for name in sorted(offsets)}
 
 

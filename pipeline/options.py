@@ -1,4 +1,4 @@
-"""What users ask of the source, checked before anything is contacted. Pure.
+"""The options of the source, checked before Spark contacts any server. Pure.
 
 Names and meanings follow Spark's Kafka source where they are the same; names are case-insensitive,
 as everywhere in Spark. docs/guides/spark.md has the table.
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from magnetar.broker.auth.client_auth import ClientAuth
+from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from magnetar.pipeline.errors import OptionsError
 from magnetar.pipeline.offsets import BEGINNING, END, Offset, parse_offset
@@ -74,7 +76,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Of batch and streaming sources.
+    """The options of batch and streaming sources.
 
     Attributes:
         partitions_min: at least so many Spark partitions, if there are as many entries; 0: any.
@@ -188,6 +190,21 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
     raise OptionsError(f"option {name}: true or false, not {text!r}")
 
 
+def client_access(options: Mapping[str, str]) -> ClientAuth:
+    """The credentials for brokers; ``options`` has names in lower case. Raises OptionsError."""
+    access = ClientAuth(
+        plugin=options.get("authplugin", ""),
+        params=options.get("authparams", ""),
+        trusted=options.get("tlstrustcertsfilepath", ""),
+        insecure=flag(options, "tlsAllowInsecureConnection", False),
+    )
+    try:
+        access.method  # noqa: B018 - an unknown plugin is told now
+    except ClientAuthError as error:
+        raise OptionsError(str(error).replace("--auth-plugin", "option authPlugin")) from error
+    return access
+
+
 def positive(options: Mapping[str, str], name: str, default: int) -> int:
     """An option that is a whole number above 0; ``options`` has names in lower case.
 
@@ -267,7 +284,7 @@ def _namespaces(pattern: str, given: str) -> tuple[str, ...]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """What is between the bars outside of brackets."""
+    """The parts between the bars outside of brackets."""
     parts, depth, in_class = [""], 0, False
     for token in re.findall(r"\\.|.", pattern, re.DOTALL):
         if token == "|" and not depth and not in_class:

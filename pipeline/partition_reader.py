@@ -59,12 +59,12 @@ class BookieConnections:
         return self._offloader
 
     def note_places(self, places: Mapping[str, tuple[str, int]], instance_id: str) -> None:
-        """Where bookies are, as a broker said."""
+        """Remember the addresses of bookies that a broker named."""
         for name, place in places.items():
             self._places[name] = BookieAddress(*place, instance_id)
 
     def note_token(self, token: str) -> None:
-        """What bookies want to see from now on, as a broker said: it opens the topic that was asked
+        """Show bookies this token from now on, as a broker said: it opens the topic that was asked
         about, expires, and ends with the process that gave it.
         """
         if not token or not self._takes_tokens:
@@ -138,7 +138,7 @@ class PartitionReader:
         """Ask the owner where the ledgers from this one on are; readers are made anew.
 
         Raises:
-            SegmentsUnavailableError, TopicNotFoundError.
+            SegmentsUnavailableError, NoSuchTopicError.
         """
 
         def ask() -> TopicSnapshot:
@@ -155,7 +155,7 @@ class PartitionReader:
     async def read_patiently(
         self, ledger_id: int, entry_id: int, pauses_s: Sequence[float], read: Read[T]
     ) -> T:
-        """What ``read`` gives, tried again after each of the pauses.
+        """The result of ``read``, tried again after each of the pauses.
 
         Raises:
             DataLossError: the ledger, or the topic, is gone.
@@ -188,8 +188,8 @@ class PartitionReader:
     # ---- LedgerMetadataSource: the broker stands for the metadata store
 
     async def require(self, ledger_id: int) -> VersionedLedger:
-        """The metadata as its owner says, or while nobody does, as they were: why bookies gave
-        nothing is what a reader has to tell then.
+        """The metadata from the ledger's owner; while no broker answers, the last known ones: the
+        reader then reports why bookies gave nothing.
         """
         try:
             found = (await self.refresh(ledger_id)).find(ledger_id)

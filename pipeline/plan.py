@@ -7,22 +7,10 @@ is repeated after a crash is cut into the same slices, or the sink couldn't know
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from magnetar.pipeline.errors import DataLossError
 from magnetar.pipeline.offsets import BEGINNING, Offset, Offsets
 from magnetar.pipeline.topic_snapshot import TopicLedger, TopicSnapshot
-
-_NOTHING: Final[Mapping[str, tuple[str, int]]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """What is to be read of one partition: ``start <= message < end``."""
-
-    snapshot: TopicSnapshot
-    start: Offset
-    end: Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +40,7 @@ class EntryRange:
 
 @dataclass(frozen=True, slots=True)
 class InputSplit:
-    """What one Spark task reads; pickled to it.
+    """One Spark task reads this; Spark pickles it to the task.
 
     Attributes:
         topic: full name of the partition, as the broker knows it.
@@ -64,7 +52,7 @@ class InputSplit:
     topic: str
     pieces: tuple[EntryRange, ...]
     head_bytes: int
-    bookies: Mapping[str, tuple[str, int]] = field(default_factory=lambda: _NOTHING)
+    bookies: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     instance_id: str = ""
     bookie_token: str = field(default="", repr=False)
     begin: Offset = BEGINNING
@@ -281,7 +269,7 @@ def _walk(pieces: Sequence[EntryRange], end: Offset, room: float) -> tuple[Offse
 
 @dataclass(frozen=True, slots=True)
 class BatchQuota:
-    """Of one partition; None: as much as there is."""
+    """The limits of one partition; None: as much as there is."""
 
     messages: int | None = None
     size: int | None = None

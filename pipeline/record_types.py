@@ -85,7 +85,7 @@ class ValueDecoder:
         self._writers: dict[int, Any] = {}
 
     def decode(self, data: bytes, writer: SchemaVersion) -> Any:
-        """What pyarrow takes for ``type.arrow``.
+        """A value as pyarrow takes it for ``type.arrow``.
 
         Raises:
             SchemaError: values of the writer's version can't be read as the reader's.

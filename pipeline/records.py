@@ -67,7 +67,7 @@ def records(table: DataFrame, topic: str, **options: object) -> DataFrame:
 
 
 class _Rows:
-    """What tasks know of the topic's schema; pickled to them."""
+    """A topic's schema as tasks have it; Spark pickles it to them."""
 
     def __init__(self, cluster: ClusterAccess, topic: TopicName, null_for_malformed: bool) -> None:
         """Asks a broker. Raises SchemaError, SegmentsUnavailableError."""
@@ -84,7 +84,7 @@ class _Rows:
             raise SchemaError(f"topic {self._topic}: {error}") from error
 
     def shapes(self, batch: pa.RecordBatch, decoder: ValueDecoder) -> list[Any]:
-        """Of the records of some rows. Raises SchemaError: names the message."""
+        """The records of some rows. Raises SchemaError: names the message."""
         if "topic" in batch.schema.names:
             for other in batch.column("topic").unique().to_pylist():
                 if other not in (None, str(self._topic)):

@@ -68,5 +68,5 @@ def check_schema(names_and_types: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """Of record batches with these columns, in this order; all may be null, as Spark has it."""
+    """The schema of record batches with these columns; all may be null, as Spark has it."""
     return pa.schema([(name, ARROW_TYPES[name]) for name in columns])

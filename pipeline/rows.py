@@ -22,12 +22,12 @@ MessageFacts: TypeAlias = tuple[bytes | None, bytes | None, int, int, bytes | No
 properties end in the lists of all messages' properties."""
 
 EntryFacts: TypeAlias = tuple[int, int, int, int, str, bytes | None]
-"""What all messages of an entry share: ledger, entry, publish time and deliver-at time in ms (0:
+"""All messages of an entry share these: ledger, entry, publish time and deliver-at time in ms (0:
 none), producer's name, schema version. A plain tuple: one is made per entry."""
 
 
 class Projection(NamedTuple):
-    """What is to be read of each message; the rest is the same for all messages of an entry."""
+    """Parts of each message that rows need; all messages of an entry share the rest."""
 
     value: bool
     batch_index: bool
@@ -41,8 +41,8 @@ class Projection(NamedTuple):
 class Rows:
     """Messages of one partition on their way into a record batch.
 
-    Whoever adds messages appends to ``messages`` or to ``values`` (see `Projection`), and tells
-    their indexes; after the messages of an entry it tells the `EntryFacts`.
+    A decoder appends to ``messages`` or to ``values`` (see `Projection`), and adds their indexes;
+    after the messages of an entry it adds the `EntryFacts`.
     """
 
     __slots__ = (

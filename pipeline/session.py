@@ -39,7 +39,7 @@ def check_packages(*names: str) -> None:
 
 
 def java_major(said: str) -> int | None:
-    """Of what ``java -version`` prints; None: it isn't in there."""
+    """The major version in the output of ``java -version``; None: there is none."""
     found = _VERSION.search(said)
     if found is None:
         return None
@@ -79,7 +79,7 @@ def check_setup(environment: Mapping[str, str] | None = None) -> None:
 
 
 def _find_java(environment: Mapping[str, str]) -> str:
-    """As Spark looks for it."""
+    """The Java that Spark finds."""
     home = environment.get("JAVA_HOME", "")
     if home:
         java = Path(home) / "bin" / "java"
@@ -105,7 +105,7 @@ def open_session(
     log_level: str = "OFF",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session with the format ``magnetar``; whoever opens it stops it.
+    """A session with the format ``magnetar``; the caller stops it.
 
     Args:
         cores: of this machine; None: all.
@@ -130,7 +130,7 @@ def open_session(
         "spark.driver.extraJavaOptions": f'-Dlog4j2.configurationFile="{_LOG_SETTINGS}"',
     }
     if not master:
-        # Nobody else has to reach it; the machine's name may lead anywhere.
+        # Other machines needn't reach it, and this machine's name may resolve to any address.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         # Spark's 200 are for clusters: of a small job here they are most of the time.
         settings["spark.sql.shuffle.partitions"] = str(max(8, 4 * (cores or os.cpu_count() or 1)))
@@ -152,7 +152,7 @@ def plain_errors() -> Iterator[None]:
     """Errors of this package that leave the block show Spark's users their text alone.
 
     Spark adds the traceback unless its worker's environment says not to. A worker that has told an
-    error ends, so this concerns nobody else. Bugs keep their traceback.
+    error ends, so no other query sees it. Bugs keep their traceback.
     """
     try:
         yield

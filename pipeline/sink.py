@@ -37,7 +37,7 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class TaskWritten(WriterCommitMessage):
-    """What one task did; the driver gets it."""
+    """The counts of one task, for the driver."""
 
     task: int
     attempt: int
@@ -101,12 +101,12 @@ def _make_plan(options: Mapping[str, str], schema: StructType) -> _Plan:
     return _Plan(parsed, columns, check)
 
 
+@dataclass
 class BatchWriter(DataSourceArrowWriter):
-    """Of ``df.write``."""
+    """The sink of ``df.write``."""
 
-    def __init__(self, plan: _Plan, name: str) -> None:
-        self._plan = plan
-        self._name = name
+    _plan: _Plan
+    _name: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task. Raises PipelineError: the task is tried again, then fails the job."""
@@ -129,11 +129,11 @@ class BatchWriter(DataSourceArrowWriter):
         _tell_abort(self._name, messages)
 
 
+@dataclass
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Of ``df.writeStream``."""
+    """The sink of ``df.writeStream``."""
 
-    def __init__(self, plan: _Plan) -> None:
-        self._plan = plan
+    _plan: _Plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task. Raises PipelineError: the task is tried again, then ends the query."""
@@ -168,11 +168,12 @@ def _write(
     producers: TaskProducers | None = None
     try:
         for batch in batches:
-            if producers is None and batch.num_rows:
+            if not batch.num_rows:
+                continue
+            if producers is None:
                 client = open_client(plan.options)
                 producers = TaskProducers(client, plan.options, run, plan.check)
             for message in messages_of(batch, plan.columns):
-                assert producers is not None
                 producers.send(message)
         if producers is None:
             return TaskWritten(run.task, attempt, 0, 0)

@@ -1,4 +1,4 @@
-"""What users ask of the sink, checked before anything is contacted. Pure.
+"""The options of the sink, checked before Spark contacts any server. Pure.
 
 Names follow Spark's Kafka sink and Pulsar's clients where they have the same; options and columns
 are case-insensitive, as everywhere in Spark. docs/guides/spark.md has the tables.
@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.broker.auth.client_auth import ClientAuth
-from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from magnetar.pipeline.entry_plan import HASHES
 from magnetar.pipeline.errors import OptionsError
-from magnetar.pipeline.options import flag, positive
+from magnetar.pipeline.options import client_access, flag, positive
 
 EFFECTIVELY_ONCE: Final = "effectively-once"
 AT_LEAST_ONCE: Final = "at-least-once"
@@ -43,7 +42,7 @@ _ALIASES: Final = {"headers": "properties"}
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Of batch and streaming sinks; pickled to Spark's tasks.
+    """The options of batch and streaming sinks; Spark pickles them to its tasks.
 
     Attributes:
         topic: full name; "": each row names its own.
@@ -103,7 +102,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         send_timeout_ms=positive(lowered, "sendTimeoutMs", 30_000),
         name_wait_ms=positive(lowered, "producerNameTimeoutMs", 120_000),
         hashing=_one_of(lowered, "hashingScheme", tuple(HASHES)),
-        access=_access(lowered),
+        access=client_access(lowered),
     )
     if parsed.entry_bytes_max > _ENTRY_BYTES_MAX:
         raise OptionsError(f"option batchingMaxBytes: at most {_ENTRY_BYTES_MAX}")
@@ -192,17 +191,3 @@ def _batch_id(options: Mapping[str, str]) -> int:
     if not text.isdecimal() or int(text) > BATCH_ID_MAX:
         raise OptionsError(f"option batchId: a whole number up to {BATCH_ID_MAX}, not {text!r}")
     return int(text)
-
-
-def _access(options: Mapping[str, str]) -> ClientAuth:
-    access = ClientAuth(
-        plugin=options.get("authplugin", ""),
-        params=options.get("authparams", ""),
-        trusted=options.get("tlstrustcertsfilepath", ""),
-        insecure=flag(options, "tlsAllowInsecureConnection", False),
-    )
-    try:
-        access.method  # noqa: B018 - an unknown plugin is told now
-    except ClientAuthError as error:
-        raise OptionsError(str(error).replace("--auth-plugin", "option authPlugin")) from error
-    return access

@@ -30,30 +30,19 @@ def messages_of(batch: pa.RecordBatch, columns: Mapping[str, int]) -> Iterator[R
         yield from map(_message, *lists)
 
 
-def _message(
-    value: bytes | None,
-    key: str | None,
-    topic: str | None,
-    partition: int | None,
-    properties: dict[str, str] | None,
-    event_ms: int | None,
-    deliver_ms: int | None,
-    after_ms: int | None,
-    ordering_key: str | None,
-) -> RowMessage:
-    if deliver_ms is not None and after_ms is not None:
+def _message(*values: Any) -> RowMessage:
+    """
+    Args:
+        values: one of each column of `_READERS`.
+    """
+    row = RowMessage(*values)
+    if row.deliver_ms is not None and row.deliver_after_ms is not None:
         raise WriteError("columns deliverAt and deliverAfter: a row may have one of them")
-    size = len(value) if value else 0
-    if key:
-        size += 3 * len(key)  # at most so many bytes as UTF-8
-    if ordering_key:
-        size += 3 * len(ordering_key)
-    if properties:
-        size += sum(3 * (len(name) + len(text)) + 8 for name, text in properties.items())
-    return RowMessage(
-        *(value, key, topic, partition, properties),
-        *(event_ms, deliver_ms, after_ms, ordering_key, size),
-    )
+    # A character has at most three bytes as UTF-8.
+    row.size = len(row.value or b"") + 3 * (len(row.key or "") + len(row.ordering_key or ""))
+    if row.properties:
+        row.size += sum(3 * (len(name) + len(text)) + 8 for name, text in row.properties.items())
+    return row
 
 
 def _values(column: pa.Array) -> list[bytes | None]:
@@ -130,4 +119,4 @@ _READERS: Final[dict[str, Callable[[pa.Array], list[Any]]]] = {
     "deliverAfter": _delays_ms,
     "orderingKey": _text("orderingKey"),
 }
-"""In the order of `_message`'s arguments."""
+"""In the order of the fields of `RowMessage`."""

@@ -1,6 +1,6 @@
 """Entries of a slice, straight from bookies or from copies of ledgers; brokers aren't asked.
 
-Spark's tasks are threads of nobody: a task has an event loop in a thread of its own, which reads
+Spark's tasks have no event loop: a task makes an event loop in a thread of its own, which reads
 ahead of the decoder. When replicas can't be reached or deny to have an entry, the broker is asked
 once more where things are: auto-recovery may have moved them, or they were trimmed.
 """
@@ -145,7 +145,7 @@ class SplitReader:
                     at += len(run.heads)
                     await self._runs.put(run)
             await self._runs.put(None)
-        except Exception as error:  # told to whoever reads, in their thread
+        except Exception as error:  # ``runs`` raises it in the reader's thread
             await self._runs.put(error)
 
     async def _read(self, piece: EntryRange, at: int) -> EntryRun:

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
-from magnetar.pipeline.batch_source import SplitPartition, TaskSettings, check_loss, read_slice
+from magnetar.pipeline.batch_source import TaskSettings, check_loss, read_slice
 from magnetar.pipeline.errors import DataLossError, PipelineError
 from magnetar.pipeline.message_counter import MessageCounter
 from magnetar.pipeline.offsets import (
@@ -59,7 +59,7 @@ times a second, and each time every owner would be asked.
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What one partition has for the next batch."""
+    """The messages of one partition that wait for the next batch."""
 
     snapshot: TopicSnapshot
     pieces: list[EntryRange]
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_offsets_to_json(offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark hands back to ``latestOffset``, unless a trigger overrides it; of several
+        """Spark hands this to ``latestOffset``, unless a trigger overrides it; of several
         limits it can name one only, so the others are looked up there.
         """
         limits = self._limits
@@ -158,12 +158,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = snapshot.end
             if self._target is not None:
                 end = min(end, self._target.get(name, start))
-            self._check_loss(snapshot, start)
+            check_loss(snapshot, start, self._options.fail_on_data_loss)
             if start == BEGINNING:
                 # It has to be in the checkpoint where reading begins, before anything is read: a
                 # batch that is repeated must not begin elsewhere because something was trimmed.
                 first = min(snapshot.first, end)
-                if first > BEGINNING:  # else nobody has used it, and the others don't wait for it
+                if first > BEGINNING:  # else no client has used it, and the others don't wait
                     waiting[name] = _Waiting(snapshot, [], first)
                 continue
             pieces = entry_ranges_between(snapshot, start, end)
@@ -194,15 +194,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, name: str, start: Offset, reason: str) -> None:
         if start == BEGINNING:
-            return  # a partition that nobody has used yet
+            return  # no client has used this partition yet
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{reason}: it was read up to {start}")
         if name not in self._gone:
             _log.warning("%s: it was read up to %s; left out", reason, start)
         self._gone.add(name)
-
-    def _check_loss(self, snapshot: TopicSnapshot, start: Offset) -> None:
-        check_loss(snapshot, start, self._options.fail_on_data_loss)
 
     def _admit(self, waiting: dict[str, _Waiting]) -> Offsets:
         """Ends of the next batch within the limits; {}: it is too early for one."""
@@ -254,7 +251,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except NoSuchTopicError as error:
                 self._lost(name, first, str(error))
                 continue
-            self._check_loss(snapshot, first)
+            check_loss(snapshot, first, self._options.fail_on_data_loss)
             if last > snapshot.end:
                 raise DataLossError(
                     f"{name}: the checkpoint ends at {last}, the topic at {snapshot.end}: "
@@ -265,13 +262,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         slices = cut_by_count(ranges, self._options.partitions_min)
         # Where the batch begins, not its first entry that is left: see ``read_slice``.
         return [
-            SplitPartition(replace(part, begin=begin.get(part.topic, BEGINNING))) for part in slices
+            InputPartition(replace(part, begin=begin.get(part.topic, BEGINNING))) for part in slices
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SplitPartition)
         settings = TaskSettings(self._cluster, self._columns, self._options, whole_chunks=True)
-        return read_slice(partition.part, settings)
+        return read_slice(partition.value, settings)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._move_cursor(stream_offsets_from_json(end))
@@ -281,7 +277,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         next time: it is for people who look at the backlog, and for retention.
 
         It stays one entry behind. The ledger that a batch ends with would be trimmed otherwise, and
-        nobody could tell later whether there had been more behind that end.
+        no broker could tell later whether there had been more behind that end.
         """
         if not self._options.cursor:
             return

@@ -1,5 +1,5 @@
-"""What is asked about a topic before the first row is written to it: two things that are no fault
-of any row, and that nobody would see while rows are written.
+"""Two questions about a topic before the first row is written: no row is at fault, and no error
+would show it while rows are written.
 
 - Does it drop repeated messages? Else the rows of a task that is tried again are stored twice.
 - Does anything keep what is written? Brokers delete a closed ledger that neither retention nor a
@@ -33,7 +33,7 @@ class TargetCheck:
     """Asks; pickled to Spark's tasks.
 
     Attributes:
-        cluster: who is asked; None: nobody.
+        cluster: whose brokers are asked; None: none are.
         deduplicated: whether topics must drop repeated messages.
         kept: whether something must keep what is written; else it is warned of.
     """
@@ -46,7 +46,7 @@ class TargetCheck:
     def of(cls, options: SinkOptions, cluster: ClusterAccess | None) -> TargetCheck:
         """
         Raises:
-            OptionsError: nobody can be asked what has to be asked.
+            OptionsError: no broker can be asked, but has to be.
         """
         stored = not options.topic or TopicName.parse(options.topic).is_persistent
         if cluster is None and options.fail_on_data_loss and stored:
@@ -62,7 +62,7 @@ class TargetCheck:
         return cls(cluster, options.effectively_once, options.fail_on_data_loss)
 
     def __call__(self, topic: str) -> None:
-        """Of a task that is about to write: the topic exists. Asks seldom."""
+        """A task calls this before it writes: the topic exists. Asks seldom."""
         if self.cluster is None:
             return
         key = (self.cluster.urls, topic, self.deduplicated, self.kept)
@@ -78,7 +78,7 @@ class TargetCheck:
                 task creates it, and asks again.
         Raises:
             OptionsError: the topic stores repeated messages, or keeps nothing.
-            PipelineError: nobody says.
+            PipelineError: no broker says.
         """
         if self.cluster is None:
             return
@@ -105,7 +105,7 @@ class TargetCheck:
                 self._tell(_lost(topic, lacking))
 
     def _ask_namespace(self, admin: Admin, topic: str) -> None:
-        """Of a topic that is still to be made: it begins without subscriptions."""
+        """Judge a topic that doesn't exist yet: it begins without subscriptions."""
         namespace = TopicName.parse(topic).namespace
         try:
             retention = admin.get(f"/admin/v2/namespaces/{quote(namespace)}/retention", namespace)
@@ -163,17 +163,17 @@ def _what_is_lacking(admin: Admin, topic: str) -> str:
     """ "": retention, or a durable subscription of each partition, keeps what is written.
 
     Raises:
-        TopicNotFoundError, SegmentsUnavailableError.
+        NoSuchTopicError, SegmentsUnavailableError.
     """
     if _retains(admin.policy(topic, "retention")):
         return ""
     count = admin.partitions(topic)
     if not count:
         return "" if _is_held(admin.statistics(topic)) else "it has no durable subscription"
-    found = admin.statistics(topic, partitioned=True).get("partitions") or {}
+    found = admin.statistics(topic, "partitioned-stats?perPartition=true").get("partitions") or {}
     for index in range(count):
         name = str(TopicName.parse(topic).partition(index))
-        if not _is_held(found.get(name, {})):  # absent: nobody has loaded or subscribed to it
+        if not _is_held(found.get(name, {})):  # absent: no client has used it
             return f"its partition {index} has no durable subscription"
     return ""
 

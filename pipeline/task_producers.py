@@ -68,7 +68,7 @@ class RowMessage:
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """What a task is part of; the same in all of its attempts.
+    """The query and batch of a task; the same in all of its attempts.
 
     Attributes:
         name: of the query or job; a producer's name is this one and the task's number.
@@ -86,7 +86,7 @@ class TaskRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskWriteResult:
-    """What became of a task's rows: ``skipped`` were stored by an earlier attempt."""
+    """Counts of a task's rows: an earlier attempt stored the ``skipped`` ones."""
 
     sent: int
     skipped: int
@@ -142,19 +142,17 @@ class _Receipts:
             raise WriteError(f"{place}: row {row} of the task was not stored: {reason}")
 
 
+@dataclass(slots=True)
 class _Target:
     """One topic partition that the task writes to."""
 
-    __slots__ = ("count", "has_batch", "is_open", "last_stored", "number", "place", "producer")
-
-    def __init__(self, number: int, place: str) -> None:
-        self.number = number
-        self.place = place
-        self.producer: Any = None  # opened with the first row
-        self.count = 0  # rows so far, sent or not
-        self.last_stored = -1  # sequence id, when the producer was opened
-        self.is_open = False  # something was sent since the last flush
-        self.has_batch = False  # the client may still hold the last row, to send it with others
+    number: int
+    place: str
+    producer: Any = None  # opened with the first row
+    count: int = 0  # rows so far, sent or not
+    last_stored: int = -1  # sequence id, when the producer was opened
+    is_open: bool = False  # something was sent since the last flush
+    has_batch: bool = False  # the client may still hold the last row, to send it with others
 
 
 class TaskProducers:
@@ -294,7 +292,7 @@ class TaskProducers:
                 deliver_at=message.deliver_ms,
                 deliver_after=None if after_ms is None else timedelta(milliseconds=after_ms),
             )
-        except Exception as error:
+        except Exception as error:  # the client raises errors of several bases
             raise WriteError(f"{target.place}: row {row} of the task: {error}") from error
         target.is_open = True
         self._sent += 1
@@ -315,7 +313,7 @@ class TaskProducers:
                     "A broker that refuses an entry (maxMessageSize of the topic, for one) does "
                     "it again and again, without telling the client why"
                 ) from error
-            except Exception as error:
+            except Exception as error:  # the client raises errors of several bases
                 self._receipts.check()  # knows more
                 raise WriteError(f"{target.place}: {error}") from error
         self._receipts.check()
@@ -327,7 +325,7 @@ class TaskProducers:
         if (targets := self._topics.get(name)) is None:
             try:
                 places = list(self._client.get_topic_partitions(name))
-            except Exception as error:
+            except Exception as error:  # the client raises errors of several bases
                 raise WriteError(
                     f"{name}: {self._options.service_url} doesn't tell its partitions: {error}; "
                     "is it reachable, and are credentials and trusted certificates right?"
@@ -377,14 +375,14 @@ class TaskProducers:
                         f"than {wait_s:.0f} s (producerNameTimeoutMs): by an attempt of the same "
                         "task that still runs, or by another query with this producerName"
                     ) from error
-            except Exception as error:
+            except Exception as error:  # the client raises errors of several bases
                 raise WriteError(f"{place}: no producer: {error}") from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, pause_max_s)
 
 
 def _settings(options: SinkOptions) -> dict[str, Any]:
-    """Of every producer."""
+    """The settings of every producer."""
     import pulsar
 
     compression = {

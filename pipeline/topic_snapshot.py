@@ -24,7 +24,7 @@ class TopicLedger:
         size: of these entries in bytes, heads and bodies, without replicas.
         created_ms: wall clock of the broker; -1: unknown.
         closed_ms: the same; 0: it may still be written.
-        metadata: None: bookies don't have it (any more), or nobody asked.
+        metadata: None: bookies don't have it (any more), or the caller didn't ask for it.
         copy: a complete copy elsewhere; None: there is none.
         copy_is_only: bookies must not be asked.
     """

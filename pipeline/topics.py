@@ -22,7 +22,7 @@ def find_partitions(
         may_be_gone: asked of a topic, or a namespace of the pattern, that doesn't exist: True: it
             is left out.
     Raises:
-        TopicNotFoundError: what was named doesn't exist. A pattern may match nothing.
+        NoSuchTopicError: what was named doesn't exist. A pattern may match nothing.
         OptionsError: a partition that was assigned doesn't exist.
         SegmentsUnavailableError: no broker answers.
     """
@@ -89,7 +89,7 @@ def resolve_bound(admin: Admin, bound: Bound, snapshot: TopicSnapshot) -> Offset
 
     Raises:
         OptionsError: the bound doesn't name this partition.
-        TopicNotFoundError, SegmentsUnavailableError.
+        NoSuchTopicError, SegmentsUnavailableError.
     """
     value = bound.of(snapshot.topic)
     if isinstance(value, int):

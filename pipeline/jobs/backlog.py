@@ -1,4 +1,4 @@
-"""What subscriptions still have to consume: messages, bytes, and how old the oldest is.
+"""The backlog of subscriptions: messages, bytes, and the age of the oldest message.
 
 All of it comes from brokers' statistics of topics over HTTP; nothing is read and Spark isn't
 needed. Brokers count entries: a batch is one message here.
@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote
 
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
@@ -19,7 +18,9 @@ from magnetar.pipeline.options import TopicChoice
 from magnetar.pipeline.topics import find_partitions
 
 _CALLS_AT_ONCE: Final = 8
-_QUERY: Final = "getPreciseBacklog=true&subscriptionBacklogSize=true&getEarliestTimeInBacklog=true"
+_STATISTICS: Final = (
+    "stats?getPreciseBacklog=true&subscriptionBacklogSize=true&getEarliestTimeInBacklog=true"
+)
 
 BACKLOG_COLUMNS: Final = {
     "topic": "string",
@@ -59,7 +60,7 @@ def backlog(cluster: ClusterAccess, places: Sequence[str], *, now_ms: int | None
             or a name in public/default); ``tenant/namespace/.*`` and the like are patterns.
     Raises:
         OptionsError: of the places.
-        TopicNotFoundError: a topic or namespace that was named doesn't exist.
+        NoSuchTopicError: a topic or namespace that was named doesn't exist.
         SegmentsUnavailableError: no broker answers.
     """
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
@@ -116,7 +117,7 @@ def rows_of(partition: str, stats: Mapping[str, Any], now_ms: int) -> list[dict[
                 "topic": str(name.base),
                 "partition": name.partition_index,
                 "subscription": subscription,
-                "type": each.get("type") or "-",  # of one that nobody has ever connected to
+                "type": each.get("type") or "-",  # no consumer has ever connected
                 "messages": messages,
                 # -1: the broker was not asked, or can't tell
                 "bytes": max(0, int(each.get("backlogSize", 0))),
@@ -135,11 +136,9 @@ def rows_of(partition: str, stats: Mapping[str, Any], now_ms: int) -> list[dict[
 
 def _stats(cluster: ClusterAccess, partition: str) -> Any:
     """Statistics; None: there is no such partition (any more); a text: why there are none."""
-    name = TopicName.parse(partition)
-    path = f"/admin/v2/persistent/{quote(name.namespace)}/{quote(name.local, safe='')}/stats"
     with Admin(cluster) as admin:
         try:
-            return admin.get(f"{path}?{_QUERY}", partition)
+            return admin.statistics(partition, _STATISTICS)
         except NoSuchTopicError:
             return None
         except PipelineError as error:

@@ -71,7 +71,7 @@ _LOCK: Final = f"{MANIFESTS}/.lock"
 
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
-    """Of an export.
+    """The settings of an export.
 
     Attributes:
         incremental: go on where the last run ended; False: the folder must not hold an export yet.
@@ -92,7 +92,7 @@ class ExportSettings:
 
 @dataclass(slots=True)
 class _Part:
-    """What is to be exported of one partition.
+    """The messages of one partition that the export takes.
 
     Attributes:
         lost_from: see `ExportedRange`; of the next run only.
@@ -126,7 +126,7 @@ def export(
         DataLossError: messages behind the last run are gone; ``failOnDataLoss`` false goes on.
         ExportBusyError: another export to the same folder.
         BrokenExportError: the folder holds something else.
-        SegmentsUnavailableError, TopicNotFoundError: of the brokers.
+        SegmentsUnavailableError, NoSuchTopicError: of the brokers.
         JobError: Spark failed; its text has the reason.
     """
     settings = settings or ExportSettings()
@@ -182,7 +182,7 @@ def read_manifests(files: Files) -> list[Manifest]:
 
 @dataclass(frozen=True, slots=True)
 class _FileOf:
-    """What a file holds of one partition: from message ``first`` to ``last``, both in it."""
+    """Messages of one partition in one file: from ``first`` to ``last``, both included."""
 
     path: str
     partition: str
@@ -230,7 +230,7 @@ class _Export:
         return new
 
     def _remove_rests(self) -> None:
-        """Of runs that never got a manifest."""
+        """Delete the folders of runs that have no manifest."""
         known = {each.run for each in self._runs}
         for name in self.files.names(""):
             if name.startswith("run=") and name not in known:
@@ -338,7 +338,7 @@ class _Export:
         return manifest
 
     def _move_cursors(self, ends: Offsets) -> None:
-        """What can't be moved now is moved after the next run."""
+        """A cursor that a broker can't move now moves after the next run."""
         if not self._settings.cursor:
             return
         with Admin(parse_access(self._options)) as admin:
@@ -419,7 +419,7 @@ class _Export:
         for each in found:
             rows[each.path] += each.rows
         paths = sorted(rows)
-        # Files that hold no row are not listed, so nobody reads them.
+        # A manifest lists no file without rows, so no reader opens one.
         self.files.sync(paths)
         sums = self.files.sha256(paths)
         return Manifest(

@@ -76,7 +76,7 @@ class BundleLoad:
 
 @dataclass(frozen=True, slots=True)
 class KeyLoad:
-    """Of the messages of a range.
+    """The load by key of a range of messages.
 
     Attributes:
         keys: the heaviest ones.
@@ -199,7 +199,7 @@ def _topic_metrics(stats: Mapping[str, Any]) -> dict[str, Any]:
 def broker_row(
     broker: str, report: Mapping[str, Any], bundles: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Of a broker's load report and its bundles."""
+    """The row of a broker, from its load report and its bundles."""
     cpu = report.get("cpu", {})
     limit = float(cpu.get("limit", 0))
     return {
@@ -234,7 +234,7 @@ def key_load(
         consumers: of a Key_Shared subscription, to be imagined.
     Raises:
         OptionsError: of the options.
-        DataLossError, SegmentsUnavailableError, TopicNotFoundError: of the read.
+        DataLossError, SegmentsUnavailableError, NoSuchTopicError: of the read.
         JobError: Spark failed; its text has the reason.
     """
     if top < 1 or not 1 <= consumers <= SLOTS or not 1 <= ranges <= SLOTS:

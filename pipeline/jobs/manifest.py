@@ -41,7 +41,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class ExportedRange:
-    """What a run holds of one partition: ``start <= message < end``.
+    """The messages of one partition in a run: ``start <= message < end``.
 
     Attributes:
         lost_from: messages from here to ``start`` were gone, and the user said that this is fine;
@@ -167,7 +167,7 @@ def run_folder(number: int, unique: str) -> str:
 
 
 def file_name(number: int) -> str:
-    """Of a manifest."""
+    """The name of a manifest's file."""
     return f"{number:06}.json"
 
 

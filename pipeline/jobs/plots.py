@@ -53,7 +53,7 @@ def draw_backlog(table: ReportTable, measure: str, path: Path) -> None:
     texts = {"bytes": size_text, "oldestSeconds": age_text}
     labels = [f"{_local(row['topic'], row['partition'])} · {row['subscription']}" for row in rows]
     values = [float(row[measure]) for row in rows]
-    # Nobody is there to work it off: that is what one looks for first.
+    # A backlog without consumers only grows: readers look for that first.
     colours = [_COLOURS[0] if row["consumers"] else _COLOURS[1] for row in rows]
     _bars(axes, labels, values, colours, texts.get(measure))
     axes.set_title(titles.get(measure, measure), loc="left")

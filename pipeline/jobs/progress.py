@@ -1,4 +1,4 @@
-"""What a Spark job has done so far, on standard error, while it runs."""
+"""The progress of a running Spark job, on standard error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def line_of(what: str, shown: StageProgress) -> str:
 
 
 class Progress:
-    """Where jobs say what they do. A terminal shows one line that changes; elsewhere, if wanted,
+    """Jobs report here what they do. A terminal shows one line that changes; elsewhere, if wanted,
     a line is added every few seconds.
     """
 
@@ -99,7 +99,7 @@ class Progress:
 
 
 def _look(spark: SparkSession) -> StageProgress | None:
-    """None: nobody can tell now, as at the end of the session."""
+    """None: Spark can't tell now, as at the end of the session."""
     try:
         tracker = spark.sparkContext.statusTracker()
         stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]

@@ -40,7 +40,7 @@ _STEP_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """Of a replay.
+    """The settings of a replay.
 
     Attributes:
         source_topic: of an export of several topics: full or short name of the one to replay.
@@ -62,7 +62,7 @@ class ReplaySettings:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a call of `replay` did.
+    """The result of a call of `replay`.
 
     Attributes:
         name: of the replay.
@@ -77,7 +77,7 @@ class ReplayResult:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What is known of a replay of an export.
+    """How far a replay of an export has come.
 
     Attributes:
         done: number of the last run that was sent completely.
@@ -139,7 +139,7 @@ def replay(
 
 
 def default_name(*facts: str) -> str:
-    """Of a replay: the same facts, the same name."""
+    """The name of a replay: the same facts give the same name."""
     digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
     return f"replay-{digest[:16]}"
 
@@ -198,7 +198,7 @@ class _Replay:
         return ReplayResult(name, [], rows)
 
     def _find_partitions(self) -> int:
-        """Of the target; 0: none, or it is still to be made."""
+        """Partitions of the target; 0: it has none, or doesn't exist yet."""
         if not any(name.lower() == "adminurl" for name in self._options):
             return 0
         with Admin(parse_access(self._options)) as admin:
@@ -253,7 +253,8 @@ class _Replay:
     def _send(self, frame: DataFrame, tasks: int, name: str, batch: int) -> None:
         ordered = self._ordered(frame, tasks)
         if self._settings.rows_per_s:
-            share = self._settings.rows_per_s / min(tasks, self._cores())
+            cores = max(1, self._spark.sparkContext.defaultParallelism)
+            share = self._settings.rows_per_s / min(tasks, cores)
             ordered = ordered.where(_paced(share))
         writer = ordered.write.format("magnetar").mode("append").options(**self._options)
         writer = writer.option("topic", self._topic)
@@ -265,9 +266,6 @@ class _Replay:
             self._progress.watching(spark, "replay"),
         ):
             writer.save()
-
-    def _cores(self) -> int:
-        return max(1, self._spark.sparkContext.defaultParallelism)
 
     def _ordered(self, frame: DataFrame, tasks: int) -> DataFrame:
         """The sink's columns; each source partition in one task, in order.

@@ -1,4 +1,4 @@
-"""How unevenly keys share a topic: what one consumer, one partition, one hash range gets. Pure."""
+"""How evenly keys spread over consumers, partitions and hash ranges. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,22 +34,19 @@ def range_loads(slots: Iterable[tuple[int, int]], ranges: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class SkewStats:
-    """Of loads that should be equal.
+    """How equal some loads are.
 
     Attributes:
-        max_to_mean: 1: even; 4: somebody has four times the fair share.
+        max_to_mean: 1: even; 4: one has four times the fair share.
     """
 
     count: int
-    total: int
-    largest: int
     max_to_mean: float
 
 
 def skew_stats(loads: Sequence[int]) -> SkewStats:
-    total, largest = sum(loads), max(loads, default=0)
-    ratio = largest * len(loads) / total if total else 0.0
-    return SkewStats(len(loads), total, largest, ratio)
+    total = sum(loads)
+    return SkewStats(len(loads), max(loads) * len(loads) / total if total else 0.0)
 
 
 def gini(keys_by_weight: Mapping[int, int]) -> float:

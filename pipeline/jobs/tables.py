@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,9 +47,6 @@ class ReportTable:
             ).rstrip()
             for line in lines
         )
-
-    def to_json(self) -> str:
-        return json.dumps([dict(row) for row in self.rows], indent=2, ensure_ascii=False)
 
     def write_parquet(self, path: Path) -> None:
         """

@@ -170,10 +170,10 @@ def test_a_batch_that_is_repeated_is_cut_the_same_although_the_ledger_grew(
         send_all(client, "again", numbered(95), batching_max_messages=5)
         with Query(broker, subscribe="again", minPartitions=4) as query:
             end = query.plan()
-            before = [part.part for part in query.reader.partitions(query.offset, end)]  # type: ignore[attr-defined]
+            before = [part.value for part in query.reader.partitions(query.offset, end)]
             large = [(bytes(5000), key, tags) for _, key, tags in numbered(40)]
             send_all(client, "again", large, batching_enabled=False)
-            after = [part.part for part in query.reader.partitions(query.offset, end)]  # type: ignore[attr-defined]
+            after = [part.value for part in query.reader.partitions(query.offset, end)]
 
     def entries(parts: list[Any]) -> list[list[tuple[int, int, int]]]:
         return [

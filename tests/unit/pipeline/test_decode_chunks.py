@@ -124,7 +124,7 @@ def test_what_is_missing_is_told() -> None:
     entries = [single(b"-"), *pieces[1:]]
     decoder.add(6, 10, [head for head, _ in entries], [body for _, body in entries])
     assert decoder.take() is None
-    assert decoder.missing == MissingChunk("p-7", 6, 12, 77, TOPIC)
+    assert decoder.missing == MissingChunk("p-7", 6, 12, TOPIC)
     assert decoder.take() is None  # nothing else is opened
     decoder.resolve(None)
     assert decoder.take() is None
@@ -160,7 +160,7 @@ def test_a_message_that_is_too_large_is_named() -> None:
 
 
 def test_a_look_back_ends() -> None:
-    missing = MissingChunk("p-7", 5, 100, 0, "t")
+    missing = MissingChunk("p-7", 5, 100, "t")
     heads, bodies = zip(*[single(b"-")] * 10, strict=True)
     lookback = ChunkLookback(missing, entries_max=25)
     for _ in range(2):

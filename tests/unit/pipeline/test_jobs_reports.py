@@ -1,6 +1,5 @@
 """Rows of backlog and load out of brokers' statistics, and how tables are shown."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -156,10 +155,9 @@ def test_sorted_tables() -> None:
     assert [row["name"] for row in TABLE.sorted_by("share").rows] == ["c", "ä", "b"]
 
 
-def test_json_and_parquet_of_a_table(tmp_path: Path) -> None:
+def test_parquet_of_a_table(tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
-    assert json.loads(TABLE.to_json()) == list(TABLE.rows)
     TABLE.write_parquet(tmp_path / "t.parquet")
     assert parquet.read_table(tmp_path / "t.parquet").to_pylist() == list(TABLE.rows)
 

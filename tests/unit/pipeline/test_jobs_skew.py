@@ -56,4 +56,4 @@ def test_evenness() -> None:
     assert skew_stats([1, 1, 1, 5]).max_to_mean == 2.5
     assert skew_stats([3, 3]).max_to_mean == 1
     assert skew_stats([0, 0]).max_to_mean == 0
-    assert skew_stats([]).total == 0
+    assert skew_stats([]).max_to_mean == 0
