@@ -1,8 +1,9 @@
 """A Spark application of its own for tests that let its tasks fail or kill it.
 
-    python -m tests.pipeline.sink_job '{"kind": "stream", ...}'
+    python -m tests.pipeline.sink_job '{"jobs": [...], "stream": {...}}'
 
-``retry``: batch jobs; a task of each fails once in the middle, after it has sent something.
+``jobs``: batch jobs; a task of each fails once in the middle, after it has sent something. Then the
+file ``done`` is there.
 ``stream``: lines of files to a topic, two files a batch, until all are written. While the file
 ``hold`` exists, tasks stop in the middle of the file that holds the line ``stop``; while
 ``hold_commit`` exists, a batch that is sent isn't committed.
@@ -113,6 +114,7 @@ def _retry(spark: SparkSession, arguments: Mapping[str, Any]) -> None:
             text("id").alias("value"), (f.col("id") % 7).cast("string").alias("key")
         )
         rows.write.format("magnetar").mode("append").options(**job["options"]).save()
+    Path(arguments["done"]).touch()
 
 
 def stream(spark: SparkSession, arguments: Mapping[str, Any]) -> None:
@@ -146,12 +148,10 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", "50").getOrCreate()
     try:
-        if arguments["kind"] == "retry":
-            spark.dataSource.register(MagnetarDataSource)
+        spark.dataSource.register(HeldFormat)
+        if "jobs" in arguments:
             _retry(spark, arguments)
-        else:
-            spark.dataSource.register(HeldFormat)
-            stream(spark, arguments)
+        stream(spark, arguments["stream"])
     finally:
         spark.stop()
 

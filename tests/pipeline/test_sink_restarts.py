@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -95,8 +96,8 @@ class Application:
     def log(self) -> str:
         return (self.folder / "application.log").read_text(errors="replace")
 
-    def start(self, kind: str, **arguments: object) -> None:
-        text = json.dumps({"kind": kind, **arguments})
+    def start(self, **arguments: object) -> None:
+        text = json.dumps(arguments)
         with (self.folder / "application.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.pipeline.sink_job", text],
@@ -106,11 +107,6 @@ class Application:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-
-    def finish(self) -> None:
-        """Wait for its end, which must be a good one."""
-        assert self._process is not None
-        assert self._process.wait(WAIT_S) == 0, self.log[-5000:]
 
     def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Wait while it runs."""
@@ -146,76 +142,87 @@ def client(standalone: StandaloneProcess) -> Iterator[pulsar.Client]:
         yield made
 
 
+@dataclass(frozen=True)
+class FirstLife:
+    """The first application: tasks that are tried again, then a stream until it is killed. One for
+    both, as a JVM takes ten seconds of a processor.
+    """
+
+    application: Application
+    retried: dict[str, Target]
+    """By delivery guarantee."""
+    target: Target
+    """Of the stream."""
+    stream: dict[str, Any]
+    """What it is told."""
+
+
 @pytest.fixture(scope="module")
-def retried(
+def first_life(
     standalone: StandaloneProcess, client: pulsar.Client, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[int]]:
-    """What is stored when a task was tried again: numbers by delivery guarantee."""
-    folder = tmp_path_factory.mktemp("retried")
-    targets = {name: Target(standalone, client, f"{name}-{time.time_ns()}") for name in GUARANTEES}
+) -> Iterator[FirstLife]:
+    """When its retried tasks are done."""
+    folder = tmp_path_factory.mktemp("restarts")
+    retried = {name: Target(standalone, client, f"{name}-{time.time_ns()}") for name in GUARANTEES}
+    target = Target(standalone, client, f"killed-{time.time_ns()}", partitions=3)
+    names = ("files", "hold", "hold_commit", "checkpoint")
+    told = {"options": target.options, **{name: str(folder / name) for name in names}}
+    _write_files(folder / "files")
+    (folder / "hold_commit").touch()
     jobs = [
         {
-            "options": {**target.options, "deliveryGuarantee": name},
-            "stats": target.stats,
+            "options": {**each.options, "deliveryGuarantee": name},
+            "stats": each.stats,
             "failed": str(folder / name),
         }
-        for name, target in targets.items()
+        for name, each in retried.items()
     ]
     with Application(folder) as application:
-        application.start("retry", jobs=jobs)
-        application.finish()
-    assert {each.name for each in folder.iterdir()} > set(targets), "none of the tasks failed"
-    return {name: [int(value) for value in target.values()] for name, target in targets.items()}
+        application.start(jobs=jobs, done=str(folder / "done"), stream=told)
+        application.wait_until((folder / "done").exists)
+        missing = [name for name in GUARANTEES if not (folder / name).exists()]
+        assert not missing, "none of the tasks failed"
+        yield FirstLife(application, retried, target, told)
 
 
-def test_a_task_that_is_tried_again_repeats_and_loses_nothing(
-    retried: dict[str, list[int]],
-) -> None:
-    assert Counter(retried["effectively-once"]) == Counter(range(3000))
+def _write_files(files: Path) -> None:
+    files.mkdir()
+    for number in range(FILES):
+        path = files / f"{number}.txt"
+        path.write_text("".join(f"{line}{PADDING}\n" for line in _lines(number)))
+        # Files are taken in the order of their times.
+        seconds = 1_700_000_000 + number
+        os.utime(path, (seconds, seconds))
 
 
-def test_without_de_duplication_the_same_task_does_repeat(retried: dict[str, list[int]]) -> None:
+def _lines(number: int) -> list[str]:
+    """Of one file; the last one has the line at which a held task stops."""
+    lines = [f"{number}-{line:04}" for line in range(LINES)]
+    if number == FILES - 1:
+        lines[LINES * 2 // 3] = "stop"
+    return lines
+
+
+def test_a_task_that_is_tried_again_repeats_and_loses_nothing(first_life: FirstLife) -> None:
+    found = first_life.retried["effectively-once"].values()
+    assert Counter(map(int, found)) == Counter(range(3000))
+
+
+def test_without_de_duplication_the_same_task_does_repeat(first_life: FirstLife) -> None:
     """So the test above would notice."""
-    found = Counter(retried["at-least-once"])
+    found = Counter(map(int, first_life.retried["at-least-once"].values()))
     assert set(found) == set(range(3000))
     assert max(found.values()) == 2
 
 
 def test_a_stream_killed_in_mid_batch_and_before_its_commit(
-    spark: SparkSession, standalone: StandaloneProcess, client: pulsar.Client, tmp_path: Path
+    spark: SparkSession, first_life: FirstLife
 ) -> None:
-    target = Target(standalone, client, f"killed-{time.time_ns()}", partitions=3)
-    with Application(tmp_path) as application:
-        _kill_twice(application, target, spark)
-
-
-def _kill_twice(application: Application, target: Target, spark: SparkSession) -> None:
-    folder = application.folder
-    files, hold, hold_commit = folder / "files", folder / "hold", folder / "hold_commit"
-    files.mkdir()
-    expected = []
-    for number in range(FILES):
-        lines = [f"{number}-{line:04}" for line in range(LINES)]
-        if number == FILES - 1:
-            lines[LINES * 2 // 3] = "stop"
-        expected += lines
-        path = files / f"{number}.txt"
-        path.write_text("".join(f"{line}{PADDING}\n" for line in lines))
-        # Files are taken in the order of their times.
-        seconds = 1_700_000_000 + number
-        os.utime(path, (seconds, seconds))
-    arguments = {
-        "options": target.options,
-        "files": str(files),
-        "hold": str(hold),
-        "hold_commit": str(hold_commit),
-        "checkpoint": str(folder / "checkpoint"),
-    }
-    commits = folder / "checkpoint" / "commits"
+    application, target, told = first_life.application, first_life.target, first_life.stream
+    hold, hold_commit = Path(told["hold"]), Path(told["hold_commit"])
+    commits = Path(told["checkpoint"]) / "commits"
 
     # The first batch is sent as a whole, and its commit never comes.
-    hold_commit.touch()
-    application.start("stream", **arguments)
     application.wait_until(lambda: target.count() >= 2 * LINES)
     application.kill()
     assert not (commits / "0").exists()
@@ -223,7 +230,7 @@ def _kill_twice(application: Application, target: Target, spark: SparkSession) -
 
     # The second one is sent in part.
     hold.touch()
-    application.start("stream", **arguments)
+    application.start(stream=told)
     application.wait_until(lambda: (commits / "0").exists() and len(target.values()) >= 3 * LINES)
     application.kill()
     partly = len(target.values())
@@ -231,6 +238,7 @@ def _kill_twice(application: Application, target: Target, spark: SparkSession) -
     assert not (commits / "1").exists()
     hold.unlink()
 
-    stream(spark, arguments)  # the third one
+    stream(spark, told)  # the third one
     assert (commits / "1").exists()
+    expected = [line for number in range(FILES) for line in _lines(number)]
     assert Counter(target.values()) == Counter(expected)
