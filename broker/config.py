@@ -115,6 +115,11 @@ _FORMER_KEYS = {
 _RENAMED_KEYS = {"brokerdeathwatchenabled": "broker_peer_failure_detection_enabled"}
 
 
+_AUTHENTICATION = ("authentication_", "authenticate_", "token_", "basic_auth_", "open_id_")
+_ROLES = frozenset({"anonymous_user_role", "proxy_roles", "super_user_roles"})
+"""Fields of authentication: how they begin, and the others."""
+
+
 class ConfigError(ValueError):
     """A setting can't be used; the text names the key, the value and its source."""
 
@@ -672,6 +677,25 @@ def _text(value: object) -> str:
     if isinstance(value, frozenset):
         return ",".join(sorted(value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def without_effect(config: BrokerConfig) -> str:
+    """A warning of settings of authentication while it is off; "": none is given.
+
+    An operator that names keys wants them asked for; without one line every client gets in.
+    """
+    if config.authentication_enabled:
+        return ""
+    given = [
+        key_of(each.name)
+        for each in _FIELDS
+        if (each.name.startswith(_AUTHENTICATION) or each.name in _ROLES)
+        and each.name != "authentication_enabled"
+        and getattr(config, each.name) not in (each.default, "")
+    ]
+    if not given:
+        return ""
+    return f"{', '.join(given)}: without effect, because authenticationEnabled is not true"
 
 
 class _OtherSettings:

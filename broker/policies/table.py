@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import Any, Final
 
 from magnetar.bookkeeper.errors import PlacementRuleError
+from magnetar.broker.bookie_client_settings import placement_config
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.placement_settings import placement_config
 from magnetar.broker.policies.effective import LEGACY_STRATEGIES, STRATEGIES, EffectivePolicies
 from magnetar.broker.policies.errors import (
     InvalidPolicyError,

@@ -15,9 +15,9 @@ from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.broker.bookie_client_settings import bookie_health, placement_config
 from magnetar.broker.cluster.load_sharing import LoadSharing
 from magnetar.broker.config import BrokerConfig, ConfigError
-from magnetar.broker.placement_settings import bookie_health, placement_config
 from magnetar.broker.server.standalone import Standalone, run_node
 from magnetar.broker.service.bookie_access import BookieAddressResolver, RegisteredBookies
 from magnetar.broker.service.broker_service import BrokerService

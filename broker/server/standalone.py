@@ -35,12 +35,11 @@ from magnetar.bookkeeper.loop_stalls import LoopStalls
 from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server, start_process
 from magnetar.bookkeeper.storage.file_system import FileSystem
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.broker.bookie_client_settings import check_placement, client_config
 from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.http.middleware.origin_settings import site_check
-from magnetar.broker.ledger_client import client_config
 from magnetar.broker.listener.file_limit import raise_file_limit
 from magnetar.broker.logs import set_up_logging
-from magnetar.broker.placement_settings import check_placement
 from magnetar.broker.server.embedded_bookie_server import EmbeddedBookieServer
 from magnetar.broker.server.startup_probe_server import StartupProbeServer
 from magnetar.broker.service.bookie_access import BookieAddressResolver

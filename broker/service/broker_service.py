@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.loop_stalls import LoopStalls
 from magnetar.broker.advertised_listeners import address_of, parse_listeners
-from magnetar.broker.auth.config_warnings import without_effect
 from magnetar.broker.cluster.broker_client import BrokerClient
 from magnetar.broker.cluster.cluster_members import ClusterMembers
 from magnetar.broker.cluster.load_report import HostUsage
-from magnetar.broker.config import BrokerConfig
+from magnetar.broker.config import BrokerConfig, without_effect
 from magnetar.broker.connection.command_authorizer import CommandAuthorizer
 from magnetar.broker.connection.connection import Connection
 from magnetar.broker.connection.receive_buffer import SharedBuffer

@@ -123,7 +123,6 @@ class Consumer(ConsumerState):
         "redelivered",
         "request",
         "sink",
-        "sink_state",
         "subscription",
     )
 
@@ -134,7 +133,6 @@ class Consumer(ConsumerState):
         self.subscription = subscription
         self.request = request
         self.sink = sink
-        self.sink_state: Any = None  # the sink's own notes, e.g. prepared frame headers
         self.consumer_id = request.consumer_id
         self.metadata = dict(request.metadata)
         self.connected_ms = now_ms

@@ -16,9 +16,9 @@ from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.pool_placement import placement_for
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
+from magnetar.broker.bookie_client_settings import check_placement, placement_config
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.placement_settings import check_placement, placement_config
 from magnetar.broker.server.cluster_broker import tls_files, transport_config
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import MetadataStore

@@ -6,11 +6,11 @@ from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from magnetar.bookkeeper.client.placement.config import RACK_AWARE, ZONE_AWARE
+from magnetar.broker.bookie_client_settings import policy_of
 from magnetar.broker.http.dependencies import DECODED, Body, Service
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
-from magnetar.broker.placement_settings import policy_of
 from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes("/admin/v2/bookies", tag="bookies", access=Access.SUPERUSER, mode=RoutingMode.LOCAL)

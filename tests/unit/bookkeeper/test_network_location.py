@@ -5,8 +5,8 @@ import pytest
 from magnetar.bookkeeper.bookie.settings import BookieSettings, BookieSettingsError
 from magnetar.bookkeeper.network_location import DEFAULT_LOCATION, check_place, place
 from magnetar.bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
+from magnetar.broker.bookie_client_settings import client_config
 from magnetar.broker.config import BrokerConfig, ConfigError
-from magnetar.broker.ledger_client import client_config
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from magnetar.bookkeeper.client.config import (
     SpeculationConfig,
     WriteConfig,
 )
+from magnetar.broker.bookie_client_settings import bookie_health, client_config
 from magnetar.broker.config import BrokerConfig, ConfigError
-from magnetar.broker.ledger_client import client_config
-from magnetar.broker.placement_settings import bookie_health
 
 
 def load(**keys: str) -> BrokerConfig:

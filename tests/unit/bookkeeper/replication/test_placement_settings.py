@@ -4,8 +4,8 @@ import pytest
 
 from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
 from magnetar.bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
+from magnetar.broker.bookie_client_settings import placement_config
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.placement_settings import placement_config
 
 
 def load(keys: dict[str, str]) -> PlacementConfig:

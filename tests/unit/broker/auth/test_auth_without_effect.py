@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from magnetar.broker.auth.config_warnings import without_effect
-from magnetar.broker.config import BrokerConfig
+from magnetar.broker.config import BrokerConfig, without_effect
 from tests.unit.broker.doubles import Broker
 
 SECRET = "data:,0123456789abcdef0123456789abcdef"

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
+from magnetar.broker.bookie_client_settings import bookie_health, check_placement, placement_config
 from magnetar.broker.config import BrokerConfig, ConfigError
-from magnetar.broker.placement_settings import bookie_health, check_placement, placement_config
 from magnetar.broker.policies.errors import InvalidPolicyError
 from magnetar.broker.policies.table import POLICIES
 
