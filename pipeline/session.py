@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 JAVA_MIN: Final = 17
 _PACKAGES: Final = ("pyspark", "pyarrow")
-_HINT: Final = "pip install 'magnetar[pipeline]'"
+_HINT: Final = "pip install '.[pipeline]' in a checkout of Magnetar"
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _ATTEMPTS: Final = 3

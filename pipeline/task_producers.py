@@ -424,7 +424,7 @@ def open_client(options: SinkOptions) -> Any:
     except ImportError as error:
         raise PipelineError(
             "the sink needs the package pulsar-client on all machines that run tasks: "
-            f"magnetar[pipeline] has it ({error})"
+            f"Magnetar's extra [pipeline] has it ({error})"
         ) from error
     access = options.access
     try:

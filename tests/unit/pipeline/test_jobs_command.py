@@ -125,6 +125,6 @@ def test_without_the_extra(words: tuple[str, ...]) -> None:
         check=False,
         timeout=300,
     )
-    assert "pip install 'magnetar[pipeline]'" in done.stderr, done.stderr
+    assert "pip install '.[pipeline]'" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode == 1
