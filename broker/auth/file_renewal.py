@@ -132,5 +132,5 @@ class FileRenewal(Generic[Content]):
             await asyncio.sleep(self._interval_s)
             try:
                 await self.check()
-            except Exception:
+            except Exception:  # the next look may succeed
                 logger.exception("looking for changed %s failed", self._what)

@@ -117,7 +117,7 @@ class AsyncClientConnection(asyncio.Protocol):
             self.close()
             what = str(error) or "no answer"
             raise ServiceNotReadyError(f"Broker {self.name} can't be reached: {what}") from error
-        except BaseException:
+        except BaseException:  # also when the caller is cancelled
             self.close()
             raise
 
@@ -178,7 +178,7 @@ class AsyncClientConnection(asyncio.Protocol):
         self.users[kind, id_] = user
         try:
             return await self.call(command)
-        except BaseException:
+        except BaseException:  # also when the caller is cancelled
             self.users.pop((kind, id_), None)
             raise
 

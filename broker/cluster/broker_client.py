@@ -274,7 +274,7 @@ class BrokerClient:
                 return await self.ask(owner, call, until_s=until_s)
             except _MovedError as error:
                 moved = error
-            except Exception as error:
+            except Exception as error:  # `local` may raise any; all but one kind go on
                 if busy_bundle(error) is None:
                     raise
                 moved = error

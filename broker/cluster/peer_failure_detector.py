@@ -211,7 +211,7 @@ class PeerFailureDetector:
                 # Once, not at each attempt: without credentials for brokers it never succeeds.
                 level = logging.INFO if again_s == _AGAIN_MIN_S else logging.DEBUG
                 logger.log(level, "broker %s is not watched: %s", broker_id, error)
-            except Exception:
+            except Exception:  # the watch goes on, whatever one attempt met
                 logger.exception("broker %s is not watched", broker_id)
             await asyncio.sleep(again_s)
             again_s = min(2 * again_s, _AGAIN_MAX_S)

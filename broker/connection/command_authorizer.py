@@ -173,9 +173,6 @@ RULES: Final[dict[int, CommandRule]] = {
     _C.END_TXN_ON_SUBSCRIPTION: CommandRule(_superuser_needs, "end transactions"),
 }
 
-NOT_TAKEN: Final = frozenset(_C.Type.values()) - RULES.keys()
-"""What brokers send, and what this one doesn't know: the connection that sends one is closed."""
-
 
 class CommandAuthorizer:
     """Between a connection's frames and the handlers, while authorization is enabled."""

@@ -185,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
             start = self._take_frames(view, end)
         except (MalformedFrameError, DecodeError, ValueError) as error:
             self.close(f"malformed frame: {error}")
-        except Exception:
+        except Exception:  # our bug ends this connection and no other
             logger.exception("connection %s: handler failed", self.remote)
             self.close("internal error")
         else:

@@ -175,7 +175,7 @@ class SendPath:
         if highest_id and highest_id < sequence_id:
             self._fault(batch, pb.MetadataError, "Invalid lowest or highest sequence id")
             return
-        # Body: see framing.parse_body, which is this with all the checks in one place.
+        # Body: see framing.parse_entry_body, which is this with all the checks in one place.
         if end - body_from >= 10 and (head := _checked_head(view, body_from))[0] == _CHECKED:
             _, checksum, metadata_size = head
             metadata_from = body_from + 10

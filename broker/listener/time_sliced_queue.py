@@ -57,7 +57,7 @@ class TimeSlicedQueue(Generic[Item]):
         while queue:
             try:
                 work(queue.popleft())
-            except Exception:
+            except Exception:  # the others in the queue go on
                 logger.exception("an unauthenticated connection failed")
             if perf_counter() >= end_s:
                 break

@@ -125,7 +125,7 @@ class Deduplication:
                 # Entries stored meanwhile are noted as they are stored.
                 await self._replay(cursor.mark_delete, ledger.last_confirmed)
                 self._cursor = cursor
-        except BaseException:
+        except BaseException:  # also when the topic is closed meanwhile
             self.status = "Failed"
             raise
         self.judges, self.status = True, "Enabled"

@@ -13,7 +13,7 @@ Source: docs/spec/wire-protocol.md, "Frames".
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 from google.protobuf.message import Message
@@ -37,7 +37,6 @@ METADATA_TOO_LARGE = f"Message metadata of more than {METADATA_BYTES_MAX} bytes"
 _U32 = Struct(">I")
 _TWO_U32 = Struct(">II")
 _CHECKSUM_HEAD = Struct(">HI")
-_BODY_HEAD = Struct(">HII")  # magic, checksum, metadata size
 
 
 # PulsarApi.proto, BaseCommand: the number of a command's field is that of its type.
@@ -76,17 +75,6 @@ class FrameTooLargeError(MalformedFrameError):
     """A frame announces more bytes than the limit allows."""
 
 
-class Body(NamedTuple):
-    """Where the parts of a payload command's body lie, as offsets into the parsed buffer."""
-
-    checksum: int | None
-    """CRC32C the sender computed, None when it sent none."""
-    checked_from: int
-    """Start of the metadata size field: first byte that the checksum covers."""
-    metadata_from: int
-    payload_from: int
-
-
 def encode(command: Message, body: bytes = b"") -> bytes:
     """The frame of ``pb.CommandFlow(...)`` and the like; with a body that of a SEND.
 
@@ -105,43 +93,29 @@ def encode_body(metadata: MessageMetadata, payload: bytes) -> bytes:
     return _CHECKSUM_HEAD.pack(CHECKSUM_MAGIC, crc32c(checked)) + checked
 
 
-def parse_body(buffer: bytes | bytearray | memoryview, start: int, end: int) -> Body:
-    """Locate checksum, metadata and payload of ``buffer[start:end]``; verifies nothing but sizes.
-
-    Raises:
-        MalformedFrameError: the announced metadata does not fit.
-    """
-    if end - start < 4:
-        raise MalformedFrameError(f"payload command with {end - start} bytes behind the command")
-    checksum: int | None = None
-    # Safe without a flag: a metadata size that begins with 0x0e01 would be over 234 MB.
-    if buffer[start] == 0x0E and buffer[start + 1] == 0x01:
-        if end - start < 10:
-            raise MalformedFrameError("payload command ends inside its checksum header")
-        _, checksum, metadata_bytes = _BODY_HEAD.unpack_from(buffer, start)
-        start += CHECKSUM_HEADER_BYTES
-    else:
-        (metadata_bytes,) = _U32.unpack_from(buffer, start)
-    payload_from = start + 4 + metadata_bytes
-    if payload_from > end:
-        raise MalformedFrameError(
-            f"metadata size {metadata_bytes} exceeds the {end - start - 4} bytes of the frame"
-        )
-    return Body(checksum, start, start + 4, payload_from)
-
-
-def parse_entry_body(
-    entry_body: bytes | memoryview,
-) -> tuple[MessageMetadata, memoryview]:
-    """Metadata and payload of a stored entry body.
+def parse_entry_body(entry_body: bytes | memoryview) -> tuple[MessageMetadata, memoryview]:
+    """Metadata and payload of a stored entry body; the checksum, if there is one, is not verified.
 
     Raises:
         MalformedFrameError: the bytes are not an entry body.
     """
     view = memoryview(entry_body)
-    body = parse_body(view, 0, len(view))
-    metadata = MessageMetadata.FromString(bytes(view[body.metadata_from : body.payload_from]))
-    return metadata, view[body.payload_from :]
+    start, end = 0, len(view)
+    if end < 4:
+        raise MalformedFrameError(f"payload command with {end} bytes behind the command")
+    # Safe without a flag: a metadata size that begins with 0x0e01 would be over 234 MB.
+    if view[0] == 0x0E and view[1] == 0x01:
+        if end < 10:
+            raise MalformedFrameError("payload command ends inside its checksum header")
+        start = CHECKSUM_HEADER_BYTES
+    metadata_from = start + 4
+    payload_from = metadata_from + int.from_bytes(view[start:metadata_from])
+    if payload_from > end:
+        raise MalformedFrameError(
+            f"metadata size {payload_from - metadata_from} exceeds the {end} bytes of the frame"
+        )
+    metadata = MessageMetadata.FromString(bytes(view[metadata_from:payload_from]))
+    return metadata, view[payload_from:]
 
 
 class FrameReader:

@@ -87,7 +87,7 @@ class StoreFollower:
                 renewed, self._renewed = self._renewed, None
                 try:
                     self._unread.update(await self._renew(stale))
-                except Exception:
+                except Exception:  # the next change is followed all the same
                     logger.exception("documents are not renewed: %s", sorted(stale))
                 finally:
                     if renewed is not None:

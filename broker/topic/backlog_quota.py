@@ -14,7 +14,6 @@ from magnetar.broker.policies.effective import BacklogQuota
 SIZE: Final = "destination_storage"
 AGE: Final = "message_age"
 HOLD: Final = "producer_request_hold"
-EXCEPTION: Final = "producer_exception"
 EVICTION: Final = "consumer_backlog_eviction"
 
 

@@ -490,7 +490,7 @@ class PersistentTopic(Topic):
         self.ledger.on_fenced = None
         try:
             await self.ledger.delete()
-        except BaseException:
+        except BaseException:  # also when the deletion is cancelled
             await self.ledger.close()
             raise
 

@@ -218,7 +218,7 @@ class TopicListWatchers:
                         await asyncio.sleep(0)
                     if watcher.connection.watchers.get(watcher.watcher_id) is watcher:
                         self._tell_one(watcher, changes)
-        except Exception:
+        except Exception:  # the next change is told again
             logger.exception("telling what topics there are failed")
         finally:
             self._task = None
