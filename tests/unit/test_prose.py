@@ -30,18 +30,9 @@ GENERATED_PART = "<!-- written by scripts/reference_pages.py from the parsers --
 NOT_YET: frozenset[str] = frozenset(
     f"docs/decisions/{name}.md"
     for name in (
-        "0020-placement-judges-write-sets",
         "0023-passwords-in-a-process",
-        "0024-reads-and-force",
-        "0026-one-move-at-a-time-by-one-measure",
-        "0027-who-writes-for-the-cluster",
-        "0029-the-session-of-a-dead-broker-is-ended",
-        "0030-adds-leave-grpc",
-        "0033-a-log-beside-the-metadata",
         "0034-a-ledger-is-its-creators",
         "0036-turns-of-the-event-loop",
-        "0038-failed-operations",
-        "0039-ledger-lists-in-chunks",
         "0048-before-anybody-is-known",
     )
 )
