@@ -159,11 +159,10 @@ def read_slice(part: InputSplit, settings: TaskSettings) -> Iterator[pa.RecordBa
                     decoder.resolve(chunks)
         if (batch := decoder.finish()) is not None:
             yield batch
-    metrics = decoder.metrics
-    if metrics.encrypted_skipped or metrics.incomplete_chunked:
+    if decoder.encrypted_skipped or decoder.incomplete_chunked:
         _log.warning(
             "%s: %d encrypted entries left out, %d chunked messages without a beginning",
-            *(part.topic, metrics.encrypted_skipped, metrics.incomplete_chunked),
+            *(part.topic, decoder.encrypted_skipped, decoder.incomplete_chunked),
         )
 
 

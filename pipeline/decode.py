@@ -52,17 +52,6 @@ _BROKEN = (
 )
 
 
-class DecodeStats(NamedTuple):
-    """The counts of a decoder."""
-
-    entries: int
-    rows: int
-    encrypted_skipped: int
-    """Entries left out by ``encrypted="skip"``."""
-    incomplete_chunked: int
-    """Chunked messages left out: their beginning is not stored any more, or never was."""
-
-
 class _Run(NamedTuple):
     """Entries that were added and not looked at yet."""
 
@@ -122,6 +111,10 @@ class EntryDecoder:
         if (batch := decoder.finish()) is not None:
             yield batch
 
+    Attributes:
+        encrypted_skipped: entries left out by ``encrypted="skip"``.
+        incomplete_chunked: chunked messages left out: their beginning is not stored.
+
     Entries are opened by ``take``, as many as a batch needs: what was added and not opened yet is
     held as it was read.
     """
@@ -165,8 +158,8 @@ class EntryDecoder:
         self._open: _OpenBatch | None = None
         self._waiting: _Waiting | None = None
         self._chunks = ChunkAssembler(message_bytes_max, pending_max=_CHUNKED_MAX)
-        self._entry_count = self._row_count = 0
-        self._encrypted_skipped = self._incomplete_chunked = 0
+        self.encrypted_skipped = 0
+        self.incomplete_chunked = 0
 
     def add(
         self,
@@ -203,10 +196,6 @@ class EntryDecoder:
                 self._walk_on(self._open)
             elif self._waiting is not None or not self._open_next():
                 return None
-        return self._take_rows()
-
-    def _take_rows(self) -> pa.RecordBatch:
-        self._row_count += self._rows.count
         return self._rows.take()
 
     @property
@@ -219,7 +208,7 @@ class EntryDecoder:
         waiting, self._waiting = self._waiting, None
         assert waiting is not None, "nothing is missing"
         if chunks is None:
-            self._incomplete_chunked += 1
+            self.incomplete_chunked += 1
         elif (payload := join([*chunks, waiting.chunk])) is not None:
             self._add_joined(waiting.entry, waiting.chunk[0], payload)
 
@@ -232,21 +221,13 @@ class EntryDecoder:
         assert self._waiting is None
         assert self._open is None
         assert not self._runs
-        return self._take_rows() if self._rows.count else None
-
-    @property
-    def metrics(self) -> DecodeStats:
-        """Counts so far; rows: given out."""
-        return DecodeStats(
-            self._entry_count, self._row_count, self._encrypted_skipped, self._incomplete_chunked
-        )
+        return self._rows.take() if self._rows.count else None
 
     def _open_next(self) -> bool:
         """Look at one entry; False: there is none."""
         while self._runs:
             ledger_id, inside, entries = self._runs[0]
             for entry_id, head, body in entries:
-                self._entry_count += 1
                 try:
                     kind, flags, publish_ms, deliver_ms = _HEAD.unpack_from(head)
                     if kind != _HEAD_KIND:
@@ -285,7 +266,7 @@ class EntryDecoder:
         if flags & FLAG_ENCRYPTED and self._encrypted != "raw":
             if self._encrypted == "fail":
                 raise self._undecodable(entry.ledger_id, entry.entry_id, _ENCRYPTED)
-            self._encrypted_skipped += 1
+            self.encrypted_skipped += 1
             return
         metadata, payload = _open(entry.body)
         if flags & FLAG_ENCRYPTED:

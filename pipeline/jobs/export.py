@@ -191,24 +191,21 @@ class _FileOf:
     last: Offset
 
 
+@dataclass
 class _Export:
     """One call of `export`; holds the folder's lock."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        files: Files,
-        options: Mapping[str, str],
-        settings: ExportSettings,
-        progress: Progress,
-    ) -> None:
-        self.files = files
-        self._spark, self._options, self._settings = spark, options, settings
-        self._progress = progress
-        self._wanted: ReadOptions = parse_read_options(options, streaming=False)
+    _spark: SparkSession
+    files: Files
+    _options: Mapping[str, str]
+    _settings: ExportSettings
+    _progress: Progress
+
+    def __post_init__(self) -> None:
+        self._wanted: ReadOptions = parse_read_options(self._options, streaming=False)
         self._runs: list[Manifest] = []
         self._id = uuid.uuid4().hex
-        self._columns = _ddl(settings.columns)
+        self._columns = _ddl(self._settings.columns)
 
     def run(self) -> list[Manifest]:
         self._runs = read_manifests(self.files)

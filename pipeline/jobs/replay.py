@@ -144,19 +144,17 @@ def default_name(*facts: str) -> str:
     return f"replay-{digest[:16]}"
 
 
+@dataclass
 class _Replay:
     """One call of `replay`."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        topic: str,
-        options: Mapping[str, str],
-        settings: ReplaySettings,
-        progress: Progress,
-    ) -> None:
-        self._spark, self._topic, self._options = spark, topic, options
-        self._settings, self._progress = settings, progress
+    _spark: SparkSession
+    _topic: str
+    _options: Mapping[str, str]
+    _settings: ReplaySettings
+    _progress: Progress
+
+    def __post_init__(self) -> None:
         self._partitions = self._find_partitions()
 
     def run_export(self, files: Files) -> ReplayResult:
