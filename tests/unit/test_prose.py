@@ -27,15 +27,7 @@ _PRODUCT = (
 )
 GENERATED = {"docs/reference/rest.md", "docs/reference/settings.md"}
 GENERATED_PART = "<!-- written by scripts/reference_pages.py from the parsers -->"
-NOT_YET: frozenset[str] = frozenset(
-    f"docs/decisions/{name}.md"
-    for name in (
-        "0023-passwords-in-a-process",
-        "0034-a-ledger-is-its-creators",
-        "0036-turns-of-the-event-loop",
-        "0048-before-anybody-is-known",
-    )
-)
+NOT_YET: frozenset[str] = frozenset()
 
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\[*])")
