@@ -29,7 +29,7 @@ Three rules keep a log in order without gaps or repeats (docs/spec/storage.md,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
@@ -159,6 +159,7 @@ class RotationLimits:
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AppendCore:
     """Decides where entries go and when they are reported.
 
@@ -166,56 +167,31 @@ class AppendCore:
     ``take_done()`` in order: so whatever a report's callback appends finds all writes done.
     """
 
-    __slots__ = (
-        "_acked",
-        "_create_after_ms",
-        "_create_error",
-        "_created_ms",
-        "_creating",
-        "_done",
-        "_effects",
-        "_next",
-        "_next_created_ms",
-        "_queued",
-        "_sent",
-        "_want_ledger",
-        "current",
-        "current_bytes",
-        "empty_ledger_count",
-        "limits",
-        "next_entry",
-        "pending_bytes",
-        "pending_entries",
-        "refusal",
-        "state",
-    )
-
-    def __init__(self, limits: RotationLimits) -> None:
-        self.limits = limits
-        self.state = _NO_LEDGER
-        self.refusal: BaseException | None = None
-        """Why appends are refused; None while they are accepted."""
-        self.current = -1
-        """The ledger that is written; -1 without one."""
-        self.next_entry = 0
-        self.current_bytes = 0
-        self.empty_ledger_count = 0
-        """How many ledgers in a row failed before their first entry was confirmed."""
-        self.pending_bytes = 0
-        self.pending_entries = 0
-        self._acked = -1
-        self._created_ms = 0
-        self._next = -1
-        self._next_created_ms = 0
-        self._creating = False
-        self._create_after_ms = 0
-        self._create_error: BaseException | None = None
-        self._want_ledger = False
-        # Lists: an empty deque is 760 bytes, of which every idle log would have two.
-        self._sent: list[PendingBatch] = []
-        self._queued: list[PendingBatch] = []
-        self._effects: list[Effect] = []
-        self._done: list[AppendsDone] = []
+    limits: RotationLimits
+    state: AppendState = field(default=_NO_LEDGER, init=False)
+    refusal: BaseException | None = field(default=None, init=False)
+    """Why appends are refused; None while they are accepted."""
+    current: int = field(default=-1, init=False)
+    """The ledger that is written; -1 without one."""
+    next_entry: int = field(default=0, init=False)
+    current_bytes: int = field(default=0, init=False)
+    empty_ledger_count: int = field(default=0, init=False)
+    """How many ledgers in a row failed before their first entry was confirmed."""
+    pending_bytes: int = field(default=0, init=False)
+    pending_entries: int = field(default=0, init=False)
+    _acked: int = field(default=-1, init=False)
+    _created_ms: int = field(default=0, init=False)
+    _next: int = field(default=-1, init=False)
+    _next_created_ms: int = field(default=0, init=False)
+    _creating: bool = field(default=False, init=False)
+    _create_after_ms: int = field(default=0, init=False)
+    _create_error: BaseException | None = field(default=None, init=False)
+    _want_ledger: bool = field(default=False, init=False)
+    # Lists: an empty deque is 760 bytes, of which every idle log would have two.
+    _sent: list[PendingBatch] = field(default_factory=list, init=False)
+    _queued: list[PendingBatch] = field(default_factory=list, init=False)
+    _effects: list[Effect] = field(default_factory=list, init=False)
+    _done: list[AppendsDone] = field(default_factory=list, init=False)
 
     # Orders
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, assert_never, cast
 from zlib import crc32
@@ -64,43 +65,32 @@ class _WriterCallbacks:
         self._path.on_failed(self._ledger_id, error)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AppendPath:
     """The writing side of one log; made at its first append, so that idle logs stay small.
 
     Owns the core, the writers, and the tasks that create, close and end ledgers.
     """
 
-    __slots__ = (
-        "_charged",
-        "_has_moved",
-        "_log",
-        "_reporting",
-        "_tasks",
-        "_unclosed",
-        "_waiters",
-        "core",
-        "create_failure_ms",
-        "created_ms",
-        "writers",
-    )
+    _log: ManagedLedger
+    core: AppendCore = field(init=False)
+    # Not closed yet, oldest first.
+    writers: dict[int, AsyncLedgerWriter] = field(default_factory=dict, init=False)
+    created_ms: int = field(default=0, init=False)
+    """When the last ledger was created, and when that last failed; 0: never."""
+    create_failure_ms: int = field(default=0, init=False)
+    _tasks: frozenset[asyncio.Task[None]] = field(default=NOTHING, init=False)
+    _reporting: list[AppendsDone] | None = field(default=None, init=False)
+    _has_moved: bool = field(default=False, init=False)
+    # What the process's budget knows of what is pending here.
+    _charged: int = field(default=0, init=False)
+    _waiters: list[asyncio.Future[None]] = field(default_factory=list, init=False)
+    # Ledgers whose close or its record in the list failed, with the end if it is known: the
+    # sweep tries again.
+    _unclosed: dict[int, LedgerMetadata | None] = field(default_factory=dict, init=False)
 
-    def __init__(self, log: ManagedLedger) -> None:
-        self._log = log
-        self.core = AppendCore(rotation_limits(log))
-        self.writers: dict[int, AsyncLedgerWriter] = {}  # not closed yet, oldest first
-        self.created_ms = 0
-        """When the last ledger was created, and when that last failed; 0: never."""
-        self.create_failure_ms = 0
-        self._tasks: frozenset[asyncio.Task[None]] = NOTHING
-        self._reporting: list[AppendsDone] | None = (
-            None  # what is being reported, and grows meanwhile
-        )
-        self._has_moved = False
-        self._charged = 0  # what the process's budget knows of what is pending here
-        self._waiters: list[asyncio.Future[None]] = []
-        # Ledgers whose close or its record in the list failed, with the end if it is known: the
-        # sweep tries again.
-        self._unclosed: dict[int, LedgerMetadata | None] = {}
+    def __post_init__(self) -> None:
+        self.core = AppendCore(rotation_limits(self._log))
 
     def append(self, heads: list[bytes], bodies: list[Buffer], on_done: AppendDone) -> None:
         """See `ManagedLedger.append`."""

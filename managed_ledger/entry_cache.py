@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import accumulate, islice
 
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
@@ -205,38 +206,24 @@ class LedgerCache:
             self.tail = None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class EntryCache:
     """The budget, and the order in which chunks lose their place."""
 
-    __slots__ = (
-        "_read",
-        "_tail",
-        "bytes_max",
-        "evicted_entries",
-        "hits",
-        "inserted_entries",
-        "misses",
-        "read_bytes",
-        "sweeps",
-        "tail_bytes",
-    )
-
-    def __init__(self, bytes_max: int) -> None:
-        """Args:
-        bytes_max: budget for all entries, overheads included; 0 keeps nothing.
-        """
-        self.bytes_max = bytes_max
-        self.tail_bytes = 0
-        self.read_bytes = 0
-        self.sweeps = 0
-        self.hits = 0
-        """Reads answered from memory, and reads that went to storage: for metrics."""
-        self.misses = 0
-        self.inserted_entries = 0
-        self.evicted_entries = 0
-        """Dropped for whatever reason; the difference is what the cache holds."""
-        self._tail: OrderedDict[CacheChunk, None] = OrderedDict()  # oldest first
-        self._read: OrderedDict[CacheChunk, None] = OrderedDict()
+    bytes_max: int
+    """Budget for all entries, overheads included; 0 keeps nothing."""
+    tail_bytes: int = field(default=0, init=False)
+    read_bytes: int = field(default=0, init=False)
+    sweeps: int = field(default=0, init=False)
+    hits: int = field(default=0, init=False)
+    """Reads answered from memory, and reads that went to storage: for metrics."""
+    misses: int = field(default=0, init=False)
+    inserted_entries: int = field(default=0, init=False)
+    evicted_entries: int = field(default=0, init=False)
+    """Dropped for whatever reason; the difference is what the cache holds."""
+    # Oldest first.
+    _tail: OrderedDict[CacheChunk, None] = field(default_factory=OrderedDict, init=False)
+    _read: OrderedDict[CacheChunk, None] = field(default_factory=OrderedDict, init=False)
 
     @property
     def size(self) -> int:

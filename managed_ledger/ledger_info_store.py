@@ -10,6 +10,7 @@ docs/decisions/0004-look-before-a-conditional-write.md for what that leaves.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from hashlib import blake2b
 
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError
@@ -26,54 +27,33 @@ UPDATE_ATTEMPTS = 5
 RETRY_DELAY_S = 0.1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LedgerInfoStore:
     """The last known value and version, and the one way to change them.
 
     Changes run one after another, so a change may rely on the value it is given.
     """
 
-    __slots__ = (
-        "_lock",
-        "_path",
-        "_store",
-        "_token",
-        "_value_hash",
-        "chunks",
-        "created_ms",
-        "info",
-        "is_lost",
-        "others",
-        "version",
-    )
+    _store: MetadataStore
+    _path: str
+    _token: str
+    """Unique per open; ``info`` is written by the claim that bears it."""
+    info: ManagedLedgerInfo
+    version: int
+    created_ms: int = 0
+    """Of the list's node, by the store's clock."""
+    read_chunks: InitVar[LedgerInfoChunks | None] = None
+    """Of ``info``, which the claim has read."""
+    _lock: asyncio.Lock | None = field(default=None, init=False)
+    _value_hash: bytes = field(default=b"", init=False)
+    chunks: LedgerInfoChunks = field(init=False)
+    is_lost: bool = field(default=False, init=False)
+    """The log was given up: never write again."""
+    others: LedgerInfoNode | None = field(default=None, init=False)
+    """The list of the owner that came after us, as it was first seen."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        path: str,
-        token: str,
-        info: ManagedLedgerInfo,
-        version: int,
-        created_ms: int = 0,
-        chunks: LedgerInfoChunks | None = None,
-    ) -> None:
-        """Args:
-        token: unique per open; ``info`` as written by the claim that bears it.
-        created_ms: of the list's node, by the store's clock.
-        chunks: of ``info``, which the claim has read.
-        """
-        self._store = store
-        self._path = path
-        self._token = token
-        self._lock: asyncio.Lock | None = None
-        self._value_hash = b""
-        self.chunks = chunks or LedgerInfoChunks(store, path, token)
-        self.info = info
-        self.version = version
-        self.created_ms = created_ms
-        self.is_lost = False
-        """The log was given up: never write again."""
-        self.others: LedgerInfoNode | None = None
-        """The list of the owner that came after us, as it was first seen."""
+    def __post_init__(self, read_chunks: LedgerInfoChunks | None) -> None:
+        self.chunks = read_chunks or LedgerInfoChunks(self._store, self._path, self._token)
 
     def is_unlisted(self, ledger_id: int) -> bool:
         """Whether a ledger that we tried to list certainly isn't, and never will be.

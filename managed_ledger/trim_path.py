@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ DELETED_AT_ONCE = 64
 """Of a log that is trimmed far: each deletion alone waits for a write of the store."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Trimmer:
     """Takes ledgers from the front of one log.
 
@@ -34,26 +35,15 @@ class Trimmer:
     deleted leaks nothing: the next owner finds it there.
     """
 
-    __slots__ = (
-        "_again",
-        "_is_deleting",
-        "_is_trimming",
-        "_log",
-        "_tasks",
-        "deleted",
-        "is_held",
-    )
-
-    def __init__(self, log: ManagedLedger) -> None:
-        self._log = log
-        self.deleted: frozenset[int] = NOTHING
-        """Doomed ledgers that don't exist any more; the list's next change drops them."""
-        self.is_held = False
-        """More could be trimmed once something of what is doomed is deleted."""
-        self._is_deleting = False
-        self._is_trimming = False
-        self._again = False
-        self._tasks: frozenset[asyncio.Task[None]] = NOTHING
+    _log: ManagedLedger
+    deleted: frozenset[int] = field(default=NOTHING, init=False)
+    """Doomed ledgers that don't exist any more; the list's next change drops them."""
+    is_held: bool = field(default=False, init=False)
+    """More could be trimmed once something of what is doomed is deleted."""
+    _is_deleting: bool = field(default=False, init=False)
+    _is_trimming: bool = field(default=False, init=False)
+    _again: bool = field(default=False, init=False)
+    _tasks: frozenset[asyncio.Task[None]] = field(default=NOTHING, init=False)
 
     async def trim(self, *, ignore_retention: bool) -> None:
         """See `ManagedLedger.trim`; when the list names too much that is to be deleted, the rest

@@ -14,6 +14,7 @@ touches no bitmap at all.
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from struct import error as StructError
 from struct import pack, unpack
@@ -149,6 +150,7 @@ class _WideSets:
         self._sizes[position] = size
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AckState:
     """Acknowledged positions of one cursor. One object, because every method keeps, or relies on,
     the invariants between its bitmaps, batch sets and mark-delete.
@@ -158,32 +160,21 @@ class AckState:
     batch set isn't acknowledged.
     """
 
-    __slots__ = (
-        "_acked",
-        "_batch_sets",
-        "_changed_acked",
-        "_changed_batches",
-        "_log",
-        "_properties_changed",
-        "_stored_mark_delete",
-        "_wide",
-        "generation",
-        "mark_delete",
-        "properties",
-    )
+    _log: LedgerPositions
+    mark_delete: Position
+    properties: dict[str, int] = field(default_factory=lambda: NO_ITEMS, init=False)
+    generation: int = field(default=0, init=False)
+    """Grows with every reset: what was read or dispatched before belongs to the past."""
+    _acked: dict[int, BitMap] = field(default_factory=lambda: NO_ITEMS, init=False)
+    _batch_sets: dict[int, dict[int, int]] = field(default_factory=lambda: NO_ITEMS, init=False)
+    _wide: _WideSets | None = field(default=None, init=False)
+    _changed_acked: dict[int, BitMap] = field(default_factory=lambda: NO_ITEMS, init=False)
+    _changed_batches: dict[int, BitMap] = field(default_factory=lambda: NO_ITEMS, init=False)
+    _properties_changed: bool = field(default=False, init=False)
+    _stored_mark_delete: Position = field(init=False)
 
-    def __init__(self, log: LedgerPositions, mark_delete: Position) -> None:
-        self._log = log
-        self.mark_delete = mark_delete
-        self.properties: dict[str, int] = NO_ITEMS
-        self.generation = 0
-        """Grows with every reset: what was read or dispatched before belongs to the past."""
-        self._acked: dict[int, BitMap] = NO_ITEMS
-        self._batch_sets: dict[int, dict[int, int]] = NO_ITEMS
-        self._wide: _WideSets | None = None
-        self._changed_acked: dict[int, BitMap] = NO_ITEMS
-        self._changed_batches: dict[int, BitMap] = NO_ITEMS
-        self._clear_changes()
+    def __post_init__(self) -> None:
+        self._stored_mark_delete = self.mark_delete
 
     # -- acknowledgements ------------------------------------------------------------------------
 

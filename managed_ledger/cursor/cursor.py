@@ -9,6 +9,7 @@ memory only.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -37,6 +38,7 @@ CursorBusyError.
 """
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Cursor:
     """Made by `load_or_create_cursor` and `create_non_durable_cursor` only.
 
@@ -48,47 +50,31 @@ class Cursor:
     way, and who waits for it.
     """
 
-    __slots__ = (
-        "_durable_mark_delete",
-        "_idle_waiters",
-        "_in_flight",
-        "_is_busy",
-        "_is_scheduled",
-        "_must_write",
-        "_next_write_s",
-        "_refusal",
-        "_reset_target",
-        "_task",
-        "_timer",
-        "_view",
-        "_waiting",
-        "_writer",
-        "durable",
-        "name",
-        "state",
-    )
+    _view: ManagedLedgerView
+    name: str
+    state: AckState
+    _writer: CursorWriter | None
+    durable: bool = field(init=False)
+    # Why no acknowledgement is taken.
+    _refusal: ManagedLedgerError | None = field(default=None, init=False)
+    _is_busy: bool = field(default=False, init=False)  # a write is under way
+    _is_scheduled: bool = field(default=False, init=False)
+    # A write failed: the stored state lacks something.
+    _must_write: bool = field(default=False, init=False)
+    # No lists without need: three empty ones are 168 bytes in each idle cursor.
+    _waiting: list[AckDone] | None = field(default=None, init=False)  # for the next write
+    _in_flight: list[AckDone] | None = field(default=None, init=False)
+    _idle_waiters: tuple[asyncio.Future[None], ...] = field(default=(), init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    # Before it, only a write with a waiting caller.
+    _next_write_s: float = field(default=0.0, init=False)
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _reset_target: Position | None = field(default=None, init=False)
+    _durable_mark_delete: Position = field(init=False)
 
-    def __init__(
-        self, ledger: ManagedLedgerView, name: str, state: AckState, writer: CursorWriter | None
-    ) -> None:
-        self.name = name
-        self.durable = writer is not None
-        self._view = ledger
-        self.state = state
-        self._writer = writer
-        self._refusal: ManagedLedgerError | None = None  # why no acknowledgement is taken
-        self._is_busy = False  # a write is under way
-        self._is_scheduled = False
-        self._must_write = False  # a write failed: the stored state lacks something
-        # No lists without need: three empty ones are 168 bytes in each idle cursor.
-        self._waiting: list[AckDone] | None = None  # for the next write
-        self._in_flight: list[AckDone] | None = None
-        self._idle_waiters: tuple[asyncio.Future[None], ...] = ()
-        self._task: asyncio.Task[None] | None = None
-        self._next_write_s = 0.0  # before it, only a write with a waiting caller
-        self._timer: asyncio.TimerHandle | None = None
-        self._reset_target: Position | None = None
-        self._durable_mark_delete = state.mark_delete
+    def __post_init__(self) -> None:
+        self.durable = self._writer is not None
+        self._durable_mark_delete = self.state.mark_delete
 
     # -- questions -------------------------------------------------------------------------------
 

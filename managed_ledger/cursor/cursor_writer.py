@@ -24,7 +24,7 @@ after a node write of unknown outcome neither of the two ledgers in question is 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from magnetar.bookkeeper.client.config import LedgerConfig
@@ -70,41 +70,24 @@ _SLICED_ATTEMPTS: Final = 4
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CursorWriter:
     """Makes one cursor's state durable; the cursor calls it for one write at a time."""
 
-    __slots__ = (
-        "_deletions",
-        "_garbage",
-        "_ledger",
-        "_name",
-        "_rotation_entries_min",
-        "_state",
-        "_store",
-        "_view",
-        "node",
-        "stored_mark_delete",
-    )
+    _view: ManagedLedgerView
+    _name: str
+    _state: AckState
+    _store: CursorStore
+    node: CursorNode  # the last one of known outcome
+    stored_mark_delete: Position = field(init=False)
+    _ledger: CursorLedger | None = field(default=None, init=False)
+    # Ledgers to delete once the node surely names another.
+    _garbage: frozenset[int] = field(default=NOTHING, init=False)
+    _rotation_entries_min: int = field(default=0, init=False)
+    _deletions: frozenset[asyncio.Task[None]] = field(default=NOTHING, init=False)
 
-    def __init__(
-        self,
-        ledger: ManagedLedgerView,
-        name: str,
-        state: AckState,
-        store: CursorStore,
-        node: CursorNode,
-    ) -> None:
-        self.node = node  # the last one of known outcome
-        self.stored_mark_delete = state.mark_delete
-        self._view = ledger
-        self._name = name
-        self._state = state
-        self._store = store
-        self._ledger: CursorLedger | None = None
-        # Ledgers to delete once the node surely names another.
-        self._garbage: frozenset[int] = NOTHING
-        self._rotation_entries_min = 0
-        self._deletions: frozenset[asyncio.Task[None]] = NOTHING
+    def __post_init__(self) -> None:
+        self.stored_mark_delete = self._state.mark_delete
 
     @property
     def ledger_position(self) -> Position:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -84,40 +84,27 @@ class OffloadStatus:
 _NOT_RUN: Final = OffloadStatus()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OffloadPath:
     """The copies of one log's ledgers."""
 
-    __slots__ = (
-        "_copying",
-        "_deleted",
-        "_gone",
-        "_is_passing",
-        "_is_stopped",
-        "_last_tasks",
-        "_lock",
-        "_log",
-        "_offloading",
-        "_tasks",
-        "last_failure_ms",
-        "last_ledger_id",
-        "last_success_ms",
-        "status",
-    )
-
-    def __init__(self, log: ManagedLedger, offloading: Offloading) -> None:
-        self._log = log
-        self._offloading = offloading
-        self._lock: asyncio.Lock | None = None
-        self._tasks: frozenset[asyncio.Task[Any]] = NOTHING
-        self._last_tasks: frozenset[asyncio.Task[Any]] = NOTHING
-        self._is_passing = False
-        self._is_stopped = False
-        self._copying = ""  # UUID
-        self._deleted: frozenset[str] = NOTHING  # doomed copies that don't exist any more
-        self._gone: frozenset[int] = NOTHING  # ledgers that bookies don't have any more
-        self.status = _NOT_RUN
-        self.last_ledger_id = self.last_success_ms = self.last_failure_ms = 0
-        """0: never."""
+    _log: ManagedLedger
+    _offloading: Offloading
+    _lock: asyncio.Lock | None = field(default=None, init=False)
+    _tasks: frozenset[asyncio.Task[Any]] = field(default=NOTHING, init=False)
+    _last_tasks: frozenset[asyncio.Task[Any]] = field(default=NOTHING, init=False)
+    _is_passing: bool = field(default=False, init=False)
+    _is_stopped: bool = field(default=False, init=False)
+    _copying: str = field(default="", init=False)  # UUID
+    # Doomed copies that don't exist any more.
+    _deleted: frozenset[str] = field(default=NOTHING, init=False)
+    # Ledgers that bookies don't have any more.
+    _gone: frozenset[int] = field(default=NOTHING, init=False)
+    status: OffloadStatus = field(default=_NOT_RUN, init=False)
+    last_ledger_id: int = field(default=0, init=False)
+    last_success_ms: int = field(default=0, init=False)
+    last_failure_ms: int = field(default=0, init=False)
+    """0: never."""
 
     @property
     def copied_bytes(self) -> int:
