@@ -79,7 +79,7 @@ def find_jars() -> Path:
             return jars
     raise LocalClusterError(
         "the cluster's own ZooKeeper is part of PySpark, which isn't installed:"
-        f" pip install 'magnetar[cluster]', {_ANOTHER}"
+        f" pip install '.[cluster]' in a checkout of Magnetar, {_ANOTHER}"
     )
 
 
