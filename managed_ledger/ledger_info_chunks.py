@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -95,29 +96,19 @@ async def delete_leaked_chunks(store: MetadataStore, path: str) -> list[str]:
     return leaked
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LedgerInfoChunks:
     """The chunks of one log, for one who reads or owns it."""
 
-    __slots__ = ("_are_read", "_count", "_known", "_path", "_store", "_token", "_uncertain")
-
-    def __init__(
-        self,
-        store: MetadataStore,
-        path: str,
-        token: str = "",
-        are_read: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Args:
-        token: see `LedgerInfoStore`; without one it only reads.
-        are_read: whether every broker that may open the log reads chunks.
-        """
-        self._are_read = are_read
-        self._store = store
-        self._path = path
-        self._token = token
-        self._known: dict[str, PackedRows] = {}
-        self._uncertain: frozenset[str] = NOTHING
-        self._count = 0
+    _store: MetadataStore
+    _path: str
+    _token: str = ""
+    """See `LedgerInfoStore`; without one it only reads."""
+    _are_read: Callable[[], bool] = lambda: True
+    """Whether every broker that may open the log reads chunks."""
+    _known: dict[str, PackedRows] = field(default_factory=dict, init=False)
+    _uncertain: frozenset[str] = field(default=NOTHING, init=False)
+    _count: int = field(default=0, init=False)
 
     def path_of(self, name: str) -> str:
         """Where a chunk is stored."""

@@ -12,7 +12,8 @@ Entries with a redelivery count or an ack set are rare and go through upb.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -101,29 +102,20 @@ class BinaryConsumerSink:
         return await self.connection.check_liveness()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class MessageFrames:
     """Builds the frames of one consumer; keeps the prepared pieces of the last block of ids."""
 
-    __slots__ = (
-        "_base",
-        "_block",
-        "_consumer_id",
-        "_head",
-        "_pack",
-        "_partition",
-        "_table",
-        "_tail",
-    )
-
-    def __init__(self, consumer_id: int, partition_index: int) -> None:
-        """partition_index: -1 when the topic is no partition (protobuf's default: not sent)."""
-        self._consumer_id = consumer_id
-        self._partition = partition_index
-        self._block: tuple[int, int, int] | None = None  # ledger, first entry id, epoch
-        self._pack = _SIZES.pack
-        self._head = self._tail = b""
-        self._table = _ONE_BYTE
-        self._base = 0
+    _consumer_id: int
+    _partition: int
+    """-1 when the topic is no partition (protobuf's default: not sent)."""
+    # Ledger, first entry id, epoch.
+    _block: tuple[int, int, int] | None = field(default=None, init=False)
+    _pack: Callable[..., bytes] = field(default=_SIZES.pack, init=False)
+    _head: bytes = field(default=b"", init=False)
+    _tail: bytes = field(default=b"", init=False)
+    _table: list[bytes] = field(default_factory=lambda: _ONE_BYTE, init=False)
+    _base: int = field(default=0, init=False)
 
     def build(
         self,

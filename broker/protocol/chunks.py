@@ -10,7 +10,7 @@ makes room for an eleventh (maxPendingChunkedMessage), and one that is incomplet
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -55,34 +55,26 @@ class JoinedMessage:
     positions: tuple[Position, ...]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ChunkAssembler:
     """Of one source (a topic or partition). Holds at most ``bytes_max`` bytes of slices."""
 
-    def __init__(
-        self,
-        bytes_max: int,
-        shared: ByteBudget | None = None,
-        *,
-        pending_max: int = PENDING_MAX,
-        expire_ms: int = EXPIRE_MS,
-    ) -> None:
-        """
-        Args:
-            shared: when it is full, this source's messages make room: the oldest first, at last the
-                one whose chunk has come. They are delivered again later.
-        """
-        self._bytes_max = bytes_max
-        self._shared = shared
-        self._pending_max = pending_max
-        self._expire_ms = expire_ms
-        self._pending: OrderedDict[str, _Pending] = OrderedDict()  # oldest first
-        self._bytes = 0
-        # Messages that were put back: what still comes of them is not a message without beginning.
-        self._returning: OrderedDict[str, None] = OrderedDict()
-        self.given_up: list[Position] = []
-        """Chunks of messages that expired or are too large: to be acknowledged, then cleared."""
-        self.put_back: list[Position] = []
-        """Chunks that made room for others: to be delivered again later, then cleared."""
+    bytes_max: int
+    _shared: ByteBudget | None = None
+    """When it is full, this source's messages make room: the oldest first, at last the one whose
+    chunk has come. They are delivered again later."""
+    _: KW_ONLY
+    pending_max: int = PENDING_MAX
+    expire_ms: int = EXPIRE_MS
+    # Oldest first.
+    _pending: OrderedDict[str, _Pending] = field(default_factory=OrderedDict, init=False)
+    _bytes: int = field(default=0, init=False)
+    # Messages that were put back: what still comes of them is not a message without beginning.
+    _returning: OrderedDict[str, None] = field(default_factory=OrderedDict, init=False)
+    given_up: list[Position] = field(default_factory=list, init=False)
+    """Chunks of messages that expired or are too large: to be acknowledged, then cleared."""
+    put_back: list[Position] = field(default_factory=list, init=False)
+    """Chunks that made room for others: to be delivered again later, then cleared."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -108,7 +100,7 @@ class ChunkAssembler:
             self.put_back.append(position)
             return None
         elif pending is None:  # its beginning was expired, acknowledged or never stored
-            pending = self._pending[uuid] = _Pending(now_ms + self._expire_ms)
+            pending = self._pending[uuid] = _Pending(now_ms + self.expire_ms)
         pending.positions[position] = None
         slices = pending.slices
         if slices is None or chunk_id < len(slices):  # lost, or delivered twice
@@ -121,7 +113,7 @@ class ChunkAssembler:
         slices.append(bytes(payload))
         pending.slice_bytes += len(payload)
         self._charge(len(payload))
-        if pending.slice_bytes > self._bytes_max:
+        if pending.slice_bytes > self.bytes_max:
             self._give_up(uuid)
             return None
         if len(slices) == count:
@@ -137,7 +129,7 @@ class ChunkAssembler:
         if old is not None:
             self._drop_slices(old)
             del self._pending[uuid]
-        pending = self._pending[uuid] = _Pending(now_ms + self._expire_ms, slices=[])
+        pending = self._pending[uuid] = _Pending(now_ms + self.expire_ms, slices=[])
         return pending
 
     def _charge(self, size: int) -> None:
@@ -152,8 +144,8 @@ class ChunkAssembler:
     def _make_room(self, uuid: str) -> None:
         """The oldest others go while there are too many messages or bytes."""
         while (
-            len(self._pending) > self._pending_max
-            or self._bytes > self._bytes_max
+            len(self._pending) > self.pending_max
+            or self._bytes > self.bytes_max
             or (self._bytes and self._shared is not None and self._shared.full)
         ):
             oldest = next((each for each in self._pending if each != uuid), uuid)
