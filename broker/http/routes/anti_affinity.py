@@ -18,13 +18,13 @@ routes = Routes(
 
 @routes.get(
     "/{tenant}/{namespace}/antiAffinity",
-    "Get: group of namespaces that different brokers serve",
     example="group-1",
     statuses={204: "It is in none", **ABSENT},
 )
 async def get_anti_affinity_group(
     service: Service, namespace: Namespace, policies: NamespacePolicies
 ) -> Response:
+    """Get: group of namespaces that different brokers serve."""
     group = await service.bundles.factory.anti_affinity_group(namespace)
     # Without quotes, as Pulsar answers what is a string.
     return no_content() if group is None else TextResponse(group, media_type="application/json")
@@ -32,7 +32,6 @@ async def get_anti_affinity_group(
 
 @routes.post(
     "/{tenant}/{namespace}/antiAffinity",
-    "Set: group of namespaces that different brokers serve",
     statuses={412: "No group given", **ABSENT},
     body=body_doc({"type": "string"}, "group-1"),
 )
@@ -40,20 +39,18 @@ async def set_anti_affinity_group(
     service: Service, namespace: Namespace, request: Request, policies: NamespacePolicies
 ) -> None:
     # Bytes, not JSON: Java's client sends the group's name without quotes.
+    """Set: group of namespaces that different brokers serve."""
     group = _group_name(await read_body(request))
     if not group:
         raise ApiError(412, "antiAffinityGroup can't be empty")
     await service.bundles.factory.set_anti_affinity_group(namespace, group)
 
 
-@routes.delete(
-    "/{tenant}/{namespace}/antiAffinity",
-    "Unset: group of namespaces that different brokers serve",
-    statuses=ABSENT,
-)
+@routes.delete("/{tenant}/{namespace}/antiAffinity", statuses=ABSENT)
 async def remove_anti_affinity_group(
     service: Service, namespace: Namespace, policies: NamespacePolicies
 ) -> None:
+    """Unset: group of namespaces that different brokers serve."""
     await service.bundles.factory.set_anti_affinity_group(namespace, None)
 
 
@@ -70,7 +67,6 @@ def _group_name(body: bytes) -> str:
 
 @routes.get(
     "/{cluster}/antiAffinity/{group}",
-    "Namespaces of a tenant in an anti-affinity group",
     access=Access.SUPERUSER,
     example=["acme/orders"],
     statuses={400: "No tenant given", 412: "No such cluster"},
@@ -82,6 +78,7 @@ async def anti_affinity_namespaces(
     tenant: Annotated[str | None, Query(description="Tenant name", examples=["acme"])] = None,
     property: Annotated[str | None, Query(description="What Go clients call the tenant")] = None,
 ) -> Response:
+    """Namespaces of a tenant in an anti-affinity group."""
     if not (owner := tenant or property):
         raise ApiError(400, "Tenant should not be null")
     if await service.resources.cluster(cluster) is None:

@@ -31,27 +31,22 @@ _EXAMPLE = {"rack": "/rack-1", "hostname": "bookie-1"}
 Bookie = Annotated[str, Path(description="Bookie id", examples=["bookie-1:3181"]), DECODED]
 
 
-@routes.get(
-    "/all",
-    "Registered bookies, those that only read included",
-    example={"bookies": [{"bookieId": "b1:3181"}]},
-)
+@routes.get("/all", example={"bookies": [{"bookieId": "b1:3181"}]})
 async def list_bookies(service: Service) -> Response:
+    """Registered bookies, those that only read included."""
     ids = await service.cluster_documents.bookies()
     return JsonResponse({"bookies": [{"bookieId": each} for each in ids]})
 
 
-@routes.get(
-    "/racks-info", "Racks by group and bookie", example={"default": {"bookie-1:3181": _EXAMPLE}}
-)
+@routes.get("/racks-info", example={"default": {"bookie-1:3181": _EXAMPLE}})
 async def racks(service: Service) -> Response:
+    """Racks by group and bookie."""
     return JsonResponse(await service.cluster_documents.racks())
 
 
-@routes.get(
-    "/racks-info/{bookie}", "Rack of one bookie", example=_EXAMPLE, statuses={404: "None is set"}
-)
+@routes.get("/racks-info/{bookie}", example=_EXAMPLE, statuses={404: "None is set"})
 async def rack(service: Service, bookie: Bookie) -> Response:
+    """Rack of one bookie."""
     for members in (await service.cluster_documents.racks()).values():
         if bookie in members:
             return JsonResponse(members[bookie])
@@ -60,7 +55,6 @@ async def rack(service: Service, bookie: Bookie) -> Response:
 
 @routes.post(
     "/racks-info/{bookie}",
-    "Set the rack and the group of a bookie, registered or not",
     statuses={
         400: "No body",
         412: "No group, or a rack of another form than the placement policy's",
@@ -74,6 +68,7 @@ async def set_rack(
         str | None, Query(description="Group of bookies", examples=["default"])
     ] = None,
 ) -> None:
+    """Set the rack and the group of a bookie, registered or not."""
     if not group:
         raise ApiError(412, "Bookie 'group' parameters is missing")
     if info is None:

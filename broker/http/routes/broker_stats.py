@@ -53,7 +53,6 @@ async def topics(service: Service) -> Response:
 
 @routes.get(
     "/load-report",
-    "Load of this broker and its machine (LocalBrokerData)",
     example={
         "webServiceUrl": "http://127.0.0.1:8080",
         "cpu": {"usage": 31.5, "limit": 200.0},
@@ -62,15 +61,15 @@ async def topics(service: Service) -> Response:
     },
 )
 async def report(service: Service) -> Response:
+    """Load of this broker and its machine (LocalBrokerData)."""
     from magnetar.broker.http.server.app import product_version
 
     return JsonResponse(await load_report(service, service.host_usage, product_version()))
 
 
-@routes.get(
-    "/metrics", "Figures of the entry cache and of each namespace", example=_METRICS_EXAMPLE
-)
+@routes.get("/metrics", example=_METRICS_EXAMPLE)
 async def metrics(service: Service) -> Response:
+    """Figures of the entry cache and of each namespace."""
     sums: dict[str, dict[str, float]] = {}
     for number, topic in enumerate(list(service.topics.values()), 1):
         stats = topic.stats()
@@ -99,10 +98,9 @@ async def metrics(service: Service) -> Response:
     )
 
 
-@routes.get(
-    "/mbeans", "Figures of the process and of its garbage collector", example=_METRICS_EXAMPLE
-)
+@routes.get("/mbeans", example=_METRICS_EXAMPLE)
 async def process_metrics(service: Service) -> Response:
+    """Figures of the process and of its garbage collector."""
     process = psutil.Process()
     with process.oneshot():
         times, memory = process.cpu_times(), process.memory_info()
@@ -130,7 +128,6 @@ def _metrics(metrics: dict[str, Any], dimensions: dict[str, str]) -> dict[str, A
 
 @routes.get(
     "/allocator-stats/{allocator}",
-    "Memory of the process (`default`) or of the entry cache (`ml-cache`)",
     example={"usedDirectMemory": 33554432},
     statuses={406: "Another name"},
 )
@@ -138,6 +135,7 @@ async def allocator_stats(
     service: Service,
     allocator: Annotated[str, Path(description="Which memory", examples=["default"])],
 ) -> Response:
+    """Memory of the process (`default`) or of the entry cache (`ml-cache`)."""
     if allocator not in ("default", "ml-cache"):
         raise ApiError(406, f"Invalid allocator name : {allocator:.100}")
     return JsonResponse(_allocator(service, allocator))
@@ -160,18 +158,17 @@ def _allocator(service: BrokerService, name: str) -> dict[str, Any]:
     }
 
 
-@routes.get(
-    "/bookieops", "Ledger operations by topic: not counted", status=204, statuses={501: "Always"}
-)
+@routes.get("/bookieops", status=204, statuses={501: "Always"})
 async def bookie_operations(service: Service) -> Response:
+    """Ledger operations by topic: not counted."""
     raise ApiError(501, "Operations on ledgers are not counted by topic")
 
 
 @routes.get(
     "/broker-resource-availability/{tenant}/{namespace}",
-    "Resource availability by broker: not kept",
     status=204,
     statuses={409: "Always, as with Pulsar's default load manager"},
 )
 async def resource_availability(service: Service, namespace: Namespace) -> Response:
+    """Resource availability by broker: not kept."""
     raise ApiError(409, "The load manager does not support this operation")

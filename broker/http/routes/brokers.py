@@ -19,23 +19,20 @@ HEALTH_TIMEOUT_S = 30.0
 Setting = Annotated[str, Path(description="Setting", examples=["maxTenants"]), DECODED]
 
 
-@routes.get(
-    "/brokers", "Active brokers as host:port of their web address", example=["127.0.0.1:8080"]
-)
+@routes.get("/brokers", example=["127.0.0.1:8080"])
 async def list_brokers(service: Service) -> Response:
+    """Active brokers as host:port of their web address."""
     return JsonResponse(await service.cluster_members.ids())
 
 
 @routes.get(
-    "/brokers/health",
-    "Writes a message to a topic of this broker's own and reads it back; `ok` when it came",
-    text="ok",
-    statuses={503: "The round trip failed; `reason` says where"},
+    "/brokers/health", text="ok", statuses={503: "The round trip failed; `reason` says where"}
 )
 async def health(
     service: Service,
     topicVersion: Annotated[str | None, Query(description="Accepted for Pulsar's clients")] = None,
 ) -> Response:
+    """Writes a message to a topic of this broker's own and reads it back; `ok` when it came."""
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT_S):
             await check_round_trip(service)
@@ -60,35 +57,30 @@ async def version(service: Service) -> Response:
 
 @routes.get(
     "/brokers/leaderBroker",
-    "The leader among the brokers",
     example={"serviceUrl": "http://127.0.0.1:8080", "brokerId": "127.0.0.1:8080"},
     statuses={404: "None is elected just now"},
 )
 async def leader(service: Service) -> Response:
+    """The leader among the brokers."""
     if (found := await service.cluster_members.leader()) is None:
         raise ApiError(404, "Couldn't find leader broker")
     return JsonResponse(found)
 
 
-@routes.get(
-    "/brokers/configuration",
-    "Names of the settings that can change at run time",
-    example=["maxTenants"],
-)
+@routes.get("/brokers/configuration", example=["maxTenants"])
 async def dynamic_names(service: Service) -> Response:
+    """Names of the settings that can change at run time."""
     return JsonResponse(service.dynamic_configuration.names())
 
 
-@routes.get(
-    "/brokers/configuration/values", "Settings changed at run time", example={"maxTenants": "100"}
-)
+@routes.get("/brokers/configuration/values", example={"maxTenants": "100"})
 async def dynamic_values(service: Service) -> Response:
+    """Settings changed at run time."""
     return JsonResponse(await service.dynamic_configuration.values())
 
 
 @routes.post(
     "/brokers/configuration/{name}/{value}",
-    "Change a setting of all brokers, now and for later starts",
     empty="It holds; no body",
     statuses={412: "Not one that can change at run time, or not a value of it"},
 )
@@ -97,34 +89,29 @@ async def set_dynamic(
     name: Setting,
     value: Annotated[str, Path(description="Percent-encoded", examples=["100"]), DECODED],
 ) -> None:
+    """Change a setting of all brokers, now and for later starts."""
     await service.dynamic_configuration.set(name, value)
 
 
 @routes.delete(
     "/brokers/configuration/{name}",
-    "Back to the value that each broker was started with",
     empty="Done, also when it wasn't changed; no body",
     statuses={412: "Not one that can change at run time"},
 )
 async def delete_dynamic(service: Service, name: Setting) -> None:
+    """Back to the value that each broker was started with."""
     await service.dynamic_configuration.delete(name)
 
 
-@routes.get(
-    "/brokers/configuration/runtime",
-    "All settings in force, secrets masked",
-    example={"clusterName": "standalone"},
-)
+@routes.get("/brokers/configuration/runtime", example={"clusterName": "standalone"})
 async def runtime(service: Service) -> Response:
+    """All settings in force, secrets masked."""
     return JsonResponse(service.config.as_keys())
 
 
-@routes.get(
-    "/brokers/internal-configuration",
-    "Where the metadata lives",
-    example={"ledgersRootPath": "/ledgers"},
-)
+@routes.get("/brokers/internal-configuration", example={"ledgersRootPath": "/ledgers"})
 async def internal_configuration(service: Service) -> Response:
+    """Where the metadata lives."""
     url = service.config.metadata_store_url or "embedded"
     return JsonResponse(
         {
@@ -137,10 +124,9 @@ async def internal_configuration(service: Service) -> Response:
     )
 
 
-@routes.get(
-    "/brokers/backlog-quota-check", "Check all backlog quotas now and act on them", status=204
-)
+@routes.get("/brokers/backlog-quota-check", status=204)
 async def backlog_quota_check(service: Service) -> None:
+    """Check all backlog quotas now and act on them."""
     await service.background_tasks.check_backlogs()
 
 
@@ -155,7 +141,6 @@ async def list_cluster_brokers(
 
 @routes.get(
     "/brokers/{cluster}/{broker}/ownedNamespaces",
-    "Bundles that a broker owns",
     mode=RoutingMode.BROKER,
     example={
         "public/default/0x00000000_0x08000000": {
@@ -171,6 +156,7 @@ async def owned_namespaces(
     cluster: Annotated[str, Path(description="Cluster name", examples=["standalone"])],
     broker: Annotated[str, Path(description="host:port", examples=["127.0.0.1:8080"]), DECODED],
 ) -> Response:
+    """Bundles that a broker owns."""
     if broker != service.broker_id:  # else sent there
         raise ApiError(503, f"Broker {broker} can't be asked by this scheme, or just now")
     # Isolation policies would make some of them controlled; this broker's cluster has none.
@@ -180,7 +166,6 @@ async def owned_namespaces(
 
 @routes.post(
     "/brokers/shutdown",
-    "Stop this broker in an orderly way, after the answer",
     statuses={
         412: "`forcedTerminateTopic=false`: topics are always closed at once",
         501: "This process can't be stopped by request",
@@ -193,6 +178,7 @@ async def shutdown(
     ] = 0,
     forcedTerminateTopic: Annotated[str | None, Flag(True)] = None,
 ) -> Response:
+    """Stop this broker in an orderly way, after the answer."""
     if not flag(forcedTerminateTopic, default=True):
         raise ApiError(412, "Topics are always closed at once: forcedTerminateTopic must be true")
     stop = service.request_shutdown
@@ -219,23 +205,17 @@ async def _unload_slowly(service: BrokerService, per_second: int) -> None:
 # --- moving the metadata to another store: this broker keeps it where it is
 
 
-@routes.get(
-    "/metadata/migration/status",
-    "State of moving the metadata to another store: it never began",
-    example={"phase": "NOT_STARTED"},
-)
+@routes.get("/metadata/migration/status", example={"phase": "NOT_STARTED"})
 async def status() -> Response:
+    """State of moving the metadata to another store: it never began."""
     return JsonResponse({"phase": "NOT_STARTED"})
 
 
-@routes.post(
-    "/metadata/migration/start",
-    "Refused: the metadata stays where it is",
-    statuses={400: "No target", 501: "Always"},
-)
+@routes.post("/metadata/migration/start", statuses={400: "No target", 501: "Always"})
 async def start(
     target: Annotated[str | None, Query(description="URL of the other store")] = None,
 ) -> Response:
+    """Refused: the metadata stays where it is."""
     if not target:
         raise ApiError(400, "Target URL is required")
     raise ApiError(501, "Moving the metadata to another store is not supported")

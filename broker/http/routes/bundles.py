@@ -62,12 +62,7 @@ def bundle_errors() -> Iterator[None]:
         raise ApiError(503, str(error)) from error
 
 
-@routes.put(
-    "/unload",
-    "Unload a bundle: its topics close, their clients reconnect",
-    authoritative=True,
-    statuses={409: "The destination isn't an active broker"},
-)
+@routes.put("/unload", authoritative=True, statuses={409: "The destination isn't an active broker"})
 async def unload_bundle(
     service: Service,
     namespace: Namespace,
@@ -76,6 +71,7 @@ async def unload_bundle(
         str | None, Query(description="host:port of the broker that is to take it")
     ] = None,
 ) -> None:
+    """Unload a bundle: its topics close, their clients reconnect."""
     if destinationBroker and destinationBroker not in await service.cluster_members.ids():
         raise ApiError(409, "Not allowed unload namespace bundle to inactive destination broker")
     with bundle_errors():
@@ -102,7 +98,6 @@ async def _give_away(service: BrokerService, bundle: str, destination: str) -> N
 
 @routes.put(
     "/split",
-    "Split a bundle; its topics stay open unless `unload` is given",
     mode=RoutingMode.OWNER_IF_LOADED,
     statuses={
         404: "No such namespace; `HOT`, and no bundle has traffic",
@@ -129,6 +124,7 @@ async def split_bundle(
     ] = None,
     authoritative: Authoritative = None,
 ) -> None:
+    """Split a bundle; its topics stay open unless `unload` is given."""
     algorithm = splitAlgorithmName or RANGE_EQUALLY_DIVIDE
     with bundle_errors():
         bundles = await namespace_bundles(service, namespace)
@@ -197,7 +193,6 @@ async def _send_to_owner(
 
 @routes.get(
     "/topicHashPositions",
-    "Hashes of a bundle's topics, to choose split positions",
     access=Access.ADMIN_403,
     example={
         "namespace": "public/default",
@@ -213,6 +208,7 @@ async def topic_hash_positions(
         list[str] | None, Query(description="Full names; none: all topics of the bundle")
     ] = None,
 ) -> Response:
+    """Hashes of a bundle's topics, to choose split positions."""
     with bundle_errors():
         found = (await namespace_bundles(service, namespace)).find(bundle)
     names = await topics_of_bundle(service, namespace, found)
@@ -226,11 +222,7 @@ async def topic_hash_positions(
 
 
 @routes.delete(
-    "",
-    "Give up an empty bundle; with `force` its topics are deleted first",
-    access=Access.ADMIN_403,
-    mode=RoutingMode.ACQUIRE,
-    statuses={409: "It holds topics"},
+    "", access=Access.ADMIN_403, mode=RoutingMode.ACQUIRE, statuses={409: "It holds topics"}
 )
 async def delete_bundle(
     service: Service,
@@ -238,6 +230,7 @@ async def delete_bundle(
     bundle: Bundle,
     force: Annotated[str | None, Query(description="Also its topics")] = None,
 ) -> None:
+    """Give up an empty bundle; with `force` its topics are deleted first."""
     with bundle_errors():
         if not await service.resources.namespace_exists(namespace):
             raise ApiError(404, "Namespace does not exist")

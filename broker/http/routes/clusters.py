@@ -112,11 +112,11 @@ async def get_cluster(service: Service, cluster: Cluster) -> Response:
 
 @routes.put(
     "/{cluster}",
-    "Register a cluster",
     empty="Done; no body",
     statuses={**_BAD, 409: "It exists", 412: "Not a cluster name"},
 )
 async def create_cluster(service: Service, cluster: Cluster, data: ClusterData) -> None:
+    """Register a cluster."""
     if not valid_namespace_part(cluster) or cluster == "global":
         raise ApiError(412, "Cluster name is not valid")
     document = _checked(data)
@@ -125,10 +125,9 @@ async def create_cluster(service: Service, cluster: Cluster, data: ClusterData) 
     await service.resources.put_cluster(cluster, document)
 
 
-@routes.post(
-    "/{cluster}", "Replace a cluster's data", empty="Done; no body", statuses={**_BAD, **_MISSING}
-)
+@routes.post("/{cluster}", empty="Done; no body", statuses={**_BAD, **_MISSING})
 async def update_cluster(service: Service, cluster: Cluster, data: ClusterData) -> None:
+    """Replace a cluster's data."""
     document = _checked(data)
     await _data(service, cluster)
     await service.resources.put_cluster(cluster, document)
@@ -153,11 +152,10 @@ def _checked(data: dict[str, Any]) -> dict[str, Any]:
 
 
 @routes.delete(
-    "/{cluster}",
-    "Remove an unused cluster",
-    statuses={**_MISSING, 412: "A namespace uses it, or it is this broker's"},
+    "/{cluster}", statuses={**_MISSING, 412: "A namespace uses it, or it is this broker's"}
 )
 async def delete_cluster(service: Service, cluster: Cluster) -> None:
+    """Remove an unused cluster."""
     resources = service.resources
     await _data(service, cluster)
     if cluster == service.cluster:
@@ -175,27 +173,22 @@ async def delete_cluster(service: Service, cluster: Cluster) -> None:
 # --- peers
 
 
-@routes.get(
-    "/{cluster}/peers",
-    "Peer clusters; nothing when none are set",
-    example=_PEER_EXAMPLE,
-    statuses=_MISSING,
-)
+@routes.get("/{cluster}/peers", example=_PEER_EXAMPLE, statuses=_MISSING)
 async def get_peers(service: Service, cluster: Cluster) -> Response:
+    """Peer clusters; nothing when none are set."""
     peers = (await _data(service, cluster)).get("peerClusterNames")
     return no_content() if peers is None else JsonResponse(peers)
 
 
 @routes.post(
-    "/{cluster}/peers",
-    "Set the peer clusters; `null` removes them",
-    statuses={**_MISSING, 412: "The cluster itself, or an unknown one"},
+    "/{cluster}/peers", statuses={**_MISSING, 412: "The cluster itself, or an unknown one"}
 )
 async def set_peers(
     service: Service,
     cluster: Cluster,
     peers: Annotated[list[str] | None, Body(list[str], _PEER_EXAMPLE)],
 ) -> None:
+    """Set the peer clusters; `null` removes them."""
     data = await _data(service, cluster)
     for name in peers or ():
         if name == cluster:
@@ -216,20 +209,19 @@ async def _require(service: BrokerService, cluster: str) -> None:
         raise ApiError(412, f"Cluster {cluster} does not exist.")
 
 
-@routes.get(
-    "/{cluster}/failureDomains", "Failure domains by name", example={"rack-1": _DOMAIN_EXAMPLE}
-)
+@routes.get("/{cluster}/failureDomains", example={"rack-1": _DOMAIN_EXAMPLE})
 async def failure_domains(service: Service, cluster: Cluster) -> Response:
+    """Failure domains by name."""
     return JsonResponse(await service.cluster_documents.failure_domains(cluster))
 
 
 @routes.get(
     "/{cluster}/failureDomains/{domain}",
-    "One failure domain",
     example=_DOMAIN_EXAMPLE,
     statuses={404: "No such domain", 412: "No such cluster"},
 )
 async def failure_domain(service: Service, cluster: Cluster, domain: Domain) -> Response:
+    """One failure domain."""
     await _require(service, cluster)
     found = await service.cluster_documents.failure_domain(cluster, domain)
     if found is None:
@@ -239,7 +231,6 @@ async def failure_domain(service: Service, cluster: Cluster, domain: Domain) -> 
 
 @routes.post(
     "/{cluster}/failureDomains/{domain}",
-    "Create or replace a failure domain",
     statuses={409: "A broker is in another domain", 412: "No such cluster, or not a name"},
 )
 async def set_failure_domain(
@@ -248,6 +239,7 @@ async def set_failure_domain(
     domain: Domain,
     body: Annotated[FailureDomain | None, Body(FailureDomain, _DOMAIN_EXAMPLE)],
 ) -> None:
+    """Create or replace a failure domain."""
     await _require(service, cluster)
     if not valid_namespace_part(domain):
         raise ApiError(412, "Domain name is not valid")
@@ -256,11 +248,10 @@ async def set_failure_domain(
 
 
 @routes.delete(
-    "/{cluster}/failureDomains/{domain}",
-    "Delete a failure domain",
-    statuses={404: "No such domain", 412: "No such cluster"},
+    "/{cluster}/failureDomains/{domain}", statuses={404: "No such domain", 412: "No such cluster"}
 )
 async def delete_failure_domain(service: Service, cluster: Cluster, domain: Domain) -> None:
+    """Delete a failure domain."""
     await _require(service, cluster)
     if not await service.cluster_documents.delete_failure_domain(cluster, domain):
         raise ApiError(404, f"Domain-name {domain} or cluster {cluster} does not exist")
@@ -280,28 +271,27 @@ async def _isolation(service: BrokerService, cluster: str, missing: int) -> dict
 
 @routes.get(
     "/{cluster}/namespaceIsolationPolicies",
-    "Namespace isolation policies by name",
     example={"acme-only": _ISOLATION_EXAMPLE},
     statuses={404: "No such cluster, or none were ever set"},
 )
 async def isolation_policies(service: Service, cluster: Cluster) -> Response:
+    """Namespace isolation policies by name."""
     return JsonResponse(await _isolation(service, cluster, 404))
 
 
 @routes.get(
     "/{cluster}/namespaceIsolationPolicies/brokers",
-    "Which isolation policies the active brokers are in",
     example=[_UNASSIGNED_EXAMPLE],
     statuses={404: "None were ever set", 412: "No such cluster"},
 )
 async def isolated_brokers(service: Service, cluster: Cluster) -> Response:
+    """Which isolation policies the active brokers are in."""
     policies = await _isolation(service, cluster, 412)
     return JsonResponse([_seen(policies, each) for each in await service.cluster_members.ids()])
 
 
 @routes.get(
     "/{cluster}/namespaceIsolationPolicies/brokers/{broker}",
-    "Which isolation policies one broker is in",
     example=_UNASSIGNED_EXAMPLE,
     statuses={404: "None were ever set", 412: "No such cluster"},
 )
@@ -310,6 +300,7 @@ async def isolated_broker(
     cluster: Cluster,
     broker: Annotated[str, Path(description="host:port", examples=["127.0.0.1:8080"]), DECODED],
 ) -> Response:
+    """Which isolation policies one broker is in."""
     return JsonResponse(_seen(await _isolation(service, cluster, 412), broker))
 
 
@@ -335,11 +326,11 @@ def _parsed(name: str, document: Any) -> placement.NamespaceIsolationPolicy | No
 
 @routes.get(
     "/{cluster}/namespaceIsolationPolicies/{policy}",
-    "One namespace isolation policy",
     example=_ISOLATION_EXAMPLE,
     statuses={404: "No such policy or cluster"},
 )
 async def isolation_policy(service: Service, cluster: Cluster, policy: PolicyName) -> Response:
+    """One namespace isolation policy."""
     found = (await _isolation(service, cluster, 412)).get(policy)
     if found is None:
         raise ApiError(404, f"Cannot find NamespaceIsolationPolicy {policy} for cluster {cluster}")
@@ -348,7 +339,6 @@ async def isolation_policy(service: Service, cluster: Cluster, policy: PolicyNam
 
 @routes.post(
     "/{cluster}/namespaceIsolationPolicies/{policy}",
-    "Create or replace a namespace isolation policy; namespaces are unloaded by its scope",
     statuses={
         400: "No namespaces, no primary brokers, bad patterns or parameters",
         412: "No such cluster",
@@ -362,6 +352,7 @@ async def set_isolation_policy(
     body: Annotated[IsolationPolicy | None, Body(IsolationPolicy, _ISOLATION_EXAMPLE)],
     spread: Spread,
 ) -> None:
+    """Create or replace a namespace isolation policy; namespaces are unloaded by its scope."""
     await _require(service, cluster)
     if body is None or not _is_complete(body):
         raise ApiError(400, f"Invalid format of input policy data. policy: {policy}")
@@ -408,12 +399,9 @@ def _is_complete(policy: IsolationPolicy) -> bool:
     )
 
 
-@routes.delete(
-    "/{cluster}/namespaceIsolationPolicies/{policy}",
-    "Delete a namespace isolation policy",
-    statuses={412: "No such cluster"},
-)
+@routes.delete("/{cluster}/namespaceIsolationPolicies/{policy}", statuses={412: "No such cluster"})
 async def delete_isolation_policy(service: Service, cluster: Cluster, policy: PolicyName) -> None:
+    """Delete a namespace isolation policy."""
     await _require(service, cluster)
     if await service.cluster_documents.isolation_policies(cluster) is not None:
         await service.cluster_documents.delete_isolation_policy(cluster, policy)
@@ -422,10 +410,9 @@ async def delete_isolation_policy(service: Service, cluster: Cluster, policy: Po
 # --- migration
 
 
-@routes.get(
-    "/{cluster}/migrate", "Where a cluster was migrated to: nowhere", status=204, statuses=_MISSING
-)
+@routes.get("/{cluster}/migrate", status=204, statuses=_MISSING)
 async def get_migration(service: Service, cluster: Cluster) -> Response:
+    """Where a cluster was migrated to: nowhere."""
     raise ApiError(404, "Cluster does not exist")
 
 

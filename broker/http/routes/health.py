@@ -14,12 +14,10 @@ routes = Routes(tag="health", access=Access.FREE, mode=RoutingMode.LOCAL)
 
 
 @routes.get(
-    "/status.html",
-    "`OK` while the broker takes requests",
-    text="OK",
-    statuses={404: "`statusFilePath` is set and that file is missing"},
+    "/status.html", text="OK", statuses={404: "`statusFilePath` is set and that file is missing"}
 )
 async def status(service: Service) -> Response:
+    """`OK` while the broker takes requests."""
     if not service.ready:
         raise ApiError(503, "Not ready: the broker is starting or stopping")
     path = service.config.status_file_path
@@ -36,18 +34,14 @@ async def ready(service: Service) -> Response:
     return TextResponse("ok")
 
 
-@routes.get(
-    "/livez",
-    "200 while the process answers, whatever ZooKeeper and bookies do",
-    example={"status": "alive"},
-)
+@routes.get("/livez", example={"status": "alive"})
 async def alive() -> Response:
+    """200 while the process answers, whatever ZooKeeper and bookies do."""
     return JsonResponse({"status": "alive"})
 
 
 @routes.get(
     "/readyz",
-    "200 while clients should be sent here, else 503 with the reasons",
     example={"status": "ready"},
     statuses={
         503: {
@@ -55,8 +49,11 @@ async def alive() -> Response:
             "content": {"application/json": {"example": {"reason": "starting or stopping"}}},
         }
     },
-    description="Registered among the cluster's brokers, the metadata store answers, not draining.",
 )
 async def ready_for_clients(service: Service) -> Response:
+    """200 while clients should be sent here, else 503 with the reasons.
+
+    Registered among the cluster's brokers, the metadata store answers, not draining.
+    """
     reasons = await service.readiness.reasons()
     return JsonResponse(readiness_document(reasons), 503 if reasons else 200)

@@ -94,12 +94,12 @@ def _redirection(request: Request, broker: BrokerLookup, authoritative: bool) ->
 
 @routes.get(
     "/topic/{domain}/{tenant}/{namespace}/{topic}/bundle",
-    "The bundle of a topic",
     access=Access.LOOKUP_403,
     text="0x80000000_0xc0000000",
     statuses={404: "No such namespace"},
 )
 async def bundle(service: Service, topic: Topic) -> Response:
+    """The bundle of a topic."""
     if await service.resources.policies(topic.namespace) is None:
         raise ApiError(404, "Namespace not found")
     return TextResponse((await service.bundles.bundle_of(str(topic))).rpartition("/")[2])

@@ -112,13 +112,13 @@ _get(
 
 @routes.post(
     "/permissions/subscription/{subscription}",
-    "Let only these roles use a subscription",
     statuses=_BAD,
     body=body_doc(_NAMES_SCHEMA, ["billing"], required=True),
 )
 async def grant_subscription(
     service: Service, namespace: Namespace, subscription: SubscriptionName, body: JsonBody
 ) -> None:
+    """Let only these roles use a subscription."""
     if body is None:
         raise ApiError(400, "Roles should not be null")
     roles = sorted(Names().parse(body, "roles"))
@@ -128,7 +128,6 @@ async def grant_subscription(
 
 @routes.post(
     "/permissions/{role}",
-    "Let a role do these actions, and no others",
     statuses=_BAD,
     body=body_doc(
         {"type": "array", "items": {"type": "string", "enum": list(_ACTIONS)}},
@@ -137,6 +136,7 @@ async def grant_subscription(
     ),
 )
 async def grant(service: Service, namespace: Namespace, role: Role, body: JsonBody) -> None:
+    """Let a role do these actions, and no others."""
     if body is None:
         raise ApiError(400, "Actions should not be null")
     actions = sorted(Names(_ACTIONS).parse(body, "actions"))
@@ -156,12 +156,12 @@ async def revoke(service: Service, namespace: Namespace, role: Role) -> None:
 
 
 # Without the word "subscription", as Pulsar has it.
-@routes.delete(
-    "/permissions/{subscription}/{role}", "Take a role's permission for a subscription away"
-)
+@routes.delete("/permissions/{subscription}/{role}")
 async def revoke_subscription(
     service: Service, namespace: Namespace, subscription: SubscriptionName, role: Role
 ) -> None:
+    """Take a role's permission for a subscription away."""
+
     def change(old: Document) -> Document:
         if subscription in old:
             old[subscription] = [each for each in old[subscription] if each != role]
@@ -193,7 +193,6 @@ def _with(added: Any) -> Callable[[Document], Document]:
 
 @routes.put(
     "/properties",
-    "Set these properties beside those there are",
     access=Access.ADMIN_401,
     statuses=_BAD,
     body=body_doc(
@@ -205,6 +204,7 @@ def _with(added: Any) -> Callable[[Document], Document]:
 async def put_properties(
     service: Service, namespace: Namespace, body: JsonBody, policies: NamespacePolicies
 ) -> None:
+    """Set these properties beside those there are."""
     if body is None:
         raise ApiError(400, "The request entity cannot be empty.")
     await service.policies.update_namespace(namespace, _with(body))
@@ -218,13 +218,10 @@ async def clear_properties(service: Service, namespace: Namespace) -> None:
 
 
 @routes.get(
-    "/property/{key}",
-    "One property's value",
-    access=Access.ADMIN_401,
-    text="billing",
-    statuses={204: "There is none"},
+    "/property/{key}", access=Access.ADMIN_401, text="billing", statuses={204: "There is none"}
 )
 async def get_property(key: Key, policies: NamespacePolicies) -> Response:
+    """One property's value."""
     return _property((policies.document.get("properties") or {}).get(key))
 
 
@@ -239,13 +236,10 @@ async def put_property(service: Service, namespace: Namespace, key: Key, value: 
 
 
 @routes.delete(
-    "/property/{key}",
-    "Forget one property; answers with its value",
-    access=Access.ADMIN_401,
-    text="billing",
-    statuses={204: "There was none"},
+    "/property/{key}", access=Access.ADMIN_401, text="billing", statuses={204: "There was none"}
 )
 async def remove_property(service: Service, namespace: Namespace, key: Key) -> Response:
+    """Forget one property; answers with its value."""
     removed: list[str] = []
 
     def change(document: Document) -> Document:
@@ -293,7 +287,6 @@ async def check_clusters(service: BrokerService, namespace: str, clusters: list[
 
 @routes.post(
     "/replication",
-    "Set: clusters that have the namespace; replication to others isn't available",
     statuses={
         400: "Not an array of names",
         403: "No such cluster, or not one of the tenant's",
@@ -304,6 +297,7 @@ async def check_clusters(service: BrokerService, namespace: str, clusters: list[
 async def set_replication(
     service: Service, namespace: Namespace, body: JsonBody, policies: NamespacePolicies
 ) -> None:
+    """Set: clusters that have the namespace; replication to others isn't available."""
     clusters = cluster_names(body)
     await check_clusters(service, namespace, clusters)
     require_local(clusters, service.cluster)
@@ -314,7 +308,6 @@ async def set_replication(
 
 @routes.post(
     "/allowedClusters",
-    "Set: clusters that its topics may be replicated to",
     statuses={
         400: "A replication cluster is missing",
         403: "No such cluster, or not one of the tenant's",
@@ -324,6 +317,7 @@ async def set_replication(
 async def set_allowed_clusters(
     service: Service, namespace: Namespace, body: JsonBody, policies: NamespacePolicies
 ) -> None:
+    """Set: clusters that its topics may be replicated to."""
     clusters = Names().parse([] if body is None else body, "clusters")
     replicated = policies.document.get("replication_clusters") or []
     await check_clusters(service, namespace, clusters)
@@ -374,7 +368,6 @@ async def no_group(policies: NamespacePolicies) -> None:
 
 @routes.post(
     "/persistence/bookieAffinity",
-    "Set: bookies that store its ledgers",
     access=Access.SUPERUSER,
     statuses={412: "Not available in this version"},
     body=body_doc(
@@ -384,17 +377,15 @@ async def no_group(policies: NamespacePolicies) -> None:
 )
 async def set_bookies_that_store_its_ledgers(request: Request, policies: NamespacePolicies) -> None:
     # Bytes, not JSON: Java's client sends the group's name without quotes.
+    """Set: bookies that store its ledgers."""
     body = await read_body(request)
     if body.strip() not in (b"", b"null", b'""', b"{}"):
         raise UnsupportedPolicyError("Bookie affinity is not available in this version")
 
 
-@routes.post(
-    "/resourcegroup/{group}",
-    "Set: its resource group; there are none in this version",
-    statuses={412: "No such resource group"},
-)
+@routes.post("/resourcegroup/{group}", statuses={412: "No such resource group"})
 async def set_resource_group(group: Group, policies: NamespacePolicies) -> Response:
+    """Set: its resource group; there are none in this version."""
     raise ApiError(412, "ResourceGroup does not exist")
 
 
@@ -405,23 +396,20 @@ async def remove_offload_policies(
     await service.policies.update_namespace(namespace, remove_offload)
 
 
-@routes.get(
-    "/scanOffloadedLedgers",
-    "Refused: the driver filesystem can't do it, in Pulsar neither",
-    statuses={501: "Always"},
-)
+@routes.get("/scanOffloadedLedgers", statuses={501: "Always"})
 async def scan_offloaded_ledgers(policies: NamespacePolicies) -> Response:
+    """Refused: the driver filesystem can't do it, in Pulsar neither."""
     raise ApiError(501, "No offload driver of this broker can list what it holds")
 
 
 @routes.post(
     "/migration",
-    "Whether clients are sent to another cluster: `false` only",
     access=Access.SUPERUSER,
     statuses={400: "Not a boolean", 501: "Cluster migration is not supported"},
     body=body_doc({"type": "boolean"}, False, required=True),
 )
 async def set_migrated(body: JsonBody, policies: NamespacePolicies) -> None:
+    """Whether clients are sent to another cluster: `false` only."""
     if body is None:
         raise ApiError(400, "The request entity cannot be empty.")
     if Flag().parse(body, "migrated"):

@@ -58,13 +58,9 @@ _DOC = body_doc(
 _MODES = {"PERSISTENT": "persistent", "NON_PERSISTENT": "non-persistent", "ALL": "all"}
 
 
-@routes.get(
-    "/{tenant}",
-    "Namespaces of a tenant",
-    example=["public/default"],
-    statuses={404: "No such tenant"},
-)
+@routes.get("/{tenant}", example=["public/default"], statuses={404: "No such tenant"})
 async def list_namespaces(service: Service, tenant: Tenant) -> Response:
+    """Namespaces of a tenant."""
     if await service.resources.tenant(tenant) is None:
         raise ApiError(404, "Tenant not found")
     return JsonResponse(await service.resources.namespaces(tenant))
@@ -72,12 +68,12 @@ async def list_namespaces(service: Service, tenant: Tenant) -> Response:
 
 @routes.get(
     "/{tenant}/{namespace}",
-    "All policies of a namespace",
     access=Access.ADMIN_403,
     example=_EXAMPLE,
     statuses={404: "No such namespace"},
 )
 async def get_policies(policies: NamespacePolicies) -> Response:
+    """All policies of a namespace."""
     defaults = {
         "allowed_clusters": [],
         "is_allow_auto_update_schema": policies.schema_auto_update,
@@ -88,7 +84,6 @@ async def get_policies(policies: NamespacePolicies) -> Response:
 
 @routes.put(
     "/{tenant}/{namespace}",
-    "Create a namespace",
     statuses={
         400: "A policy's value is none",
         403: "A cluster that isn't one of the tenant's",
@@ -99,6 +94,7 @@ async def get_policies(policies: NamespacePolicies) -> Response:
     body=_DOC,
 )
 async def create_namespace(service: Service, namespace: Namespace, body: JsonBody) -> None:
+    """Create a namespace."""
     if body is not None and not isinstance(body, dict):
         raise ApiError(400, "Policies must be a JSON object")
     tenant = namespace.partition("/")[0]
@@ -150,15 +146,14 @@ def _bundles(service: BrokerService, namespace: str, bundles: Any, policies: dic
     return count or service.config.default_number_of_namespace_bundles
 
 
-@routes.delete(
-    "/{tenant}/{namespace}", "Delete a namespace", mode=RoutingMode.SCATTER, authoritative=True
-)
+@routes.delete("/{tenant}/{namespace}", mode=RoutingMode.SCATTER, authoritative=True)
 async def delete_namespace(
     service: Service,
     namespace: Namespace,
     spread: Spread,
     force: Annotated[str | None, Query(description="Also its topics")] = None,
 ) -> None:
+    """Delete a namespace."""
     if await service.resources.policies(namespace) is None:
         raise ApiError(404, f"Namespace {namespace} does not exist.")
     if flag(force):
@@ -183,7 +178,6 @@ async def delete_namespace(
 
 @routes.get(
     "/{tenant}/{namespace}/topics",
-    "Topics of a namespace, each partition on its own",
     access=Access.LOOKUP_403,
     mode=RoutingMode.SCATTER,
     example=["persistent://public/default/a"],
@@ -198,6 +192,7 @@ async def list_topics(
         str | None, Query(description="`true`: system topics too")
     ] = None,
 ) -> Response:
+    """Topics of a namespace, each partition on its own."""
     kind = _MODES.get(mode or "PERSISTENT")
     if kind is None:
         raise ApiError(404, f"mode {mode!r:.50} is none of PERSISTENT, NON_PERSISTENT, ALL")
@@ -209,25 +204,21 @@ async def list_topics(
 
 @routes.get(
     "/{tenant}/{namespace}/bundles",
-    "Bundles of a namespace",
     access=Access.LOOKUP_403,
     example={"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2},
 )
 async def get_bundles(
     service: Service, namespace: Namespace, policies: NamespacePolicies
 ) -> Response:
+    """Bundles of a namespace."""
     with bundle_errors():
         bundles = await service.bundles.bundles(namespace)
     return JsonResponse({"boundaries": bundles.boundary_texts(), "numBundles": len(bundles)})
 
 
-@routes.put(
-    "/{tenant}/{namespace}/unload",
-    "Unload all its topics",
-    access=Access.SUPERUSER,
-    mode=RoutingMode.SCATTER,
-)
+@routes.put("/{tenant}/{namespace}/unload", access=Access.SUPERUSER, mode=RoutingMode.SCATTER)
 async def unload(service: Service, namespace: Namespace, spread: Spread) -> None:
+    """Unload all its topics."""
     if not await service.resources.namespace_exists(namespace):
         raise ApiError(404, "Namespace not found")
     await release_everywhere(service, spread, namespace)

@@ -68,30 +68,24 @@ async def set_default(service: Service, quota: Quota) -> None:
 
 
 @routes.get(
-    "/resource-quotas/{tenant}/{namespace}/{bundle}",
-    "Quota of a bundle; the default one while none is set",
-    example=DEFAULT_QUOTA,
-    statuses=_BUNDLE,
+    "/resource-quotas/{tenant}/{namespace}/{bundle}", example=DEFAULT_QUOTA, statuses=_BUNDLE
 )
 async def get_quota(service: Service, bundle: FullBundle) -> Response:
+    """Quota of a bundle; the default one while none is set."""
     return JsonResponse(await service.cluster_documents.quota(bundle))
 
 
-@routes.post(
-    "/resource-quotas/{tenant}/{namespace}/{bundle}",
-    "Set the quota of a bundle",
-    statuses={**_BUNDLE, **_BODY},
-)
+@routes.post("/resource-quotas/{tenant}/{namespace}/{bundle}", statuses={**_BUNDLE, **_BODY})
 async def set_quota(service: Service, bundle: FullBundle, quota: Quota) -> None:
+    """Set the quota of a bundle."""
     await service.cluster_documents.put_quota(bundle, quota.model_dump())
 
 
 @routes.delete(
-    "/resource-quotas/{tenant}/{namespace}/{bundle}",
-    "Back to the default quota",
-    statuses={404: "None is set", **_BUNDLE},
+    "/resource-quotas/{tenant}/{namespace}/{bundle}", statuses={404: "None is set", **_BUNDLE}
 )
 async def delete_quota(service: Service, bundle: FullBundle) -> None:
+    """Back to the default quota."""
     if not await service.cluster_documents.delete_quota(bundle):
         raise ApiError(404, f"No resource quota is set for {bundle}")
 
@@ -111,10 +105,9 @@ async def get_group(service: Service, group: Group) -> Response:
     raise ApiError(404, "ResourceGroup does not exist")
 
 
-@routes.put(
-    "/resourcegroups/{group}", "Create a resource group: not supported", statuses={501: "Always"}
-)
+@routes.put("/resourcegroups/{group}", statuses={501: "Always"})
 async def put_group(service: Service, group: Group) -> Response:
+    """Create a resource group: not supported."""
     raise ApiError(501, "Resource groups are not supported: their limits would not be enforced")
 
 

@@ -144,13 +144,9 @@ async def get_version(
     return _found(await service.schemas.get(topic, version))
 
 
-@routes.get(
-    "/schemas",
-    "All versions, oldest first",
-    example={"getSchemaResponses": [_STORED]},
-    statuses=_ABSENT,
-)
+@routes.get("/schemas", example={"getSchemaResponses": [_STORED]}, statuses=_ABSENT)
 async def get_all(service: Service, topic: SchemaTopic) -> Response:
+    """All versions, oldest first."""
     live = (await service.schemas.history(topic)).live
     if not live:
         raise ApiError(404, "Schema not found")
@@ -166,13 +162,9 @@ _METADATA = {
 }
 
 
-@routes.get(
-    "/metadata",
-    "Where the versions are stored: ids of -1, they are not in ledgers",
-    example=_METADATA,
-    statuses=_ABSENT,
-)
+@routes.get("/metadata", example=_METADATA, statuses=_ABSENT)
 async def get_metadata(service: Service, topic: SchemaTopic) -> Response:
+    """Where the versions are stored: ids of -1, they are not in ledgers."""
     live = (await service.schemas.history(topic)).live
     if not live:
         raise ApiError(404, "Schema not found")
@@ -181,14 +173,10 @@ async def get_metadata(service: Service, topic: SchemaTopic) -> Response:
 
 
 @routes.post(
-    "/schema",
-    "Add a version, if it is compatible",
-    status=202,
-    access=Access.PRODUCE_401,
-    example={"version": 1},
-    statuses=_REFUSED,
+    "/schema", status=202, access=Access.PRODUCE_401, example={"version": 1}, statuses=_REFUSED
 )
 async def post_schema(service: Service, topic: SchemaTopic, definition: Definition) -> Response:
+    """Add a version, if it is compatible."""
     rules = await _rules(service, topic)
     # An administrator may add versions where clients may not (isAllowAutoUpdateSchema).
     rules = type(rules)(rules.strategy)
@@ -196,12 +184,7 @@ async def post_schema(service: Service, topic: SchemaTopic, definition: Definiti
     return JsonResponse({"version": version}, 202)
 
 
-@routes.delete(
-    "/schema",
-    "Delete the schema; versions count on",
-    access=Access.ADMIN_401,
-    example={"version": 2},
-)
+@routes.delete("/schema", access=Access.ADMIN_401, example={"version": 2})
 async def delete_schema(
     service: Service,
     topic: SchemaTopic,
@@ -209,6 +192,7 @@ async def delete_schema(
         str | None, Query(description="`true`: forget the history, versions begin at 0 again")
     ] = None,
 ) -> Response:
+    """Delete the schema; versions count on."""
     await _rules(service, topic)
     if flag(force):
         await service.schemas.drop(topic)
@@ -218,7 +202,6 @@ async def delete_schema(
 
 @routes.post(
     "/compatibility",
-    "Whether a schema might become the next version",
     status=202,
     access=Access.ADMIN_401,
     example={"compatibility": True, "schemaCompatibilityStrategy": "FULL"},
@@ -227,6 +210,7 @@ async def delete_schema(
 async def check_compatibility(
     service: Service, topic: SchemaTopic, definition: Definition
 ) -> Response:
+    """Whether a schema might become the next version."""
     strategy = (await _rules(service, topic)).strategy
     compatible = True
     try:
@@ -240,13 +224,8 @@ async def check_compatibility(
     )
 
 
-@routes.post(
-    "/version",
-    "The version of a schema, -1 when it has none",
-    status=202,
-    example={"version": 0},
-    statuses={422: _REFUSED[422]},
-)
+@routes.post("/version", status=202, example={"version": 0}, statuses={422: _REFUSED[422]})
 async def find_version(service: Service, topic: SchemaTopic, definition: Definition) -> Response:
+    """The version of a schema, -1 when it has none."""
     version = await service.schemas.find(topic, definition)
     return JsonResponse({"version": -1 if version is None else version}, 202)

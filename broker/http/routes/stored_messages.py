@@ -96,10 +96,9 @@ async def _entry(ledger: ManagedLedger, position: Position, missing: str) -> Ent
     return batch
 
 
-@routes.get(
-    "/ledger/{ledger_id}/entry/{entry_id}", "The message, or batch, with that id", statuses=_MESSAGE
-)
+@routes.get("/ledger/{ledger_id}/entry/{entry_id}", statuses=_MESSAGE)
 async def message_by_id(service: Service, topic: Topic, ledger_id: _Id, entry_id: _Id) -> Response:
+    """The message, or batch, with that id."""
     found = await persistent(
         service, topic, "GetMessageById", "GetMessageById is not allowed on partitioned-topic"
     )
@@ -108,16 +107,15 @@ async def message_by_id(service: Service, topic: Topic, ledger_id: _Id, entry_id
     )
 
 
-@routes.get(
-    "/subscription/{subscription}/position/{nth}",
-    "The nth unacknowledged message of a subscription, from 1",
-    statuses=_MESSAGE,
-    description="A subscription that doesn't exist is not created, as Pulsar would: the answer is "
-    "what it would get if it began at the first message.",
-)
+@routes.get("/subscription/{subscription}/position/{nth}", statuses=_MESSAGE)
 async def peek(
     service: Service, topic: Topic, subscription: SubscriptionName, nth: int
 ) -> Response:
+    """The nth unacknowledged message of a subscription, from 1.
+
+    A subscription that doesn't exist is not created, as Pulsar would: the answer is what it would
+    get if it began at the first message.
+    """
     found = await persistent(service, topic, "Peek messages")
     if nth < 1:
         raise ApiError(412, "Positions begin at 1")
@@ -145,13 +143,9 @@ async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Posit
     return position
 
 
-@routes.get(
-    "/messageid/{timestamp}",
-    "Id of the first message published at that time (ms) or later, or else of the next one",
-    example=_ID_EXAMPLE,
-    statuses={404: "No such topic"},
-)
+@routes.get("/messageid/{timestamp}", example=_ID_EXAMPLE, statuses={404: "No such topic"})
 async def id_by_time(service: Service, topic: Topic, timestamp: int) -> Response:
+    """Id of the first message published at that time (ms) or later, or else of the next one."""
     found = await persistent(
         service,
         topic,
@@ -169,14 +163,11 @@ async def id_by_time(service: Service, topic: Topic, timestamp: int) -> Response
     return JsonResponse(message_id(first, topic))
 
 
-@routes.get(
-    "/examinemessage",
-    "The nth message from either end of the log",
-    statuses={**_MESSAGE, 412: "Nothing is stored, or not a position"},
-)
+@routes.get("/examinemessage", statuses={**_MESSAGE, 412: "Nothing is stored, or not a position"})
 async def examine(
     service: Service, topic: Topic, initialPosition: str = "latest", messagePosition: int = 1
 ) -> Response:
+    """The nth message from either end of the log."""
     found = await persistent(
         service,
         topic,

@@ -45,12 +45,9 @@ def _not_issued(subscription: PersistentSubscription) -> ApiError:
     )
 
 
-@routes.post(
-    SUBSCRIPTION + "/expireMessages/{seconds}",
-    "Acknowledge messages older than that",
-    statuses=_NOTHING,
-)
+@routes.post(SUBSCRIPTION + "/expireMessages/{seconds}", statuses=_NOTHING)
 async def expire_by_time(of: OneSubscription, seconds: _Seconds) -> None:
+    """Acknowledge messages older than that."""
     of.require_persistent("Expire messages on a non-persistent topic is not allowed")
     await of.found_parts(lambda one: _expire([one], seconds))
 
@@ -66,7 +63,6 @@ async def _expire(found: list[Subscription], seconds: int) -> None:
 
 @routes.post(
     SUBSCRIPTION + "/expireMessages",
-    "Acknowledge messages up to and including a message id",
     statuses={
         400: "No message id in the body",
         412: "The message id is another partition's",
@@ -74,6 +70,7 @@ async def _expire(found: list[Subscription], seconds: int) -> None:
     },
 )
 async def expire_by_id(of: OneSubscription, body: IdBody) -> None:
+    """Acknowledge messages up to and including a message id."""
     one = await of.stored(
         "Expire messages", "Expire message at position is not supported for partitioned-topic"
     )
@@ -96,13 +93,13 @@ async def expire_by_id(of: OneSubscription, body: IdBody) -> None:
 
 @routes.post(
     TOPIC + "/all_subscription/expireMessages/{seconds}",
-    "Acknowledge messages older than that for every subscription",
     access=Access.CONSUME_ALL_401,
     statuses=_NOTHING,
 )
 async def expire_everywhere(
     service: Service, topic: Topic, seconds: _Seconds, spread: Spread
 ) -> None:
+    """Acknowledge messages older than that for every subscription."""
     if not topic.is_persistent:
         raise ApiError(
             405, "Expire messages for all subscriptions on a non-persistent topic is not allowed"
@@ -114,12 +111,10 @@ async def expire_everywhere(
     (await spread.parts(topic, one)).without(404).check()
 
 
-@routes.get(
-    SUBSCRIPTION + "/properties",
-    "Properties of a subscription, of all partitions together",
-    example={"team": "billing"},
-)
+@routes.get(SUBSCRIPTION + "/properties", example={"team": "billing"})
 async def get_properties(of: OneSubscription) -> Response:
+    """Properties of a subscription, of all partitions together."""
+
     async def read(one: Subscription) -> dict[str, str]:
         return one.properties
 
@@ -127,12 +122,9 @@ async def get_properties(of: OneSubscription) -> Response:
     return JsonResponse({name: text for part in answers for name, text in part.items()})
 
 
-@routes.put(
-    SUBSCRIPTION + "/properties",
-    "Replace the properties of a subscription",
-    statuses={412: "Too large"},
-)
+@routes.put(SUBSCRIPTION + "/properties", statuses={412: "Too large"})
 async def put_properties(of: OneSubscription, body: PropertiesBody) -> None:
+    """Replace the properties of a subscription."""
     properties = check_properties(body)
 
     async def put(one: Subscription) -> None:
@@ -146,7 +138,6 @@ async def put_properties(of: OneSubscription, body: PropertiesBody) -> None:
 
 @routes.post(
     SUBSCRIPTION + "/analyzeBacklog",
-    "Read and count the unacknowledged messages, from a message id on if one is given",
     example={
         "entries": 2,
         "messages": 20,
@@ -156,10 +147,13 @@ async def put_properties(of: OneSubscription, body: PropertiesBody) -> None:
         "lastMessageId": "12:5",
     },
     statuses=OF_PARTITIONED,
-    description="Ends early, with `aborted`, at `subscriptionBacklogScanMaxEntries` entries or "
-    "after `subscriptionBacklogScanMaxTimeMs`.",
 )
 async def analyze_backlog(of: OneSubscription, body: IdBody) -> Response:
+    """Read and count the unacknowledged messages, from a message id on if one is given.
+
+    Ends early, with `aborted`, at `subscriptionBacklogScanMaxEntries` entries or after
+    `subscriptionBacklogScanMaxTimeMs`.
+    """
     found = await of.single(
         "Analyze backlog on a partitioned topic is not allowed, please try do it on specific "
         "topic partition"
@@ -193,11 +187,11 @@ async def analyze_backlog(of: OneSubscription, body: IdBody) -> Response:
 
 @routes.get(
     SUBSCRIPTION + "/replicatedSubscriptionStatus",
-    "Whether the subscription is replicated, by topic or partition",
     example={"persistent://public/default/orders": False},
     statuses=OF_PARTITIONED,
 )
 async def replicated_status(of: OneSubscription) -> Response:
+    """Whether the subscription is replicated, by topic or partition."""
     of.require_persistent("Cannot get replicated subscriptions on non-persistent topics")
 
     async def read(one: Subscription) -> dict[str, bool]:
@@ -209,7 +203,6 @@ async def replicated_status(of: OneSubscription) -> Response:
 
 @routes.post(
     SUBSCRIPTION + "/replicatedSubscriptionStatus",
-    "Whether other clusters shall have it, too: stored and shown, nothing is copied yet",
     statuses={
         400: "No boolean in the body",
         412: "`true` while `enableReplicatedSubscriptions` is false",
@@ -220,6 +213,7 @@ async def set_replicated_status(
     of: OneSubscription,
     body: Annotated[bool, Body(bool, False, missing="The request entity cannot be empty.")],
 ) -> None:
+    """Whether other clusters shall have it, too: stored and shown, nothing is copied yet."""
     of.require_persistent("Cannot enable/disable replicated subscriptions on non-persistent topics")
     if body and not of.service.config.enable_replicated_subscriptions:
         raise ApiError(412, "Replicated subscriptions are disabled by the broker")

@@ -49,13 +49,11 @@ async def list_subscriptions(service: Service, topic: Topic, spread: Spread) -> 
 
 @routes.put(
     SUBSCRIPTION,
-    "Create a subscription, by default at the end",
     statuses={
         400: "A non-persistent topic",
         409: "It exists, on every partition",
         412: "Not a valid name",
     },
-    description="Creates the topic as well, where that is allowed.",
 )
 async def create(
     service: Service,
@@ -65,6 +63,10 @@ async def create(
     spread: Spread,
     replicated: Annotated[_Text, Query(description="`true`: stored and shown")] = None,
 ) -> None:
+    """Create a subscription, by default at the end.
+
+    Creates the topic as well, where that is allowed.
+    """
     if not topic.is_persistent:
         raise ApiError(
             400, "Create subscription on non-persistent topic can only be done through client"
@@ -105,14 +107,14 @@ def _start_position(body: MessageIdBody | None) -> Position:
     return (body.ledgerId, body.entryId + (1 if body.isExcluded else 0))
 
 
-@routes.delete(
-    SUBSCRIPTION,
-    "Delete a subscription",
-    statuses={412: "Consumers are connected; `force` not set"},
-    description="Of a partitioned topic it is deleted wherever it is; 404 also says that some "
-    "partition lacked it.",
-)
+@routes.delete(SUBSCRIPTION, statuses={412: "Consumers are connected; `force` not set"})
 async def delete(of: OneSubscription, force: _Force = None) -> None:
+    """Delete a subscription.
+
+    Of a partitioned topic it is deleted wherever it is; 404 also says that some partition lacked
+    it.
+    """
+
     async def forget(one: Subscription) -> None:
         try:
             await one.topic.delete_subscription(of.name, force=flag(force))
@@ -136,34 +138,31 @@ async def skip_all(of: OneSubscription) -> None:
 
 
 @routes.post(
-    SUBSCRIPTION + "/skip/{count}",
-    "Acknowledge the oldest unacknowledged messages (batches count as one)",
-    statuses={**OF_PARTITIONED, 412: "Not a positive number"},
+    SUBSCRIPTION + "/skip/{count}", statuses={**OF_PARTITIONED, 412: "Not a positive number"}
 )
 async def skip(of: OneSubscription, count: int) -> None:
+    """Acknowledge the oldest unacknowledged messages (batches count as one)."""
     found = await of.stored("Skip messages")
     if count <= 0:
         raise ApiError(412, "The number of messages to skip must be positive")
     await subscription_admin.skip_messages(found, count)
 
 
-@routes.post(
-    SUBSCRIPTION + "/resetcursor/{timestamp}",
-    "Continue at the first message published at that time (ms) or later",
-    statuses=NOT_FOUND,
-    description="Connected consumers are disconnected; their clients come back by themselves. Of a "
-    "partitioned topic every partition is reset that can be; the answer names one that couldn't.",
-)
+@routes.post(SUBSCRIPTION + "/resetcursor/{timestamp}", statuses=NOT_FOUND)
 async def reset_to_time(of: OneSubscription, timestamp: int) -> None:
+    """Continue at the first message published at that time (ms) or later.
+
+    Connected consumers are disconnected; their clients come back by themselves. Of a partitioned
+    topic every partition is reset that can be; the answer names one that couldn't.
+    """
     (await of.parts(lambda one: one.reset_to_time(timestamp))).check()
 
 
 @routes.post(
-    SUBSCRIPTION + "/resetcursor",
-    "Continue at a message id",
-    statuses={400: "No message id in the body", **OF_PARTITIONED},
+    SUBSCRIPTION + "/resetcursor", statuses={400: "No message id in the body", **OF_PARTITIONED}
 )
 async def reset_to_id(of: OneSubscription, body: IdBody) -> None:
+    """Continue at a message id."""
     found = await of.single("Reset-cursor at position is not allowed for partitioned-topic")
     if body is None:
         raise ApiError(400, "A message id is expected in the body")

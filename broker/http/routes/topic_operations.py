@@ -43,11 +43,11 @@ async def _stored_topic(service: BrokerService, name: TopicName) -> PersistentTo
 
 @routes.post(
     "/terminate",
-    "Take no more messages, for good",
     example={"ledgerId": 12, "entryId": 4, "partitionIndex": -1},
     statuses={**OF_PARTITIONED, 406: "Not a persistent topic"},
 )
 async def terminate(service: Service, topic: Topic) -> Response:
+    """Take no more messages, for good."""
     require_persistent_name(topic)
     found = await persistent(
         service, topic, "Termination", "Termination of a partitioned topic is not allowed"
@@ -57,7 +57,6 @@ async def terminate(service: Service, topic: Topic) -> Response:
 
 @routes.post(
     "/terminate/partitions",
-    "Terminate every partition",
     mode=RoutingMode.LOCAL,
     authoritative=True,
     example={"0": {"ledgerId": 12, "entryId": 4, "partitionIndex": 0}},
@@ -68,6 +67,7 @@ async def terminate(service: Service, topic: Topic) -> Response:
     },
 )
 async def terminate_partitions(service: Service, topic: Topic, spread: Spread) -> Response:
+    """Terminate every partition."""
     await require_namespace(service, topic.namespace, "Namespace not found")
     count = await service.directory.partitions(topic)
     if count is None:
@@ -91,12 +91,9 @@ async def terminate_partitions(service: Service, topic: Topic, spread: Spread) -
     return JsonResponse({str(index): answer for index, answer in enumerate(ids)})
 
 
-@routes.delete(
-    "/truncate",
-    "Acknowledge everything for every subscription and delete what is stored",
-    statuses={412: "A non-persistent topic"},
-)
+@routes.delete("/truncate", statuses={412: "A non-persistent topic"})
 async def truncate(service: Service, topic: Topic, spread: Spread) -> None:
+    """Acknowledge everything for every subscription and delete what is stored."""
     if not topic.is_persistent:
         raise ApiError(412, "unsupport truncate")
 
@@ -106,10 +103,9 @@ async def truncate(service: Service, topic: Topic, spread: Spread) -> None:
     (await spread.parts(topic, one)).without(404).check()
 
 
-@routes.post(
-    "/trim", "Delete now what no subscription and no retention needs", statuses=OF_PARTITIONED
-)
+@routes.post("/trim", statuses=OF_PARTITIONED)
 async def trim(service: Service, topic: Topic, spread: Spread) -> None:
+    """Delete now what no subscription and no retention needs."""
     if not topic.is_persistent:
         raise ApiError(405, "Trim on a non-persistent topic is not allowed")
 
@@ -135,23 +131,18 @@ def _refuse(what: str) -> NoReturn:
     raise ApiError(501, f"{what} is not supported by this broker")
 
 
-@routes.put(
-    "/compaction", "Refused: topics aren't compacted yet", statuses={**OF_PARTITIONED, **_ABSENT}
-)
+@routes.put("/compaction", statuses={**OF_PARTITIONED, **_ABSENT})
 async def compact(service: Service, topic: Topic) -> Response:
+    """Refused: topics aren't compacted yet."""
     if not topic.is_persistent:
         raise ApiError(405, "Compaction on a non-persistent topic is not allowed")
     await require_existing(service, topic)
     _refuse("Topic compaction")
 
 
-@routes.get(
-    "/compaction",
-    "State of the last compaction: it never ran",
-    example={"status": "NOT_RUN", "lastError": ""},
-    statuses=OF_PARTITIONED,
-)
+@routes.get("/compaction", example={"status": "NOT_RUN", "lastError": ""}, statuses=OF_PARTITIONED)
 async def compaction_status(service: Service, topic: Topic) -> Response:
+    """State of the last compaction: it never ran."""
     await _single(service, topic, "Compaction status")
     return JsonResponse({"status": "NOT_RUN", "lastError": ""})
 
@@ -165,7 +156,6 @@ async def _single(service: BrokerService, topic: TopicName, what: str) -> Persis
 
 @routes.put(
     "/offload",
-    "Begin to copy all ledgers before a message's elsewhere",
     statuses={
         400: "No message id in the body",
         **OF_PARTITIONED,
@@ -174,6 +164,7 @@ async def _single(service: BrokerService, topic: TopicName, what: str) -> Persis
     },
 )
 async def offload(service: Service, topic: Topic, body: IdBody) -> None:
+    """Begin to copy all ledgers before a message's elsewhere."""
     if body is None:
         raise ApiError(400, "messageId is null")
     found = await _single(service, topic, "Offload")
@@ -187,11 +178,11 @@ async def offload(service: Service, topic: Topic, body: IdBody) -> None:
 
 @routes.get(
     "/offload",
-    "State of the offload that was asked for last",
     example={"status": "SUCCESS", "lastError": "", "firstUnoffloadedMessage": _FIRST_KEPT},
     statuses=OF_PARTITIONED,
 )
 async def offload_status(service: Service, topic: Topic) -> Response:
+    """State of the offload that was asked for last."""
     found = await _single(service, topic, "Offload status")
     status = found.ledger.offloads.status
     first_kept = {**message_id(status.first_kept, topic), "partitionIndex": -1}
@@ -210,7 +201,6 @@ async def _require_shadow_source(service: BrokerService, topic: TopicName) -> No
 
 @routes.put(
     "/shadowTopics",
-    "Refused: there are no shadow topics yet",
     access=Access.ADMIN_403,
     mode=RoutingMode.LOCAL,
     statuses={**_SHADOWS, **_ABSENT},
@@ -220,6 +210,7 @@ async def set_shadow_topics(
     topic: Topic,
     body: Annotated[list[str] | None, Body(list[str], ["persistent://public/default/shadow"])],
 ) -> Response:
+    """Refused: there are no shadow topics yet."""
     if not topic.is_persistent:
         raise ApiError(412, "Only persistent source topic is supported with shadow topics.")
     if not body:

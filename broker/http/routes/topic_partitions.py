@@ -86,7 +86,6 @@ def _check_limit(service: BrokerService, count: int, status: int) -> None:
 
 @routes.put(
     "/partitions",
-    "Create a partitioned topic",
     statuses={
         404: "No such namespace",
         406: "No partitions, or too many",
@@ -101,6 +100,7 @@ async def create_partitioned(
     body: Annotated[tuple[int, dict[str, str]], Depends(_partition_count)],
     createLocalTopicOnly: _Text = None,
 ) -> None:
+    """Create a partitioned topic."""
     count, properties = body
     await require_namespace(service, topic.namespace)
     if count <= 0:
@@ -120,7 +120,6 @@ async def create_partitioned(
 
 @routes.get(
     "/partitions",
-    "Number of partitions; 0 for a topic without",
     access=Access.LOOKUP_401,
     mode=RoutingMode.TOPIC,
     example={"partitions": 3, "deleted": False},
@@ -128,6 +127,7 @@ async def create_partitioned(
 async def get_partitions(
     service: Service, topic: Topic, checkAllowAutoCreation: _Text = None
 ) -> Response:
+    """Number of partitions; 0 for a topic without."""
     record = await service.resources.partitioned(topic)
     if record is not None:
         return JsonResponse(partitioned_metadata(record))
@@ -144,7 +144,6 @@ async def _may_be_created(service: BrokerService, topic: TopicName) -> bool:
 
 @routes.post(
     "/partitions",
-    "Raise the number of partitions",
     authoritative=True,
     statuses={
         409: "It isn't partitioned, or a new partition's name is taken",
@@ -152,7 +151,6 @@ async def _may_be_created(service: BrokerService, topic: TopicName) -> bool:
         422: "Fewer partitions than now, or too many",
     },
     body=_PARTITIONS_DOC,
-    description="New partitions get the durable subscriptions of the old ones.",
 )
 async def update_partitions(
     service: Service,
@@ -161,6 +159,10 @@ async def update_partitions(
     force: Annotated[_Text, Query(description="Also over topics of the new names")] = None,
     updateLocalTopicOnly: _Text = None,
 ) -> None:
+    """Raise the number of partitions.
+
+    New partitions get the durable subscriptions of the old ones.
+    """
     wanted, _ = body
     if topic.is_partition:
         raise _partition_name()
@@ -191,12 +193,10 @@ async def _check_names_free(service: BrokerService, topic: TopicName, count: int
 
 
 @routes.post(
-    "/createMissedPartitions",
-    "Create the partitions that are missing",
-    access=Access.ADMIN_401,
-    statuses={412: "The name is a partition's"},
+    "/createMissedPartitions", access=Access.ADMIN_401, statuses={412: "The name is a partition's"}
 )
 async def create_missed(service: Service, topic: Topic) -> None:
+    """Create the partitions that are missing."""
     if topic.is_partition:
         raise _partition_name()
     count = await service.directory.partitions(topic)
@@ -214,7 +214,6 @@ async def create_missed(service: Service, topic: Topic) -> None:
 
 @routes.delete(
     "/partitions",
-    "Delete a partitioned topic",
     authoritative=True,
     statuses={409: "It has no partitions", 412: "Clients are connected, and `force` is not set"},
 )
@@ -223,6 +222,7 @@ async def delete_partitioned(
     topic: Topic,
     force: Annotated[_Text, Query(description="Also with producers or consumers")] = None,
 ) -> None:
+    """Delete a partitioned topic."""
     if topic.is_partition:
         raise _partition_name()
     if await service.directory.partitions(topic) is None:

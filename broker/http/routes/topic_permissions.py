@@ -38,23 +38,16 @@ async def _names(service: BrokerService, topic: TopicName) -> list[str]:
     return topic_permissions.names_of(topic, count)
 
 
-@routes.get(
-    _PATH,
-    "Actions by role, of the namespace and of the topic together",
-    example={"joe": ["produce"]},
-)
+@routes.get(_PATH, example={"joe": ["produce"]})
 async def permissions(service: Service, topic: Topic) -> Response:
+    """Actions by role, of the namespace and of the topic together."""
     await _names(service, topic)
     policies = await service.resources.policies(topic.namespace)
     document: Any = {} if policies is None else policies.document
     return JsonResponse(topic_permissions.of_topic(document, str(topic)))
 
 
-@routes.post(
-    _PATH + "/{role}",
-    "Grant actions on the topic and all its partitions, in place of the role's former ones",
-    statuses={400: "Not a list of actions", **NOT_FOUND},
-)
+@routes.post(_PATH + "/{role}", statuses={400: "Not a list of actions", **NOT_FOUND})
 async def grant(
     service: Service,
     topic: Topic,
@@ -68,18 +61,16 @@ async def grant(
         ),
     ],
 ) -> None:
+    """Grant actions on the topic and all its partitions, in place of the role's former ones."""
     names = await _names(service, topic)
     await service.resources.update_policies(
         topic.namespace, lambda before: topic_permissions.granted(before, names, role, body)
     )
 
 
-@routes.delete(
-    _PATH + "/{role}",
-    "Revoke what was granted on the topic; grants of the namespace stay",
-    statuses={412: "Nothing was granted on the topic itself"},
-)
+@routes.delete(_PATH + "/{role}", statuses={412: "Nothing was granted on the topic itself"})
 async def revoke(service: Service, topic: Topic, role: Role) -> None:
+    """Revoke what was granted on the topic; grants of the namespace stay."""
     names = await _names(service, topic)
     await service.resources.update_policies(
         topic.namespace, lambda before: topic_permissions.revoked(before, names, role)
@@ -141,12 +132,12 @@ async def _update_many(
 
 @routes.post(
     "/admin/v2/namespaces/grantPermissionsOnTopics",
-    "Grant actions on several topics of one namespace: all of it or nothing",
     access=Access.SUPERUSER,
     mode=RoutingMode.LOCAL,
     statuses=_MANY,
 )
 async def grant_many(service: Service, grants: _GRANTS) -> None:
+    """Grant actions on several topics of one namespace: all of it or nothing."""
     await _update_many(
         service,
         grants,
@@ -158,12 +149,12 @@ async def grant_many(service: Service, grants: _GRANTS) -> None:
 
 @routes.post(
     "/admin/v2/namespaces/revokePermissionsOnTopics",
-    "Revoke what was granted on several topics of one namespace",
     access=Access.SUPERUSER,
     mode=RoutingMode.LOCAL,
     statuses=_MANY,
 )
 async def revoke_many(service: Service, grants: _GRANTS) -> None:
+    """Revoke what was granted on several topics of one namespace."""
     await _update_many(
         service,
         grants,

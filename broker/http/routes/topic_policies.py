@@ -65,15 +65,11 @@ assert _EVERY_SUBSCRIPTION is not None
 _RATE_EXAMPLE = _EVERY_SUBSCRIPTION.example
 
 
-@routes.get(
-    _RATE_PATH,
-    "Get: messages and bytes that one subscription dispatches in a period",
-    example=_RATE_EXAMPLE,
-    statuses={204: "It is not set"},
-)
+@routes.get(_RATE_PATH, example=_RATE_EXAMPLE, statuses={204: "It is not set"})
 async def get_subscription_rate(
     own: Own, subscription: SubscriptionName, applied: Applied = None
 ) -> Response:
+    """Get: messages and bytes that one subscription dispatches in a period."""
     policies = await own.policies()
     for each in ("local", "global") if flag(applied) else (own.scope,):
         rates = in_topic(policies.topic_document, each, _SUBSCRIPTIONS) or {}
@@ -84,14 +80,12 @@ async def get_subscription_rate(
 
 
 @routes.post(
-    _RATE_PATH,
-    "Set: messages and bytes that one subscription dispatches in a period",
-    statuses={400: "Not a rate"},
-    body=body_doc(DISPATCH_RATE.schema, _RATE_EXAMPLE),
+    _RATE_PATH, statuses={400: "Not a rate"}, body=body_doc(DISPATCH_RATE.schema, _RATE_EXAMPLE)
 )
 async def set_subscription_rate(
     own: Own, subscription: SubscriptionName, body: LenientBody
 ) -> None:
+    """Set: messages and bytes that one subscription dispatches in a period."""
     await own.policies()
     rate = None
     if body is not None:
@@ -111,13 +105,9 @@ async def remove_subscription_rate(own: Own, subscription: SubscriptionName) -> 
 _REPLICATION = "replication_clusters"
 
 
-@routes.get(
-    "/replication",
-    "Get: clusters that have the topic",
-    example=["standalone"],
-    statuses={204: "It is not set"},
-)
+@routes.get("/replication", example=["standalone"], statuses={204: "It is not set"})
 async def get_replication(own: Own, applied: Applied = None) -> Response:
+    """Get: clusters that have the topic."""
     policies = await own.policies()
     if flag(applied):
         return JsonResponse(policies.value(_REPLICATION) or [])
@@ -126,7 +116,6 @@ async def get_replication(own: Own, applied: Applied = None) -> Response:
 
 @routes.post(
     "/replication",
-    "Set: clusters that have the topic; replication to others isn't available",
     statuses={
         400: "Not an array of names",
         412: "Another cluster than this one, or a partition's name",
@@ -134,6 +123,7 @@ async def get_replication(own: Own, applied: Applied = None) -> Response:
     body=body_doc({"type": "array", "items": {"type": "string"}}, ["standalone"], required=True),
 )
 async def set_replication(service: Service, own: Own, body: LenientBody) -> None:
+    """Set: clusters that have the topic; replication to others isn't available."""
     await own.policies()
     clusters = cluster_names(body)
     if service.cluster not in clusters:

@@ -56,13 +56,10 @@ async def _change(
 
 
 @routes.get(
-    "/properties",
-    "Properties of a topic",
-    access=Access.LOOKUP_401,
-    example={"team": "billing"},
-    statuses=_RESPONSES,
+    "/properties", access=Access.LOOKUP_401, example={"team": "billing"}, statuses=_RESPONSES
 )
 async def get_properties(service: Service, topic: Topic) -> Response:
+    """Properties of a topic."""
     require_persistent_name(topic)
     record = await service.resources.partitioned(topic)
     if record is not None:
@@ -70,23 +67,19 @@ async def get_properties(service: Service, topic: Topic) -> Response:
     return JsonResponse((await _topic(service, topic)).properties)
 
 
-@routes.put(
-    "/properties",
-    "Add or replace properties; the others stay",
-    statuses={**_RESPONSES, 412: "Too large, or a reserved name"},
-)
+@routes.put("/properties", statuses={**_RESPONSES, 412: "Too large, or a reserved name"})
 async def put_properties(service: Service, topic: Topic, body: PropertiesBody) -> None:
+    """Add or replace properties; the others stay."""
     require_persistent_name(topic)
     added = check_properties(body)
     await _change(service, topic, lambda before: {**before, **added})
 
 
-@routes.delete(
-    "/properties", "Remove one property; one that isn't there is fine", statuses=_RESPONSES
-)
+@routes.delete("/properties", statuses=_RESPONSES)
 async def remove_property(
     service: Service, topic: Topic, key: Annotated[str, Query(description="Name of the property")]
 ) -> None:
+    """Remove one property; one that isn't there is fine."""
     require_persistent_name(topic)
     await _change(
         service,

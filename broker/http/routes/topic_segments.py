@@ -60,7 +60,6 @@ _EXAMPLE: dict[str, Any] = {
 
 @routes.get(
     "/segments",
-    "Where the entries are: ledgers, their bookies and copies, up to the last confirmed",
     statuses={
         200: {
             "description": "The topic at one moment",
@@ -69,12 +68,6 @@ _EXAMPLE: dict[str, Any] = {
         **OF_PARTITIONED,
         503: "The topic moves, or the port for readers can't be opened",
     },
-    description="For readers that take entries from bookies and copies themselves. All of it is as "
-    "of one moment: no ledger reaches beyond `lastConfirmed`, and `first` is the first entry that "
-    "is still there (behind `lastConfirmed`: nothing is). `closedAt` 0: may still be written; "
-    "`createdAt` -1: not known. `metadata` is missing where bookies must not be asked any more, "
-    "`copy` where there is no complete one. `bookies` has those that can be reached now; "
-    "`bookieToken`, if it is there, has to be shown to them.",
 )
 async def segments(
     request: Request,
@@ -85,6 +78,15 @@ async def segments(
         str | None, Flag(True, "`false`: without `metadata`, `copy`, `bookies`: much cheaper")
     ] = None,
 ) -> Response:
+    """Where the entries are: ledgers, their bookies and copies, up to the last confirmed.
+
+    For readers that take entries from bookies and copies themselves. All of it is as of one moment:
+    no ledger reaches beyond `lastConfirmed`, and `first` is the first entry that is still there
+    (behind `lastConfirmed`: nothing is). `closedAt` 0: may still be written; `createdAt` -1: not
+    known. `metadata` is missing where bookies must not be asked any more, `copy` where there is no
+    complete one. `bookies` has those that can be reached now; `bookieToken`, if it is there, has to
+    be shown to them.
+    """
     found = await persistent(service, topic, "Listing segments")
     pieces = await topic_segments(
         found, service.bookie_directory, fromLedger, locations=flag(locations, default=True)

@@ -129,13 +129,13 @@ Options = Annotated[StatsOptions, Depends(_options)]
 
 @routes.get(
     "/stats",
-    "Statistics of one topic",
     authoritative=False,
     example={"msgRateIn": 0.0, "msgInCounter": 12, "subscriptions": {}},
     statuses=NOT_FOUND,
     parameters=_SWITCHES,
 )
 async def stats(service: Service, topic: Topic, options: Options) -> Response:
+    """Statistics of one topic."""
     return JsonResponse(await options.of(service, topic))
 
 
@@ -157,7 +157,6 @@ async def _record(service: BrokerService, topic: TopicName) -> dict[str, Any]:
 
 @routes.get(
     "/partitioned-stats",
-    "Sum over all partitions, and each one's statistics",
     mode=RoutingMode.LOCAL,
     example=_PARTITIONED_EXAMPLE,
     statuses={412: "The name is a partition's"},
@@ -166,6 +165,7 @@ async def _record(service: BrokerService, topic: TopicName) -> dict[str, Any]:
 async def partitioned_stats(
     service: Service, topic: Topic, options: Options, spread: Spread
 ) -> Response:
+    """Sum over all partitions, and each one's statistics."""
     record = await _record(service, topic)
     query = spread.same_call().query
 
@@ -197,7 +197,6 @@ async def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 @routes.get(
     "/internalStats",
-    "Ledgers and cursors",
     example={
         "numberOfEntries": 5,
         "lastConfirmedEntry": "12:4",
@@ -212,6 +211,7 @@ async def get_internal_stats(
     topic: Topic,
     metadata: Annotated[_Text, Query(description="Also each ledger's own metadata")] = None,
 ) -> Response:
+    """Ledgers and cursors."""
     found = await loaded(service, topic)
     if not isinstance(found, PersistentTopic):
         return JsonResponse(volatile_internal_stats(found))
@@ -227,7 +227,6 @@ async def _internal_stats(service: BrokerService, name: TopicName) -> AsyncItera
 
 @routes.get(
     "/partitioned-internalStats",
-    "Ledgers and cursors of all partitions",
     mode=RoutingMode.LOCAL,
     authoritative=True,
     example={
@@ -243,6 +242,7 @@ async def _internal_stats(service: BrokerService, name: TopicName) -> AsyncItera
 async def partitioned_internal_stats(
     request: Request, service: Service, topic: Topic, spread: Spread
 ) -> Response:
+    """Ledgers and cursors of all partitions."""
     record = await service.resources.partitioned(topic)
     if record is None:
         raise ApiError(404, f"Partitioned Topic {topic} not found")
@@ -260,7 +260,6 @@ async def partitioned_internal_stats(
 
 @routes.get(
     "/internal-info",
-    "What the metadata store holds of the topic; it isn't loaded for this",
     mode=RoutingMode.LOCAL,
     authoritative=True,
     example={
@@ -273,6 +272,7 @@ async def partitioned_internal_stats(
     statuses=OF_PARTITIONED,
 )
 async def internal_info(request: Request, service: Service, topic: Topic) -> Response:
+    """What the metadata store holds of the topic; it isn't loaded for this."""
     if not topic.is_persistent:
         raise ApiError(405, "Internal info of a non-persistent topic is not available")
     count = await require_existing(service, topic)
@@ -297,25 +297,27 @@ async def _stored_info(service: BrokerService, name: TopicName) -> AsyncIterator
 
 @routes.get(
     "/backlog",
-    "Size, backlog and ledgers at one glance",
     access=Access.CONSUME_401,
     example={"storageSize": 4096, "totalMessages": 12, "messageBacklog": 3},
     statuses=OF_PARTITIONED,
 )
 async def backlog(request: Request, service: Service, topic: Topic) -> Response:
+    """Size, backlog and ledgers at one glance."""
     found = await persistent(service, topic, "Backlog statistics")
     return await in_pieces(request, offline_stats(found, service.clock()))
 
 
 @routes.put(
     "/backlogSize",
-    "Bytes stored behind a message id",
     access=Access.CONSUME_401,
     example=4096,
     statuses={400: "No message id in the body", **OF_PARTITIONED},
-    description="Exact for whole ledgers, by the mean message within the id's own.",
 )
 async def backlog_size(service: Service, topic: Topic, body: IdBody) -> Response:
+    """Bytes stored behind a message id.
+
+    Exact for whole ledgers, by the mean message within the id's own.
+    """
     found = await persistent(
         service,
         topic,
@@ -329,12 +331,12 @@ async def backlog_size(service: Service, topic: Topic, body: IdBody) -> Response
 
 @routes.get(
     "/lastMessageId",
-    "Id of the last message; entry -1 when there is none",
     access=Access.CONSUME_401,
     example={"ledgerId": 12, "entryId": 4, "partitionIndex": -1},
     statuses=OF_PARTITIONED,
 )
 async def last_message_id(service: Service, topic: Topic) -> Response:
+    """Id of the last message; entry -1 when there is none."""
     if await service.directory.partitions(topic) is not None:
         raise not_found(topic)
     found = await persistent(service, topic, "GetLastMessageId")
@@ -343,9 +345,9 @@ async def last_message_id(service: Service, topic: Topic) -> Response:
 
 @routes.get(
     "/getMessageIdByIndex",
-    "Refused: messages carry no index here",
     access=Access.CONSUME_401,
     statuses={412: "The broker keeps no message index"},
 )
 async def id_by_index(topic: Topic, index: int = 0) -> Response:
+    """Refused: messages carry no index here."""
     raise ApiError(412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled")

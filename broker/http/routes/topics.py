@@ -37,7 +37,6 @@ _Text = str | None
 
 @routes.get(
     NAMESPACE,
-    "Topics of a namespace, each partition on its own",
     mode=RoutingMode.SCATTER,
     example=["persistent://public/default/orders"],
     statuses={404: "No such namespace"},
@@ -58,6 +57,7 @@ async def list_topics(
         Query(ge=1, description="Names of a page; fewer are the last page. Not Pulsar's"),
     ] = None,
 ) -> Response:
+    """Topics of a namespace, each partition on its own."""
     await require_namespace(service, namespace)
     names = await topics_everywhere(service, spread, namespace, domain)
     if after is not None:
@@ -78,7 +78,6 @@ async def _in_bundle(
 
 @routes.get(
     NAMESPACE + "/partitioned",
-    "Base names of partitioned topics",
     mode=RoutingMode.LOCAL,
     example=["persistent://public/default/p"],
     statuses={404: "No such namespace"},
@@ -86,6 +85,7 @@ async def _in_bundle(
 async def list_partitioned(
     service: Service, domain: str, namespace: Namespace, includeSystemTopic: _Text = None
 ) -> Response:
+    """Base names of partitioned topics."""
     await require_namespace(service, namespace)
     names = await service.resources.partitioned_topics(namespace, domain)
     return JsonResponse(names if flag(includeSystemTopic) else user_topics(names))
@@ -93,12 +93,12 @@ async def list_partitioned(
 
 @routes.get(
     "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle}",
-    "Loaded non-persistent topics of one bundle",
     mode=RoutingMode.BUNDLE,
     example=["non-persistent://public/default/a"],
     statuses={404: "No such namespace", 412: "No such bundle"},
 )
 async def list_bundle(service: Service, namespace: Namespace, bundle: str) -> Response:
+    """Loaded non-persistent topics of one bundle."""
     await require_namespace(service, namespace, "Namespace not found")
     await require_bundle(service, namespace, bundle)
     names = await service.directory.names(namespace, "non-persistent")
@@ -110,7 +110,6 @@ async def list_bundle(service: Service, namespace: Namespace, bundle: str) -> Re
 
 @routes.put(
     TOPIC,
-    "Create a topic without partitions",
     access=Access.ADMIN_403,
     statuses={
         404: "No such namespace",
@@ -119,6 +118,7 @@ async def list_bundle(service: Service, namespace: Namespace, bundle: str) -> Re
     },
 )
 async def create(service: Service, topic: Topic, properties: PropertiesBody) -> None:
+    """Create a topic without partitions."""
     await require_namespace(service, topic.namespace)
     if await service.directory.partitions(topic) is not None or await service.directory.exists(
         topic
@@ -146,7 +146,6 @@ async def _check_partition_name(service: BrokerService, topic: TopicName) -> Non
 
 @routes.delete(
     TOPIC,
-    "Delete a topic",
     access=Access.ADMIN_403,
     statuses={409: "It is partitioned", 412: "Clients are connected, and `force` is not set"},
 )
@@ -155,6 +154,7 @@ async def delete(
     topic: Topic,
     force: Annotated[_Text, Query(description="Also with producers or consumers")] = None,
 ) -> None:
+    """Delete a topic."""
     if await service.directory.partitions(topic) is not None:
         raise ApiError(
             409,
@@ -167,12 +167,9 @@ async def delete(
         raise not_found(topic) from error
 
 
-@routes.put(
-    TOPIC + "/unload",
-    "Unload: close the topic or all its partitions, to be loaded again when needed",
-    access=Access.ADMIN_401,
-)
+@routes.put(TOPIC + "/unload", access=Access.ADMIN_401)
 async def unload(service: Service, topic: Topic, spread: Spread) -> None:
+    """Unload: close the topic or all its partitions, to be loaded again when needed."""
     await require_existing(service, topic)
 
     async def one(name: TopicName) -> None:

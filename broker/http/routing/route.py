@@ -2,8 +2,10 @@
 
 ``access`` and ``mode`` of a module's ``Routes`` hold for each of its routes that doesn't name its
 own. Both are applied before anything else of the route runs: its parameters aren't read before.
+A route without a summary takes it from the docstring of its function, and its description too.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypedDict, TypeVar, Unpack
@@ -112,22 +114,22 @@ class Routes:
         self._authoritative = authoritative
 
     def get(
-        self, path: str, summary: str, **options: Unpack[RouteOptions]
+        self, path: str, summary: str = "", **options: Unpack[RouteOptions]
     ) -> Callable[[Endpoint], Endpoint]:
         return self._decorator("GET", path, summary, options)
 
     def put(
-        self, path: str, summary: str, **options: Unpack[RouteOptions]
+        self, path: str, summary: str = "", **options: Unpack[RouteOptions]
     ) -> Callable[[Endpoint], Endpoint]:
         return self._decorator("PUT", path, summary, options)
 
     def post(
-        self, path: str, summary: str, **options: Unpack[RouteOptions]
+        self, path: str, summary: str = "", **options: Unpack[RouteOptions]
     ) -> Callable[[Endpoint], Endpoint]:
         return self._decorator("POST", path, summary, options)
 
     def delete(
-        self, path: str, summary: str, **options: Unpack[RouteOptions]
+        self, path: str, summary: str = "", **options: Unpack[RouteOptions]
     ) -> Callable[[Endpoint], Endpoint]:
         return self._decorator("DELETE", path, summary, options)
 
@@ -149,6 +151,9 @@ class Routes:
         **options: Unpack[RouteOptions],
     ) -> None:
         """Declare a route; see ``RouteOptions``. A function that returns nothing answers 204."""
+        description = options.get("description", "")
+        if not summary:
+            summary, description = _of_docstring(endpoint.__doc__ or "")
         mode = options.get("mode", self._mode)
         is_shown = not options.keys().isdisjoint(("example", "text", "empty"))
         status = options.get("status", 200 if is_shown or method == "GET" else 204)
@@ -170,7 +175,6 @@ class Routes:
             endpoint,
             methods=[method],
             summary=summary or None,
-            description=options.get("description"),
             name=options.get("name"),
             status_code=status,
             response_model=None,
@@ -180,6 +184,7 @@ class Routes:
         )
         route = self.router.routes[-1]
         assert isinstance(route, Route)
+        route.description = description  # FastAPI would repeat the summary from the docstring
         route.access, route.mode = options.get("access", self._access), mode
         parameters = list(options.get("parameters", ()))
         by_mode = mode in _SENT_BY_BUNDLE if self._authoritative is None else self._authoritative
@@ -189,6 +194,12 @@ class Routes:
             **({"parameters": parameters} if parameters else {}),
             **options.get("body", _body_of(route.dependant)),
         }
+
+
+def _of_docstring(text: str) -> tuple[str, str]:
+    """The first paragraph without its full stop, and the others."""
+    first, *others = (" ".join(each.split()) for each in inspect.cleandoc(text).split("\n\n"))
+    return first.removesuffix("."), "\n\n".join(others)
 
 
 def _shown(kind: str, example: Any) -> dict[str, Any]:
