@@ -108,6 +108,7 @@ class _Write:
     code: asyncio.Future[int]
 
 
+@dataclass(eq=False)
 class Replicator:
     """Copies for all repairs of one worker.
 
@@ -117,21 +118,14 @@ class Replicator:
         location: ``/zone/upgrade-domain`` of this process; near sources are preferred.
     """
 
-    def __init__(
-        self,
-        ledgers: LedgerStore,
-        bookies: BookiePool,
-        placement: EnsemblePlacementPolicy,
-        throttle: ReplicationThrottle,
-        config: ReplicationConfig,
-        metrics: ReplicationMetrics,
-        started: Callable[[str], Awaitable[object]],
-        location: str = "",
-    ) -> None:
-        self._started = started
-        self._ledgers, self._bookies, self._placement = ledgers, bookies, placement
-        self._throttle, self._config, self._metrics = throttle, config, metrics
-        self._location = location
+    _ledgers: LedgerStore
+    _bookies: BookiePool
+    _placement: EnsemblePlacementPolicy
+    _throttle: ReplicationThrottle
+    _config: ReplicationConfig
+    _metrics: ReplicationMetrics
+    _started: Callable[[str], Awaitable[object]]
+    _location: str = ""
 
     def choose_target(
         self,

@@ -68,6 +68,7 @@ class RecoverLedger(Protocol):
     async def __call__(self, ledger_id: int) -> LedgerMetadata: ...
 
 
+@dataclass(eq=False)
 class EnsembleReplicaSource:
     """``ReplicaSource`` by way of a pool of bookies.
 
@@ -75,19 +76,11 @@ class EnsembleReplicaSource:
         repairs: ``UnderReplicationStore.repairs``, in the session of ``ledgers``.
     """
 
-    def __init__(
-        self,
-        bookie_id: str,
-        ledgers: LedgerStore,
-        pool: BookiePool,
-        recover: RecoverLedger,
-        repairs: Callable[[], Awaitable[Mapping[int, bytes]]],
-    ) -> None:
-        self._bookie_id = bookie_id
-        self._ledgers = ledgers
-        self._pool = pool
-        self._recover = recover
-        self._repairs = repairs
+    _bookie_id: str
+    _ledgers: LedgerStore
+    _pool: BookiePool
+    _recover: RecoverLedger
+    _repairs: Callable[[], Awaitable[Mapping[int, bytes]]]
 
     async def ledger_ids(self) -> AsyncIterator[Sequence[int]]:
         async for found in self._ledgers.ranges():

@@ -1,6 +1,7 @@
 """Racks: the bookies of a write set stand in several, if there are several. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from magnetar.bookkeeper.client import quorum
@@ -19,6 +20,7 @@ from magnetar.bookkeeper.errors import NotEnoughBookiesError
 _Members = Sequence["str | None"]
 
 
+@dataclass(eq=False)
 class RackAwarePlacement:
     """Prefers a rack that no write set has yet; with ``enforce`` a minimum of racks is a must.
 
@@ -26,12 +28,9 @@ class RackAwarePlacement:
         locate: a bookie's whole path is its rack; without one it is in the default rack.
     """
 
-    def __init__(
-        self, rules: RackRules, locate: Locate, selection: WeightedRandomSelection
-    ) -> None:
-        self._rules = rules
-        self._locate = locate
-        self._selection = selection
+    _rules: RackRules
+    _locate: Locate
+    _selection: WeightedRandomSelection
 
     def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         """Everything can be placed: smaller write quorums need fewer racks."""

@@ -6,6 +6,7 @@ groups and stays small however many bookies there are.
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -19,6 +20,7 @@ K = TypeVar("K", bound=Hashable)
 _SEARCH_STEPS: Final = 2_000
 
 
+@dataclass(eq=False)
 class WeightedRandomSelection:
     """Picks one bookie by chance, those with more free space more often if weights are given.
 
@@ -28,12 +30,9 @@ class WeightedRandomSelection:
             one isn't flooded.
     """
 
-    def __init__(
-        self, rng: PlacementRandom, weigh: Weigh | None = None, max_multiple: float = 3.0
-    ) -> None:
-        self._rng = rng
-        self._weigh = weigh
-        self._max_multiple = max_multiple
+    _rng: PlacementRandom
+    _weigh: Weigh | None = None
+    _max_multiple: float = 3.0
 
     def weights(self, bookies: Iterable[str]) -> Mapping[str, float] | None:
         """What each one counts among these; None: all the same."""
