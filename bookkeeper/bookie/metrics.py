@@ -4,85 +4,63 @@ Only what nobody else knows is here; sizes of caches, numbers of ledgers and the
 the storage when a page is made.
 """
 
+from dataclasses import dataclass, field
+
 from magnetar.bookkeeper.bookie.gc.compaction import Compaction
 from magnetar.bookkeeper.bookie.journal.journal import JournalGroup
 from magnetar.bookkeeper.bookie.storage.ledger_storage import FlushJob
 from magnetar.bookkeeper.loop_stalls import LoopStalls
 from magnetar.bookkeeper.metrics import Durations
 
+_KINDS = ("minor", "major", "forced")  # of compaction
 
+
+@dataclass(slots=True, eq=False)
 class BookieMetrics:
     """Durations are in milliseconds."""
 
-    __slots__ = (
-        "added_bytes",
-        "added_entries",
-        "cached_reads",
-        "collections",
-        "compacted_logs_bytes",
-        "compaction",
-        "compactions",
-        "deleted_ledgers",
-        "deleted_logs_bytes",
-        "emptied_ledgers",
-        "failed_reads",
-        "flush",
-        "flush_bytes",
-        "flushed_entries",
-        "journal_add",
-        "journal_bytes",
-        "journal_sync",
-        "last_compaction",
-        "last_compaction_at_s",
-        "loop_stalls",
-        "read_bytes",
-        "read_entries",
-        "reads",
-        "refused_adds",
-        "stored_reads",
+    loop_stalls: LoopStalls | None = None
+    """Long turns of this process's loop, if they are looked at."""
+    # Adds: entries, and bytes of their records, that became durable; requests refused
+    added_entries: int = 0
+    added_bytes: int = 0
+    refused_adds: int = 0
+    # Journal, once a group
+    journal_sync: Durations = field(default_factory=Durations)
+    """One write and sync."""
+    journal_add: Durations = field(default_factory=Durations)
+    """From a group's first entry to its durability, counted for each of its entries."""
+    journal_bytes: int = 0
+    """Padding included."""
+    # Reads, once a request
+    reads: Durations = field(default_factory=Durations)
+    cached_reads: int = 0
+    """Requests answered from the write cache; the others went to an entry log."""
+    stored_reads: int = 0
+    failed_reads: int = 0
+    read_entries: int = 0
+    read_bytes: int = 0
+    # Checkpoints
+    flush: Durations = field(default_factory=Durations)
+    flush_bytes: Durations = field(default_factory=Durations)
+    flushed_entries: int = 0
+    # Garbage collection
+    deleted_ledgers: int = 0
+    deleted_logs_bytes: int = 0
+    """Of logs without any live ledger."""
+    emptied_ledgers: int = 0
+    """Closed ones that others hold by now."""
+    collections: int = 0
+    """Rounds that came to their end."""
+    compactions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0))
+    compaction: Durations = field(default_factory=Durations)
+    last_compaction: Compaction | None = None
+    """The pass that runs, or ran last."""
+    last_compaction_at_s: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(_KINDS, 0.0)
     )
-
-    def __init__(self) -> None:
-        self.loop_stalls: LoopStalls | None = None
-        """Long turns of this process's loop, if they are looked at."""
-        # Adds: entries, and bytes of their records, that became durable; requests refused
-        self.added_entries = 0
-        self.added_bytes = 0
-        self.refused_adds = 0
-        # Journal, once a group
-        self.journal_sync = Durations()
-        """One write and sync."""
-        self.journal_add = Durations()
-        """From a group's first entry to its durability, counted for each of its entries."""
-        self.journal_bytes = 0
-        """Padding included."""
-        # Reads, once a request
-        self.reads = Durations()
-        self.cached_reads = 0
-        """Requests answered from the write cache; the others went to an entry log."""
-        self.stored_reads = 0
-        self.failed_reads = 0
-        self.read_entries = 0
-        self.read_bytes = 0
-        # Checkpoints
-        self.flush = Durations()
-        self.flush_bytes = Durations()
-        self.flushed_entries = 0
-        # Garbage collection
-        self.deleted_ledgers = 0
-        self.deleted_logs_bytes = 0
-        """Of logs without any live ledger."""
-        self.emptied_ledgers = 0
-        """Closed ones that others hold by now."""
-        self.collections = 0
-        """Rounds that came to their end."""
-        self.compactions = dict.fromkeys(("minor", "major", "forced"), 0)
-        self.compaction = Durations()
-        self.last_compaction: Compaction | None = None
-        """The pass that runs, or ran last."""
-        self.last_compaction_at_s = dict.fromkeys(self.compactions, 0.0)
-        """By kind; wall clock of its beginning, 0: never."""
-        self.compacted_logs_bytes = 0
+    """By kind; wall clock of its beginning, 0: never."""
+    compacted_logs_bytes: int = 0
 
     def count_group(self, group: JournalGroup, took_ms: float) -> None:
         """A group is durable, so long after its first entry came."""

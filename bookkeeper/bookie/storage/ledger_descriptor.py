@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from magnetar.bookkeeper.bookie.storage.index_format import LedgerRecord
 
 NO_ENTRY_ID = -1
 
 
+@dataclass(slots=True, eq=False)
 class LedgerDescriptor:
     """Loop-owned; the maintenance thread only reads it.
 
@@ -15,8 +18,7 @@ class LedgerDescriptor:
         fence_durable: the fence survives a crash, so it may be confirmed.
         limbo: entries or a fence may have been lost with a disk: no explicit negative answers.
         fence_unknown: it came back after a loss as a copy that a recovery or repair made: a fence
-        that it
-            had before may be forgotten, so its writer is refused until it was checked.
+            that it had before may be forgotten, so its writer is refused until it was checked.
         last_entry: highest entry id accepted, durable or not; -1: none.
         flushed_last: highest entry id in the index (maintenance thread only).
         draining: its entries are being removed, because others hold them: takes none, lists none.
@@ -28,38 +30,20 @@ class LedgerDescriptor:
         listed_s: loop time when a client was told what is here, and may rely on it.
     """
 
-    __slots__ = (
-        "creator",
-        "creator_stored",
-        "disputed",
-        "draining",
-        "explicit_lac",
-        "fence_durable",
-        "fence_unknown",
-        "fenced",
-        "flushed_last",
-        "last_entry",
-        "ledger_id",
-        "limbo",
-        "listed_s",
-        "master_key",
-    )
-
-    def __init__(self, ledger_id: int, master_key: bytes, creator: int = 0) -> None:
-        self.ledger_id = ledger_id
-        self.master_key = master_key
-        self.fenced = False
-        self.fence_durable = False
-        self.limbo = False
-        self.fence_unknown = False
-        self.draining = False
-        self.creator = creator
-        self.disputed = False
-        self.creator_stored: bool | None = None
-        self.listed_s = float("-inf")
-        self.explicit_lac = -1
-        self.last_entry = NO_ENTRY_ID
-        self.flushed_last = NO_ENTRY_ID
+    ledger_id: int
+    master_key: bytes
+    creator: int = 0
+    fenced: bool = False
+    fence_durable: bool = False
+    limbo: bool = False
+    fence_unknown: bool = False
+    draining: bool = False
+    disputed: bool = False
+    creator_stored: bool | None = None
+    listed_s: float = float("-inf")
+    explicit_lac: int = -1
+    last_entry: int = NO_ENTRY_ID
+    flushed_last: int = NO_ENTRY_ID
 
     def is_of(self, creator: int) -> bool:
         """False: this ledger is certainly another one than ``creator`` made."""
