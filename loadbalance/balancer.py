@@ -61,13 +61,6 @@ class BalancerMetrics:
     usage_mean: float = 0.0
     usage_max: float = 0.0
 
-    @property
-    def alarm(self) -> str | None:
-        """What only an operator can mend."""
-        if self.brokers and self.overloaded == self.brokers:
-            return f"all {self.brokers} brokers are overloaded: there are too few"
-        return None
-
 
 class Balancer:
     """Invariants: a bundle moves at most once in a grace period; it has one expected owner."""

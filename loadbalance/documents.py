@@ -240,13 +240,6 @@ def _average_of(document: Mapping[str, Any], samples_max: int) -> TimeAverage:
 # --- quotas
 
 
-def quota_document(quota: BundleQuota) -> Document:
-    return {
-        **{name: getattr(quota, attribute) for name, attribute in _QUOTA.items()},
-        "dynamic": quota.dynamic,
-    }
-
-
 def quota_of(document: Mapping[str, Any]) -> BundleQuota:
     """Raises InvalidDocumentError."""
     metrics = {attribute: _number(document, name) for name, attribute in _QUOTA.items()}

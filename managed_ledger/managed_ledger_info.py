@@ -298,18 +298,6 @@ def decode_list_node(value: bytes, path: str) -> LedgerInfoNode:
     return LedgerInfoNode(info, chunks, is_chunked)
 
 
-def decode_info(value: bytes, path: str) -> ManagedLedgerInfo:
-    """A list that is in its node alone.
-
-    Raises:
-        ManagedLedgerFormatError: see `decode_list_node`; or there are chunks.
-    """
-    node = decode_list_node(value, path)
-    if node.chunks:
-        raise ManagedLedgerFormatError(f"{path}: {len(node.chunks)} chunks aren't at hand")
-    return node.info
-
-
 def _chunk(row: object) -> ChunkRef:
     if not isinstance(row, list):
         raise ValueError(f"not a chunk: {row!r}")

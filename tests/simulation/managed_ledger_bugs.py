@@ -33,7 +33,11 @@ from magnetar.managed_ledger.errors import ManagedLedgerFencedError, OpenFailedE
 from magnetar.managed_ledger.ledger_info_chunks import LedgerInfoChunks, read_list
 from magnetar.managed_ledger.ledger_info_store import LedgerInfoStore
 from magnetar.managed_ledger.ledger_rows import PackedRows
-from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
+from magnetar.managed_ledger.managed_ledger_info import (
+    ManagedLedgerInfo,
+    decode_list_node,
+    encode_info,
+)
 from magnetar.managed_ledger.offload.context import LedgerCopy
 from magnetar.managed_ledger.offload.offload_path import OffloadPath
 from magnetar.managed_ledger.orphan_ledgers import custom_metadata
@@ -257,7 +261,7 @@ def the_list_is_written_without_a_condition(plant: Plant) -> None:
 def a_refused_write_adopts_the_other_list(plant: Plant) -> None:
     async def look(self: Any) -> None:
         stored = await self._store.get(self._path)
-        self.info = replace(decode_info(stored.value, self._path), owner=self._token)
+        self.info = replace(decode_list_node(stored.value, self._path).info, owner=self._token)
         self.version = stored.stat.version
 
     plant.set(LedgerInfoStore, "_look", look)
@@ -269,7 +273,7 @@ def the_claim_ignores_who_was_faster(plant: Plant) -> None:
         client: Any, store: Any, path: str, token: str, config: Any, now_ms: Any, _: Any
     ) -> LedgerInfoStore:
         stored = await store.get(path)
-        info = ManagedLedgerInfo() if stored is None else decode_info(stored.value, path)
+        info = ManagedLedgerInfo() if stored is None else decode_list_node(stored.value, path).info
         recovered = await recovery.recover_ledgers(client, info, config, now_ms, {})
         info = replace(recovered, owner=token)
         written = await store.put(path, encode_info(info), None)

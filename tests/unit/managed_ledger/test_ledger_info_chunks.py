@@ -22,7 +22,11 @@ from magnetar.managed_ledger.ledger_info_chunks import (
 )
 from magnetar.managed_ledger.ledger_info_store import LedgerInfoStore
 from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows, PackedRows, ids_gone
-from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
+from magnetar.managed_ledger.managed_ledger_info import (
+    ManagedLedgerInfo,
+    decode_list_node,
+    encode_info,
+)
 from magnetar.managed_ledger.offload.config import OffloadConfig
 from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
 from magnetar.managed_ledger.offload.policy import ledgers_to_release
@@ -378,7 +382,7 @@ async def test_a_short_list_is_written_as_ever(store: EmbeddedMetadataStore) -> 
     stored = await store.get(PATH)
     assert stored is not None
     assert orjson.loads(stored.value)["format"] == 1
-    assert decode_info(stored.value, PATH) == info
+    assert decode_list_node(stored.value, PATH).info == info
     assert await names(store) == []
 
 
@@ -712,4 +716,4 @@ def test_a_list_that_is_half_deleted_is_refused_by_earlier_releases() -> None:
     """They would delete its node once what is doomed is gone, and leak the rest."""
     info = plain(2).with_properties({"pulsar.deleting": "true"})
     assert orjson.loads(encode_info(info))["format"] == 3
-    assert decode_info(encode_info(info), PATH) == info
+    assert decode_list_node(encode_info(info), PATH).info == info

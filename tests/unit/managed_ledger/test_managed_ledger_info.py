@@ -10,7 +10,7 @@ from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from magnetar.managed_ledger.managed_ledger_info import (
     LedgerOffsets,
     ManagedLedgerInfo,
-    decode_info,
+    decode_list_node,
     encode_info,
 )
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
@@ -25,9 +25,9 @@ INFO = ManagedLedgerInfo(
 
 
 def test_encoding_round_trips() -> None:
-    assert decode_info(encode_info(INFO), "/p") == INFO
+    assert decode_list_node(encode_info(INFO), "/p").info == INFO
     empty = ManagedLedgerInfo(owner="x")
-    assert decode_info(encode_info(empty), "/p") == empty
+    assert decode_list_node(encode_info(empty), "/p").info == empty
     assert orjson.loads(encode_info(empty)) == {"format": 1, "owner": "x", "ledgers": []}
 
 
@@ -52,7 +52,7 @@ def test_encoding_round_trips() -> None:
 )
 def test_damaged_values_name_the_path(value: bytes) -> None:
     with pytest.raises(ManagedLedgerFormatError, match=r"^/p: "):
-        decode_info(value, "/p")
+        decode_list_node(value, "/p")
 
 
 def test_changes() -> None:

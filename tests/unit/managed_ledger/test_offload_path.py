@@ -8,7 +8,11 @@ import pytest
 from magnetar.bookkeeper.errors import LedgerError, NoSuchLedgerError
 from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_info, encode_info
+from magnetar.managed_ledger.managed_ledger_info import (
+    ManagedLedgerInfo,
+    decode_list_node,
+    encode_info,
+)
 from magnetar.managed_ledger.offload import policy
 from magnetar.managed_ledger.offload.config import OffloadConfig
 from magnetar.managed_ledger.offload.context import CopyState, LedgerCopy, OffloadContext
@@ -214,7 +218,7 @@ async def test_what_the_next_owner_deleted_before_it_was_there_is_deleted_again(
     await eventually(lambda: states(log)[0] is CopyState.STARTED)
     stored = await cluster.store.get(log.path)
     assert stored is not None
-    info = decode_info(stored.value, log.path)
+    info = decode_list_node(stored.value, log.path).info
     taken = replace(info, owner="another").without_copy_started(ids[0])
     assert [x.ledger_id for x in taken.doomed_copies] == [ids[0]]
     await cluster.store.put(log.path, encode_info(taken), stored.stat.version)
@@ -363,11 +367,11 @@ INFO = ManagedLedgerInfo(
 def test_a_copy_s_way_through_the_list() -> None:
     started = INFO.with_copy_started(COPY)
     assert started.with_copy_started(COPY) == started
-    assert decode_info(encode_info(started), "/p") == started
+    assert decode_list_node(encode_info(started), "/p").info == started
     assert b'"format":2' in encode_info(started)
     again = started.with_copy_started(replace(COPY, uuid="u2"))
     assert again.doomed_copies == (COPY,)
-    assert decode_info(encode_info(again), "/p") == again
+    assert decode_list_node(encode_info(again), "/p").info == again
     assert again.with_copy_complete(COPY, 5, 7) == again, "it is another copy's place"
     complete = started.with_copy_complete(COPY, 5, 7)
     assert complete.ledgers[0].offload == OffloadContext(COPY, CopyState.COMPLETE, 5, 7)
