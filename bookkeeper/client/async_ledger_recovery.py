@@ -133,14 +133,9 @@ class _Attempt:
                 self._start(self._read_lac(effect))
             case ReplaceBookies(ensemble, failed):
                 self._failed.update(failed.values())
+                others = self._bookies.writable.difference(self._failed)
                 chosen = choose_replacements(
-                    self._placement,
-                    ensemble,
-                    self._core.metadata.write_quorum,
-                    self._core.metadata.ack_quorum,
-                    failed,
-                    self._failed,
-                    self._bookies.writable,
+                    self._placement, ensemble, self._core.metadata.write_quorum, failed, others
                 )
                 self._core.on_replacements(chosen)
                 self._perform()

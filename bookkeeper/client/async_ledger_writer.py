@@ -413,24 +413,18 @@ class AsyncLedgerWriter:
         members = metadata.last_segment.bookies
         if all(members[slot] != bookie for slot, bookie in effect.failed.items()):
             return None
+        others = self._bookies.writable.difference(self._excluded, members)
         chosen = choose_replacements(
-            self._placement,
-            members,
-            metadata.write_quorum,
-            metadata.ack_quorum,
-            effect.failed,
-            self._excluded,
-            self._bookies.writable,
+            self._placement, members, metadata.write_quorum, effect.failed, others
         )
         if not chosen:
             failed = ", ".join(
                 f"{bookie} ({codes.code_name(self._refusals.get(bookie, codes.UNAVAILABLE))})"
                 for bookie in sorted(effect.failed.values())
             )
-            others = sorted(self._bookies.writable.difference(self._excluded, members))
             raise NotEnoughBookiesError(
                 f"ledger {self.ledger_id}: nobody can replace {failed}; "
-                f"other writable bookies: {others}"
+                f"other writable bookies: {sorted(others)}"
             )
         return change_ensemble(metadata, effect.first_entry, chosen)
 

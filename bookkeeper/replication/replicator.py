@@ -147,12 +147,7 @@ class Replicator:
         if preferred is not None and preferred in writable and preferred not in barred:
             return preferred
         target = self._placement.replace_bookie(
-            slot,
-            fragment.bookies,
-            metadata.write_quorum,
-            metadata.ack_quorum,
-            excluded,
-            writable,
+            slot, fragment.bookies, metadata.write_quorum, writable - barred
         )
         if target is None:
             raise NoTargetError(

@@ -33,6 +33,8 @@ async def test_a_ledger_is_placed_by_weight_on_real_bookies(tmp_path: Path) -> N
     config = PlacementConfig("rack-aware", by_free_space=True)
     async with placement_for(config, network.pool, random.Random(1)) as placement:
         ensemble = placement.new_ensemble(2, 2, 2, network.pool.writable)
-        newcomer = placement.replace_bookie(0, ensemble, 2, 2, (), network.pool.writable)
+        newcomer = placement.replace_bookie(
+            0, ensemble, 2, network.pool.writable.difference(ensemble)
+        )
     assert {*ensemble, newcomer} == {"b0", "b1", "b2"}
     await network.close()

@@ -1,5 +1,6 @@
 """What every placement policy can do, and what policies are given."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Protocol, TypeVar
@@ -27,17 +28,20 @@ class Adherence(Enum):
     STRICT = "strict"
 
 
-class EnsemblePlacementPolicy(Protocol):
-    """Chooses among bookies that accept writes now; read-only ones are never given to it."""
+class EnsemblePlacementPolicy(ABC):
+    """Chooses among bookies that accept writes now; read-only ones are never given to it.
 
-    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+    Unless a policy says otherwise, every quorum can be placed and every ensemble is as wished for.
+    """
+
+    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:  # noqa: B027
         """Could ledgers with these quorums be placed, given enough bookies?
 
         Raises:
             PlacementRuleError: no cluster could satisfy the rules.
         """
-        ...
 
+    @abstractmethod
     def new_ensemble(
         self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
     ) -> tuple[str, ...]:
@@ -48,52 +52,48 @@ class EnsemblePlacementPolicy(Protocol):
             NotEnoughBookiesError: too few are registered, or not in the right places; retry when
                 some come back.
         """
-        ...
 
+    @abstractmethod
     def replace_bookie(
-        self,
-        slot: int,
-        ensemble: Sequence[str],
-        write_quorum: int,
-        ack_quorum: int,
-        excluded: Collection[str],
-        writable: Collection[str],
+        self, slot: int, ensemble: Sequence[str], write_quorum: int, candidates: Collection[str]
     ) -> str | None:
-        """A bookie for ``slot``, none of ``ensemble`` or ``excluded``; None: none is allowed."""
-        ...
+        """One of ``candidates`` for ``slot``; None: none is allowed.
+
+        Args:
+            candidates: accept writes, and none of them is in ``ensemble``.
+        """
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
         """How well this ensemble follows the policy, wherever its bookies are now."""
-        ...
+        return Adherence.STRICT
 
     def ack_spread(self, ensemble: Sequence[str]) -> FaultDomainAckRule | None:
         """What the acks of an entry must span beside their number; None: nothing."""
-        ...
+        return None
 
 
 def choose_replacements(
     placement: EnsemblePlacementPolicy,
     ensemble: Sequence[str],
     write_quorum: int,
-    ack_quorum: int,
     failed: dict[int, str],
-    excluded: Collection[str],
-    writable: Collection[str],
+    candidates: Collection[str],
 ) -> dict[int, tuple[str, str]]:
     """slot -> (failed bookie, new bookie), for those failed ones that are still at their slot.
 
     Replaces as many as there are other bookies for; fewer than asked is a legal result. One after
     the other, so that the ensemble follows the policy whichever of them can't be replaced.
+
+    Args:
+        candidates: accept writes; those that are in ``ensemble`` or in ``failed`` don't count.
     """
     members = list(ensemble)
-    barred = set(excluded) | set(failed.values())
+    others = set(candidates).difference(failed.values())
     chosen: dict[int, tuple[str, str]] = {}
     for slot, bookie in sorted(failed.items()):
         if members[slot] != bookie:
             continue
-        newcomer = placement.replace_bookie(
-            slot, members, write_quorum, ack_quorum, barred, writable
-        )
+        newcomer = placement.replace_bookie(slot, members, write_quorum, others.difference(members))
         if newcomer is not None:
             members[slot] = newcomer
             chosen[slot] = (bookie, newcomer)

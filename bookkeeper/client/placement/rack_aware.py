@@ -7,7 +7,7 @@ from functools import partial
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.placement.config import RackRules
 from magnetar.bookkeeper.client.placement.node_location import DEFAULT_RACK, Locate, rack_of
-from magnetar.bookkeeper.client.placement.policy import Adherence
+from magnetar.bookkeeper.client.placement.policy import Adherence, EnsemblePlacementPolicy
 from magnetar.bookkeeper.client.placement.weighted_selection import (
     WeightedRandomSelection,
     fill,
@@ -21,8 +21,10 @@ _Members = Sequence["str | None"]
 
 
 @dataclass(eq=False)
-class RackAwarePlacement:
+class RackAwarePlacement(EnsemblePlacementPolicy):
     """Prefers a rack that no write set has yet; with ``enforce`` a minimum of racks is a must.
+
+    Quorums of any size can be placed: smaller ones need fewer racks.
 
     Args:
         locate: a bookie's whole path is its rack; without one it is in the default rack.
@@ -32,14 +34,11 @@ class RackAwarePlacement:
     _locate: Locate
     _selection: WeightedRandomSelection
 
-    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-        """Everything can be placed: smaller write quorums need fewer racks."""
-
     def new_ensemble(
         self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
     ) -> tuple[str, ...]:
         groups = self._groups(writable)
-        tiers = partial(_tiers, self._rules, groups, ensemble_size, write_quorum)
+        tiers = partial(_tiers, self._rules, groups, write_quorum)
         chosen = fill(ensemble_size, groups, tiers, _any_rack, self._selection)
         if chosen is None:
             racks = {rack: len(bookies) for rack, bookies in sorted(groups.items())}
@@ -55,16 +54,10 @@ class RackAwarePlacement:
         return chosen
 
     def replace_bookie(
-        self,
-        slot: int,
-        ensemble: Sequence[str],
-        write_quorum: int,
-        ack_quorum: int,
-        excluded: Collection[str],
-        writable: Collection[str],
+        self, slot: int, ensemble: Sequence[str], write_quorum: int, candidates: Collection[str]
     ) -> str | None:
-        groups = self._groups(set(writable).difference(ensemble, excluded))
-        tiers = partial(_replacement_tiers, self._rules, groups, len(ensemble), write_quorum)
+        groups = self._groups(candidates)
+        tiers = partial(_replacement_tiers, self._rules, groups, write_quorum)
         return pick_one(slot, self._racks(ensemble), groups, tiers, self._selection)
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
@@ -104,17 +97,12 @@ def _any_rack(rack: str) -> None:
 
 
 def _tiers(
-    rules: RackRules,
-    groups: Mapping[str, object],
-    ensemble_size: int,
-    write_quorum: int,
-    slot: int,
-    members: _Members,
+    rules: RackRules, groups: Mapping[str, object], write_quorum: int, slot: int, members: _Members
 ) -> Iterator[Collection[str]]:
     """Racks for ``slot``: first new to its write sets, then enough of them, then any."""
     companions = {
         members[other]
-        for others in quorum.neighbours(slot, ensemble_size, write_quorum)
+        for others in quorum.neighbours(slot, len(members), write_quorum)
         for other in others
     }
     yield [rack for rack in groups if rack not in companions]
@@ -124,26 +112,17 @@ def _tiers(
 
 
 def _replacement_tiers(
-    rules: RackRules,
-    groups: Mapping[str, object],
-    ensemble_size: int,
-    write_quorum: int,
-    slot: int,
-    members: _Members,
+    rules: RackRules, groups: Mapping[str, object], write_quorum: int, slot: int, members: _Members
 ) -> Iterator[Collection[str]]:
     """The failed one's own rack first: what else depends on it is spread as it was."""
     legal = _legal(rules, groups, write_quorum, slot, members)
     yield [rack for rack in legal if rack == members[slot]]
     yield [rack for rack in legal if rack not in members]
-    yield from _tiers(rules, groups, ensemble_size, write_quorum, slot, members)
+    yield from _tiers(rules, groups, write_quorum, slot, members)
 
 
 def _legal(
-    rules: RackRules,
-    groups: Mapping[str, object],
-    write_quorum: int,
-    slot: int,
-    members: _Members,
+    rules: RackRules, groups: Mapping[str, object], write_quorum: int, slot: int, members: _Members
 ) -> list[str]:
     """Racks with which no write set has, or can only get, fewer than it needs.
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
-from magnetar.bookkeeper.client.placement.policy import Adherence, PlacementRandom
+from magnetar.bookkeeper.client.placement.policy import EnsemblePlacementPolicy, PlacementRandom
 from magnetar.bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
-from magnetar.bookkeeper.client.quorum import FaultDomainAckRule
 from magnetar.bookkeeper.errors import NotEnoughBookiesError
 
 
-class RandomPlacement:
+class RandomPlacement(EnsemblePlacementPolicy):
     """Any distinct bookies: spreads ledgers evenly and knows nothing of racks and zones."""
 
     def __init__(self, chance: PlacementRandom | WeightedRandomSelection) -> None:
@@ -17,9 +16,6 @@ class RandomPlacement:
             if isinstance(chance, WeightedRandomSelection)
             else WeightedRandomSelection(chance)
         )
-
-    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-        """Everything can be placed."""
 
     def new_ensemble(
         self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
@@ -34,19 +30,6 @@ class RandomPlacement:
         return tuple(self._selection.sample(candidates, ensemble_size))
 
     def replace_bookie(
-        self,
-        slot: int,
-        ensemble: Sequence[str],
-        write_quorum: int,
-        ack_quorum: int,
-        excluded: Collection[str],
-        writable: Collection[str],
+        self, slot: int, ensemble: Sequence[str], write_quorum: int, candidates: Collection[str]
     ) -> str | None:
-        candidates = sorted(set(writable).difference(ensemble, excluded))
-        return self._selection.sample(candidates, 1)[0] if candidates else None
-
-    def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
-        return Adherence.STRICT
-
-    def ack_spread(self, ensemble: Sequence[str]) -> FaultDomainAckRule | None:
-        return None
+        return self._selection.sample(sorted(candidates), 1)[0] if candidates else None

@@ -7,7 +7,7 @@ from magnetar.bookkeeper.client.quorum import FaultDomainAckRule
 from magnetar.bookkeeper.errors import NotEnoughBookiesError, PlacementRuleError
 
 
-class _WrappedPolicy:
+class _WrappedPolicy(EnsemblePlacementPolicy):
     """What is the same as in the policy inside."""
 
     def __init__(self, policy: EnsemblePlacementPolicy) -> None:
@@ -17,17 +17,9 @@ class _WrappedPolicy:
         self._policy.check(ensemble_size, write_quorum, ack_quorum)
 
     def replace_bookie(
-        self,
-        slot: int,
-        ensemble: Sequence[str],
-        write_quorum: int,
-        ack_quorum: int,
-        excluded: Collection[str],
-        writable: Collection[str],
+        self, slot: int, ensemble: Sequence[str], write_quorum: int, candidates: Collection[str]
     ) -> str | None:
-        return self._policy.replace_bookie(
-            slot, ensemble, write_quorum, ack_quorum, excluded, writable
-        )
+        return self._policy.replace_bookie(slot, ensemble, write_quorum, candidates)
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
         return self._policy.adherence(ensemble, write_quorum, ack_quorum)
@@ -57,24 +49,14 @@ class QuarantinePlacement(_WrappedPolicy):
         return self._policy.new_ensemble(ensemble_size, write_quorum, ack_quorum, writable)
 
     def replace_bookie(
-        self,
-        slot: int,
-        ensemble: Sequence[str],
-        write_quorum: int,
-        ack_quorum: int,
-        excluded: Collection[str],
-        writable: Collection[str],
+        self, slot: int, ensemble: Sequence[str], write_quorum: int, candidates: Collection[str]
     ) -> str | None:
-        preferred = self._without_avoided(writable)
-        if len(preferred) < len(writable):
-            chosen = self._policy.replace_bookie(
-                slot, ensemble, write_quorum, ack_quorum, excluded, preferred
-            )
+        preferred = self._without_avoided(candidates)
+        if len(preferred) < len(candidates):
+            chosen = self._policy.replace_bookie(slot, ensemble, write_quorum, preferred)
             if chosen is not None:
                 return chosen
-        return self._policy.replace_bookie(
-            slot, ensemble, write_quorum, ack_quorum, excluded, writable
-        )
+        return self._policy.replace_bookie(slot, ensemble, write_quorum, candidates)
 
     def _without_avoided(self, writable: Collection[str]) -> Collection[str]:
         avoided = self._to_avoid()

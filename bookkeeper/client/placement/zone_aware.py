@@ -10,7 +10,7 @@ that is a multiple of the write quorum no write set wraps around to a zone that 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +22,7 @@ from magnetar.bookkeeper.client.placement.node_location import (
     NodeLocation,
     place_of,
 )
-from magnetar.bookkeeper.client.placement.policy import Adherence
+from magnetar.bookkeeper.client.placement.policy import Adherence, EnsemblePlacementPolicy
 from magnetar.bookkeeper.client.placement.random_placement import RandomPlacement
 from magnetar.bookkeeper.client.placement.weighted_selection import (
     WeightedRandomSelection,
@@ -36,7 +36,7 @@ from magnetar.bookkeeper.errors import NotEnoughBookiesError
 _Members = Sequence["NodeLocation | None"]
 
 
-class ZoneAwarePlacement:
+class ZoneAwarePlacement(EnsemblePlacementPolicy):
     """Chooses by zone and upgrade domain.
 
     Invariant (strict rules): an ensemble from ``new_ensemble`` never breaks a rule, whatever
@@ -65,7 +65,7 @@ class ZoneAwarePlacement:
         if not self._rules.strict:
             return self._random.new_ensemble(ensemble_size, write_quorum, ack_quorum, writable)
         groups = self._groups(writable)
-        tiers = partial(_tiers, self._rules, groups, ensemble_size, write_quorum)
+        tiers = partial(_tiers, self._rules, groups, write_quorum)
         chosen = fill(ensemble_size, groups, tiers, _zone, self._selection)
         if chosen is None:
             places = {f"/{p.zone}/{p.domain}": len(groups[p]) for p in sorted(groups, key=_order)}
@@ -77,20 +77,12 @@ class ZoneAwarePlacement:
         return chosen
 
     def replace_bookie(
-        self,
-        slot: int,
-        ensemble: Sequence[str],
-        write_quorum: int,
-        ack_quorum: int,
-        excluded: Collection[str],
-        writable: Collection[str],
+        self, slot: int, ensemble: Sequence[str], write_quorum: int, candidates: Collection[str]
     ) -> str | None:
         if not self._rules.strict:
-            return self._random.replace_bookie(
-                slot, ensemble, write_quorum, ack_quorum, excluded, writable
-            )
-        groups = self._groups(set(writable).difference(ensemble, excluded))
-        tiers = partial(_tiers, self._rules, groups, len(ensemble), write_quorum)
+            return self._random.replace_bookie(slot, ensemble, write_quorum, candidates)
+        groups = self._groups(candidates)
+        tiers = partial(_tiers, self._rules, groups, write_quorum)
         return pick_one(slot, self._places(ensemble), groups, tiers, self._selection)
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
@@ -191,8 +183,7 @@ def _crowded(places: Collection[NodeLocation]) -> int:
 
 def _tiers(
     rules: ZoneRules,
-    groups: Mapping[NodeLocation, object],
-    ensemble_size: int,
+    groups: Iterable[NodeLocation],
     write_quorum: int,
     slot: int,
     members: _Members,
@@ -201,7 +192,7 @@ def _tiers(
     old = members[slot]
     write_sets = [
         _write_set(rules, [members[other] for other in others], old)
-        for others in quorum.neighbours(slot, ensemble_size, write_quorum)
+        for others in quorum.neighbours(slot, len(members), write_quorum)
     ]
     used = {place for each in write_sets for place in each.others}
     legal = _allowed(groups, used, write_sets)

@@ -44,12 +44,12 @@ def test_the_same_seed_chooses_the_same() -> None:
 def test_replacements() -> None:
     placement = RandomPlacement(random.Random(1))
     ensemble = ("b0", "b1", "b2")
-    chosen = choose_replacements(placement, ensemble, 3, 2, {0: "b0", 2: "b2"}, {"b3"}, BOOKIES)
+    chosen = choose_replacements(placement, ensemble, 3, {0: "b0", 2: "b2"}, set(BOOKIES) - {"b3"})
     assert {slot: failed for slot, (failed, _) in chosen.items()} == {0: "b0", 2: "b2"}
     assert {newcomer for _, newcomer in chosen.values()} == {"b4", "b5"}
     # A failure that is cured already, and one that nobody is left for.
-    assert choose_replacements(placement, ensemble, 3, 2, {0: "b9"}, (), BOOKIES) == {}
-    partial = choose_replacements(placement, ensemble, 3, 2, {0: "b0", 1: "b1"}, (), BOOKIES[:4])
+    assert choose_replacements(placement, ensemble, 3, {0: "b9"}, BOOKIES) == {}
+    partial = choose_replacements(placement, ensemble, 3, {0: "b0", 1: "b1"}, BOOKIES[:4])
     assert partial == {0: ("b0", "b3")}
 
 

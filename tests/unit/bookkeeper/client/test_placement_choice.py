@@ -117,7 +117,7 @@ def test_every_policy_draws_by_weight(policy: str) -> None:
     else:
         assert abs(drawn["3"] - 900) < 4 * (1200 * 3 / 16) ** 0.5
     ensemble = ("a1", "b1", "c1")
-    other = placement.replace_bookie(0, ensemble, 3, 2, (), places)
+    other = placement.replace_bookie(0, ensemble, 3, set(places).difference(ensemble))
     assert other is not None
     assert other not in ensemble
 
@@ -131,10 +131,10 @@ def test_who_is_to_be_avoided_comes_back_when_there_are_not_enough_others() -> N
     avoided |= {"b3", "b4"}
     for _ in range(20):
         assert set(placement.new_ensemble(3, 3, 2, BOOKIES)) == {"b0", "b1", "b2"}
-        assert placement.replace_bookie(0, ["b0", "b1"], 2, 2, (), BOOKIES) == "b2"
+        assert placement.replace_bookie(0, ["b0", "b1"], 2, BOOKIES[2:]) == "b2"
     assert len(set(placement.new_ensemble(5, 3, 2, BOOKIES))) == 5
-    assert placement.replace_bookie(0, ["b0", "b1"], 2, 2, {"b2"}, BOOKIES) in avoided
-    assert placement.replace_bookie(0, ["b0", "b1"], 2, 2, {"b2", *avoided}, BOOKIES) is None
+    assert placement.replace_bookie(0, ["b0", "b1"], 2, BOOKIES[3:]) in avoided
+    assert placement.replace_bookie(0, ["b0", "b1"], 2, ()) is None
     with pytest.raises(NotEnoughBookiesError):
         placement.new_ensemble(6, 3, 2, BOOKIES)
 
@@ -187,7 +187,7 @@ def test_rather_fewer_bookies_than_no_ledger(
     placement = make_placement(config, random.Random(1), ZONES.get, set)
     ensemble = placement.new_ensemble(*asked, there)
     assert len(ensemble) == size
-    others = placement.replace_bookie(0, ensemble, *asked[1:], (), ZONES)
+    others = placement.replace_bookie(0, ensemble, asked[1], set(ZONES).difference(ensemble))
     assert others not in ensemble
     strict = make_placement(PlacementConfig(policy), random.Random(1), ZONES.get, set)
     if size < asked[0]:

@@ -79,7 +79,7 @@ def test_enforced_racks_hold_after_any_replacements(
         slots = data.draw(st.sets(st.integers(0, len(ensemble) - 1), max_size=2))
         failed = {slot: ensemble[slot] for slot in slots}
         writable = set(cluster) - set(failed.values())
-        chosen = choose_replacements(placement, ensemble, *quorums[1:], failed, (), writable)
+        chosen = choose_replacements(placement, ensemble, quorums[1], failed, writable)
         for slot, (_, newcomer) in chosen.items():
             assert newcomer in writable
             ensemble[slot] = newcomer
@@ -92,7 +92,7 @@ def test_enforced_racks_hold_after_any_replacements(
 def test_not_enforced_it_never_fails_while_there_are_bookies(
     cluster: Cluster, quorums: tuple[int, int, int], seed: int
 ) -> None:
-    size, write_quorum, ack_quorum = quorums
+    size, write_quorum, _ = quorums
     placement = make(cluster, seed=seed)
     if len(cluster) < size:
         with pytest.raises(NotEnoughBookiesError):
@@ -101,7 +101,7 @@ def test_not_enforced_it_never_fails_while_there_are_bookies(
     ensemble = placement.new_ensemble(*quorums, cluster)
     assert len(set(ensemble)) == size
     others = set(cluster) - set(ensemble)
-    newcomer = placement.replace_bookie(0, ensemble, write_quorum, ack_quorum, (), cluster)
+    newcomer = placement.replace_bookie(0, ensemble, write_quorum, others)
     assert newcomer in others if others else newcomer is None
 
 
@@ -118,13 +118,13 @@ def test_a_replacement_comes_from_the_same_rack_then_from_a_new_one_then_from_an
     cluster = racks(2, 2, 1)
     placement = make(cluster)
     ensemble = ["r0-0", "r1-0"]
-    replace = placement.replace_bookie
-    assert replace(0, ensemble, 2, 2, (), cluster) == "r0-1"
-    assert replace(0, ensemble, 2, 2, {"r0-1"}, cluster) == "r2-0"
-    assert replace(0, ensemble, 2, 2, {"r0-1", "r2-0"}, cluster) == "r1-1"
-    assert replace(0, ensemble, 2, 2, {"r0-1", "r2-0", "r1-1"}, cluster) is None
+    others = set(cluster).difference(ensemble)
+    for newcomer in ("r0-1", "r2-0", "r1-1"):
+        assert placement.replace_bookie(0, ensemble, 2, others) == newcomer
+        others.remove(newcomer)
+    assert placement.replace_bookie(0, ensemble, 2, others) is None
     enforced = make(cluster, ENFORCED)
-    assert enforced.replace_bookie(0, ensemble, 2, 2, {"r0-1", "r2-0"}, cluster) is None
+    assert enforced.replace_bookie(0, ensemble, 2, {"r1-1"}) is None
 
 
 def test_the_default_rack_is_a_rack_unless_enforced() -> None:

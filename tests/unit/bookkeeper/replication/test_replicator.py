@@ -109,16 +109,9 @@ class FirstPlacement(RandomPlacement):
     """Always the first one that isn't excluded."""
 
     def replace_bookie(
-        self,
-        slot: int,
-        ensemble: Sequence[str],
-        write_quorum: int,
-        ack_quorum: int,
-        excluded: Collection[str],
-        writable: Collection[str],
+        self, slot: int, ensemble: Sequence[str], write_quorum: int, candidates: Collection[str]
     ) -> str | None:
-        candidates = sorted(set(writable) - set(ensemble) - set(excluded))
-        return candidates[0] if candidates else None
+        return min(candidates, default=None)
 
 
 def test_a_target_that_failed_is_not_taken_again() -> None:
