@@ -11,8 +11,6 @@ A thin layer on ``bookkeeper.client`` for programs that think in single entries;
 that package directly, by batches and without a future per append. Guide: docs/guides/ledgers.md.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -129,7 +127,7 @@ class WriteHandle:
         """
         return (await self._writer.close()).last_entry
 
-    def view(self) -> ReadHandle:
+    def view(self) -> "ReadHandle":
         """Reads this ledger up to ``last_confirmed``, also while it grows."""
         return ReadHandle(self._writer.reader())
 

@@ -1,7 +1,5 @@
 """What a bookie says of itself in its registration, and where registrations are."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Final
@@ -53,7 +51,7 @@ class ServiceInfo:
         return json.dumps(fields, sort_keys=True).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> ServiceInfo:
+    def decode(cls, data: bytes) -> "ServiceInfo":
         """Raises: BookieUnavailableError: it can't be read, so the bookie's address isn't known."""
         try:
             fields = json.loads(data)

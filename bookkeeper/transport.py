@@ -3,8 +3,6 @@
 What may be asked of a bookie is in ``bookie_client.py``, result codes are in ``codes.py``.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +27,7 @@ class AddRequest:
     bodies: list[bytes]
     body_bytes: int  # sum of len(head) + len(body)
     recovery: bool  # passes the fence
-    done: Callable[[AddRequest, int], None]  # exactly once, on the loop, with a result code
+    done: "Callable[[AddRequest, int], None]"  # exactly once, on the loop, with a result code
     # OK as soon as they are accepted, durable only after ``force``.
     deferred_sync: bool = field(default=False, kw_only=True)
     # ``LedgerMetadata.creator_token`` of the ledger that is meant; 0: not known, fits any.

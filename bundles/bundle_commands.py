@@ -8,8 +8,6 @@ a bundle leaves its owner by the owner's hand alone. The node goes when it is do
 No HTTP call between brokers, and so no credentials for it: docs/decisions/0028.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
@@ -75,7 +73,7 @@ class BundleCommand:
         return f"{COMMANDS_ROOT}/{encode_name('|'.join(parts))}"
 
     @classmethod
-    def of_path(cls, path: str) -> BundleCommand | None:
+    def of_path(cls, path: str) -> "BundleCommand | None":
         """None: not a node of an order."""
         if not path.startswith(f"{COMMANDS_ROOT}/"):
             return None

@@ -9,8 +9,6 @@ the bundle come or gone (a larger change would have been reported).
 Time is the leader's own, from a clock that never jumps; a report's age is told by the shell.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,7 +38,7 @@ class PendingDelta:
     since_s: float = 0.0
     comes: bool = True
 
-    def add(self, other: PendingDelta) -> None:
+    def add(self, other: "PendingDelta") -> None:
         self.usage += other.usage
         self.rate += other.rate
         self.throughput += other.throughput

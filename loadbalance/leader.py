@@ -5,8 +5,6 @@ noticed, so what a leader decides must be harmless when two decide: placing ends
 one node, and a bundle is moved by its owner alone.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,7 +36,7 @@ class LeaderBroker:
         return orjson.dumps(document)
 
     @classmethod
-    def decode(cls, value: bytes) -> LeaderBroker | None:
+    def decode(cls, value: bytes) -> "LeaderBroker | None":
         """None: not the value of a leader's node."""
         try:
             document = orjson.loads(value)

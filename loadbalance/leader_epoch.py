@@ -13,8 +13,6 @@ An assignment is what a broker needs to create the node of a bundle that nobody 
 which ends with its owner's session, stays the proof of ownership; messages are safe by fencing.
 """
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import dataclass
 from typing import Final
@@ -37,7 +35,7 @@ class BundleAssignment:
         return orjson.dumps({"broker": self.broker, "epoch": self.epoch})
 
     @classmethod
-    def decode(cls, value: bytes | None) -> BundleAssignment | None:
+    def decode(cls, value: bytes | None) -> "BundleAssignment | None":
         """None: nobody is assigned, as far as it can be read."""
         document = _document(value)
         broker, epoch = document.get("broker"), document.get("epoch")

@@ -4,8 +4,6 @@ Units: messages and bytes a second, shares of a resource as fractions (1.0: all 
 and milliseconds as the name says. JSON forms are in ``documents.py``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +57,7 @@ class Weights:
     bandwidth_out: float = 1.0
 
     @classmethod
-    def of(cls, config: BalancerConfig) -> Weights:
+    def of(cls, config: BalancerConfig) -> "Weights":
         return cls(
             config.load_balancer_cpu_resource_weight,
             config.load_balancer_direct_memory_resource_weight,
@@ -213,7 +211,7 @@ class BundleData:
         self.topics = stats.topics
 
     @classmethod
-    def of_quota(cls, quota: BundleQuota) -> BundleData:
+    def of_quota(cls, quota: "BundleQuota") -> "BundleData":
         """What an operator expects of a bundle, as weighty as a full history."""
         metrics = (quota.msg_rate_in, quota.msg_rate_out, quota.bandwidth_in, quota.bandwidth_out)
         return cls(

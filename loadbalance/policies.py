@@ -5,8 +5,6 @@ preference: it chooses among what is allowed. All of it is immutable; a change m
 ``PlacementPolicies``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +38,7 @@ class NamespaceIsolationPolicy:
     min_limit: int  # fewer primaries alive: secondaries help
 
     @classmethod
-    def parse(cls, name: str, document: Mapping[str, Any]) -> NamespaceIsolationPolicy:
+    def parse(cls, name: str, document: Mapping[str, Any]) -> "NamespaceIsolationPolicy":
         """Raises InvalidDocumentError: a pattern or the limit can't be read."""
         failover = document.get("auto_failover_policy")
         parameters = failover.get("parameters") if isinstance(failover, Mapping) else None
@@ -105,7 +103,7 @@ class IsolationPolicies:
     policies: tuple[NamespaceIsolationPolicy, ...] = ()
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> IsolationPolicies:
+    def parse(cls, document: Mapping[str, Any]) -> "IsolationPolicies":
         """Of the document ``namespaceIsolationPolicies``, policies by name.
 
         Raises:

@@ -8,8 +8,6 @@ compare-and-set: the one who comes second finds it there. Times are those of the
 A list that nobody can read is begun anew: nothing worse follows than a bundle that moves again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -63,7 +61,7 @@ class UnloadCooldowns:
     moved_ms: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def decode(cls, value: bytes | None) -> UnloadCooldowns:
+    def decode(cls, value: bytes | None) -> "UnloadCooldowns":
         """Of a node's value; None: there is no node."""
         try:
             document = orjson.loads(value or b"{}")
@@ -84,7 +82,7 @@ class UnloadCooldowns:
 
     def claim(
         self, bundles: Sequence[str], now_ms: int, grace_s: float, bytes_max: int
-    ) -> tuple[UnloadCooldowns, list[str]]:
+    ) -> "tuple[UnloadCooldowns, list[str]]":
         """Enters those that are not in cooldown.
 
         Args:

@@ -26,8 +26,6 @@ Three rules keep a log in order without gaps or repeats (docs/spec/storage.md,
 - Batches are finished strictly in the order they came, failures included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -82,7 +80,7 @@ class PendingBatch:
     sent_s: float = 0.0
     """The shell's note for metrics: when it wrote them."""
 
-    def split(self, count: int) -> PendingBatch:
+    def split(self, count: int) -> "PendingBatch":
         """Keeps the first ``count`` entries and returns the others as an unsent batch."""
         rest = PendingBatch(self.heads[count:], self.bodies[count:], self.on_done, 0)
         rest.entry_bytes = sum(map(len, rest.heads)) + sum(map(len, rest.bodies))

@@ -1,7 +1,5 @@
 """The unit in which entries are read: a run of one ledger, as two parallel lists."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -27,7 +25,7 @@ class EntryBatch:
         """Entry id of the last entry of the batch."""
         return self.first + len(self.heads) - 1
 
-    def from_entry(self, entry_id: int) -> EntryBatch:
+    def from_entry(self, entry_id: int) -> "EntryBatch":
         """The part from that entry on; itself if it begins there. REQUIRES: it holds the entry."""
         skipped = entry_id - self.first
         if not skipped:

@@ -12,8 +12,6 @@ Over budget, the oldest chunk that every active reader has passed goes first, th
 No clock: ages are counted in sweeps.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
@@ -43,7 +41,7 @@ class CacheChunk:
 
     __slots__ = ("bodies", "born", "end", "first", "heads", "is_ahead", "ledger_id", "log", "size")
 
-    def __init__(self, log: LedgerCache, ledger_id: int, first: int, born: int) -> None:
+    def __init__(self, log: "LedgerCache", ledger_id: int, first: int, born: int) -> None:
         self.log = log
         self.ledger_id = ledger_id
         self.first = self.end = first
@@ -89,7 +87,7 @@ class LedgerCache:
 
     __slots__ = ("_cache", "chunks", "is_read", "keys", "slowest", "tail")
 
-    def __init__(self, cache: EntryCache, slowest: Callable[[], Position | None]) -> None:
+    def __init__(self, cache: "EntryCache", slowest: Callable[[], Position | None]) -> None:
         """Args:
         slowest: position before which no active reader will read; None: nobody reads.
         """

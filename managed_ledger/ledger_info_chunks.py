@@ -10,8 +10,6 @@ So whoever has the node at hand and misses a chunk looks at the node again: if t
 chunk, it is lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys
@@ -55,7 +53,7 @@ class StoredLedgerInfo(NamedTuple):
 
 
 async def read_list(
-    store: MetadataStore, path: str, chunks: LedgerInfoChunks | None = None
+    store: MetadataStore, path: str, chunks: "LedgerInfoChunks | None" = None
 ) -> StoredLedgerInfo | None:
     """The list that is stored; None: there is none.
 

@@ -1,7 +1,5 @@
 """A managed ledger: one log without end over a list of ledgers, with its cursors."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
@@ -90,7 +88,7 @@ class ManagedLedger:
     now_ms: Callable[[], int]
     lists: LedgerInfoStore
     offsets: LedgerOffsets
-    _on_closed: Callable[[ManagedLedger], None]
+    _on_closed: "Callable[[ManagedLedger], None]"
     offloading: InitVar[Offloading]
     cursor_set: CursorSet = field(init=False)
     cursors: dict[str, Cursor] = field(init=False)

@@ -1,7 +1,5 @@
 """The source and the jobs ask brokers over HTTP; entries never travel this way."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping
@@ -95,7 +93,7 @@ class Admin:
         self._has_answered = False
         self._current = 0  # index of the URL in use
 
-    def __enter__(self) -> Admin:
+    def __enter__(self) -> "Admin":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,8 +6,6 @@ points as Pulsar prints message ids, or as JSON by topic (``startingOffsets``), 
 Spark's Kafka source.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -33,7 +31,7 @@ class Offset(NamedTuple):
         return f"{text}:{self.batch_index}" if self.batch_index else text
 
     @property
-    def after_entry(self) -> Offset:
+    def after_entry(self) -> "Offset":
         """Before the next entry of the same ledger, which need not exist."""
         return Offset(self.ledger_id, self.entry_id + 1)
 

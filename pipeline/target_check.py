@@ -7,8 +7,6 @@ would show it while rows are written.
   in Apache Pulsar as here.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping
@@ -43,7 +41,7 @@ class TargetCheck:
     kept: bool
 
     @classmethod
-    def of(cls, options: SinkOptions, cluster: ClusterAccess | None) -> TargetCheck:
+    def of(cls, options: SinkOptions, cluster: ClusterAccess | None) -> "TargetCheck":
         """
         Raises:
             OptionsError: no broker can be asked, but has to be.

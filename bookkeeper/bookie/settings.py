@@ -3,8 +3,6 @@
 Unlike ``config.py``, which is what the bookie's parts are given: sizes in bytes, times in seconds.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import resource
@@ -130,7 +128,7 @@ class BookieSettings(ProcessSettings):
     @classmethod
     def load(
         cls, *sources: Mapping[str, str], others: Callable[[str], bool] = lambda _: False
-    ) -> BookieSettings:
+    ) -> "BookieSettings":
         """Keys and texts; a later source wins. Unknown keys are told once and ignored.
 
         Args:

@@ -11,8 +11,6 @@ The key of the last segment tells so: its writer put it at last confirmed + 1. G
 say instead would leave such a fragment open for ever when their LAC lags.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -208,7 +206,7 @@ class ReplicaCounts:
     under_ack_quorum: int = 0
     no_replica: int = 0
 
-    def add(self, other: ReplicaCounts) -> None:
+    def add(self, other: "ReplicaCounts") -> None:
         self.under_write_quorum += other.under_write_quorum
         self.under_ack_quorum += other.under_ack_quorum
         self.no_replica += other.no_replica

@@ -10,8 +10,6 @@ One that is so in the very moment of the write keeps the ledger in limbo as long
 held, and then finds itself named (``bookie/integrity/integrity_check.py``).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -121,7 +119,7 @@ class Replicator:
     _ledgers: LedgerStore
     _bookies: BookiePool
     _placement: EnsemblePlacementPolicy
-    _throttle: ReplicationThrottle
+    _throttle: "ReplicationThrottle"
     _config: ReplicationConfig
     _metrics: ReplicationMetrics
     _started: Callable[[str], Awaitable[object]]

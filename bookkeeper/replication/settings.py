@@ -4,8 +4,6 @@ The same keys hold for ``magnetar autorecovery`` and inside a bookie with
 ``autoRecoveryDaemonEnabled=true``.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -142,7 +140,7 @@ class AutoRecoverySettings(ProcessSettings):
             )
 
     @classmethod
-    def load(cls, *sources: Mapping[str, str], is_part: bool = False) -> AutoRecoverySettings:
+    def load(cls, *sources: Mapping[str, str], is_part: bool = False) -> "AutoRecoverySettings":
         """Keys and texts; a later source wins.
 
         Args:

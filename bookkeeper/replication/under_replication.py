@@ -12,8 +12,6 @@ the store refuses everything that was sent in it.
 Paths and values: docs/formats/auto-recovery.md.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -106,7 +104,7 @@ class MarkerLock:
         store: MetadataStore,
         path: str,
         value: bytes,
-        on_end: Callable[[MarkerLock], None],
+        on_end: "Callable[[MarkerLock], None]",
     ) -> None:
         """Use ``UnderReplicationStore.lock``."""
         self.path = path

@@ -7,8 +7,6 @@ A stream whose client takes an offer goes on over an add connection (``add_conne
 frames come and answers go without a task, and the gRPC stream only says that both are there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable
@@ -96,12 +94,12 @@ class AddService:
             for stream in add_connections:
                 stream.read_on()
 
-    def read_on_later(self, stream: _Stream) -> None:
+    def read_on_later(self, stream: "_Stream") -> None:
         """Call its ``read_on`` when there is room."""
         if stream not in self._connections_waiting:
             self._connections_waiting.append(stream)
 
-    def forget(self, stream: _Stream) -> None:
+    def forget(self, stream: "_Stream") -> None:
         if stream in self._connections_waiting:
             self._connections_waiting.remove(stream)
 

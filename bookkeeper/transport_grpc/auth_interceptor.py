@@ -5,8 +5,6 @@ costs a stream and no memory. An add stream that lives on is judged again whenev
 may not hold any more.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
@@ -46,7 +44,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC
             return _refusing(self._refuse, error)
         return await continuation(handler_call_details)
 
-    def watch(self, context: Any) -> StreamAuthorization:
+    def watch(self, context: Any) -> "StreamAuthorization":
         """Of an add stream that was let in."""
         return StreamAuthorization(self, context)
 

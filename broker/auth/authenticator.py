@@ -3,8 +3,6 @@
 Admitted clients are asked again when keys change.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging
@@ -87,7 +85,7 @@ class Authenticator:
         self.refused: Counter[str] = Counter()
 
     @classmethod
-    def of_config(cls, config: BrokerConfig) -> Authenticator | None:
+    def of_config(cls, config: BrokerConfig) -> "Authenticator | None":
         """None: authentication is off. Raises ConfigError."""
 
         def read() -> ProviderChain:

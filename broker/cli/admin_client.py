@@ -7,8 +7,6 @@ must be what brokers send on, the call as it was, and TLS is never left: docs/gu
 "Where credentials go".
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl
@@ -148,7 +146,7 @@ class AdminClient:
         return AdminResponse(response.status, content, names)
 
     @contextmanager
-    def _at(self, asked: str, location: str) -> Iterator[tuple[AdminClient, str]]:
+    def _at(self, asked: str, location: str) -> "Iterator[tuple[AdminClient, str]]":
         """A client of the server that a redirect names, and the path there.
 
         Raises:

@@ -1,7 +1,5 @@
 """``magnetar consume`` and ``magnetar read``: one topic, its partitions, or all that match."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import math
@@ -51,7 +49,7 @@ _PARTITION = re.compile(r"-partition-\d+$")
 class _Arrived:
     """One entry, as it came."""
 
-    source: _Source
+    source: "_Source"
     position: Position
     body: bytes | memoryview
     redelivery_count: int
@@ -62,7 +60,7 @@ class _Arrived:
 class _Source:
     """What comes from one topic or partition; the sink of its `ClientConsumer`."""
 
-    def __init__(self, receiver: _Receiver, topic: TopicName, incomplete_max: int) -> None:
+    def __init__(self, receiver: "_Receiver", topic: TopicName, incomplete_max: int) -> None:
         """``incomplete_max``: chunked messages that may be incomplete; 0: any number."""
         self.receiver, self.topic = receiver, topic
         self.consumer: Any = None

@@ -4,8 +4,6 @@ An entry's payload, compressed before, is sealed by AES-256-GCM with a data key 
 own; the data key travels with each entry, sealed in turn by RSA-OAEP for every reader's public key.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import binascii
@@ -36,7 +34,7 @@ class UndecryptableError(Exception):
     """None of a message's keys is ours, or somebody changed it."""
 
 
-def encryptor_of(options: argparse.Namespace) -> Encryptor | None:
+def encryptor_of(options: argparse.Namespace) -> "Encryptor | None":
     """Of ``-ekn`` and ``-ekv``; None: neither is given. Raises CliError."""
     name, uri = options.encryption_key_name, options.encryption_key_value
     if not name and not uri:
@@ -46,7 +44,7 @@ def encryptor_of(options: argparse.Namespace) -> Encryptor | None:
     return Encryptor(name, read_key(uri))
 
 
-def decryptor_of(options: argparse.Namespace) -> Decryptor | None:
+def decryptor_of(options: argparse.Namespace) -> "Decryptor | None":
     """Of ``-ekv``; None: it isn't given. Raises CliError."""
     uri = options.encryption_key_value
     return Decryptor(read_key(uri)) if uri else None

@@ -1,7 +1,5 @@
 """``magnetar produce``: batches, pieces of large messages, schemas, a rate."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import itertools
@@ -114,7 +112,7 @@ async def _producers(
     encoder: Encoder,
     encryptor: Encryptor | None,
     options: argparse.Namespace,
-) -> list[_Producer]:
+) -> "list[_Producer]":
     """Of all partitions in turn; of one where a key must stay in order."""
     parts = await cluster.parts(topic)
     if options.key is not None:

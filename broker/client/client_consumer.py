@@ -1,8 +1,6 @@
 """A consumer on a topic of a broker that this process is a client of, with the methods of a
 consumer and of its subscription as brokers have them (broker/subscription)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -36,11 +34,11 @@ class ClientConsumer:
         self._failed: BaseException | None = None  # of acks, until ``flush`` raises it
 
     @property
-    def subscription(self) -> ClientConsumer:
+    def subscription(self) -> "ClientConsumer":
         return self
 
     @property
-    def cursor(self) -> ClientConsumer:
+    def cursor(self) -> "ClientConsumer":
         """What ``flush`` is asked of."""
         return self
 

@@ -1,7 +1,5 @@
 """A producer on a topic of a broker that this process is a client of."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -56,7 +54,7 @@ class ClientProducer:
         generated: bool = True,
         schema: SchemaDefinition | None = None,
         encrypted: bool = False,
-    ) -> ClientProducer:
+    ) -> "ClientProducer":
         """Register; an empty name is generated there.
 
         Raises:

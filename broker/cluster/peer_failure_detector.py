@@ -7,8 +7,6 @@ and then the session's timeout decides as ever. The session of the dead is ended
 follows is what follows an expired session. Why that is safe: docs/decisions/0029.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets
@@ -56,7 +54,7 @@ class SessionRecord:
         return orjson.dumps({"broker": broker, "process": self.process, "sessionKey": self.key})
 
     @classmethod
-    def decode(cls, value: bytes) -> SessionRecord | None:
+    def decode(cls, value: bytes) -> "SessionRecord | None":
         """None: not a session record."""
         try:
             document = orjson.loads(value)

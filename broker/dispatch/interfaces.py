@@ -1,7 +1,5 @@
 """`Dispatcher`: what it needs of consumers, ledgers and cursors, and what it tells its shell."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,7 +115,7 @@ class ConsumerState:
         if 0 < unacked_max <= self.unacked:
             self.blocked = True
 
-    def deliver(self, effect: Deliver) -> int:
+    def deliver(self, effect: "Deliver") -> int:
         """Send entries to the client; answers their bytes."""
         raise NotImplementedError
 

@@ -1,7 +1,5 @@
 """A set of positions as one bitmap per ledger: a few bits per entry, whole runs in one call."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from pyroaring import BitMap
@@ -54,7 +52,7 @@ class PositionSet:
         else:
             bits |= entries
 
-    def update(self, other: PositionSet) -> None:
+    def update(self, other: "PositionSet") -> None:
         """Add every position of another set."""
         for ledger_id, entries in other.ledgers.items():
             self.add_bits(ledger_id, entries)

@@ -5,8 +5,6 @@ with more than their share wait; one goes on once its own are down to half of th
 once the sum is below half of the limit.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -17,7 +15,7 @@ logger = logging.getLogger(__name__)
 class _Member(Protocol):
     unacked: int
     waits_for_broker: bool
-    budget: UnackedBudget | None
+    budget: "UnackedBudget | None"
 
 
 class UnackedBudget:

@@ -11,8 +11,6 @@ Their sockets stay in blocking mode, where only the calls don't wait; the last b
 end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -46,7 +44,7 @@ class PendingSocket:
 
     __slots__ = ("_acceptor", "_is_read", "_socket", "ended", "ip", "port", "received", "state")
 
-    def __init__(self, acceptor: PreAuthAcceptor, accepted: socket.socket, peer: Any) -> None:
+    def __init__(self, acceptor: "PreAuthAcceptor", accepted: socket.socket, peer: Any) -> None:
         self._acceptor = acceptor
         self._socket = accepted
         self._is_read = False  # the loop waits for more bytes

@@ -8,8 +8,6 @@ Everything is worked out once, when a document was read: topics of a namespace w
 share one ``EffectivePolicies``, and asking it is an attribute read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -133,7 +131,7 @@ class EffectivePolicies:
         document: Document,
         config: BrokerConfig,
         topic_document: Document = _EMPTY,
-        namespace: EffectivePolicies | None = None,
+        namespace: "EffectivePolicies | None" = None,
     ) -> None:
         """
         Args:
@@ -157,7 +155,7 @@ class EffectivePolicies:
         self._read_rest()
         self.offload = effective_offload(self)
 
-    def with_topic(self, topic_document: Document | None) -> EffectivePolicies:
+    def with_topic(self, topic_document: Document | None) -> "EffectivePolicies":
         """A topic's policies from its namespace's; None: it has none of its own."""
         assert not self.topic_document, "these are a topic's already"
         if not topic_document:

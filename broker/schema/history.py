@@ -5,8 +5,6 @@ readers never see half of it. Small histories are plain JSON (operators can read
 are compressed: versions of one schema repeat each other, so a hundred take little more than one.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,11 +55,11 @@ class SchemaHistory:
         """The version with exactly these bytes; the cheap half of ``same_definition``."""
         return next((each.version for each in self.live if each.definition == definition), None)
 
-    def appended(self, definition: SchemaDefinition, now_ms: int) -> SchemaHistory:
+    def appended(self, definition: SchemaDefinition, now_ms: int) -> "SchemaHistory":
         new = StoredSchema(self.last_version + 1, now_ms, definition)
         return SchemaHistory((*self.versions, new))
 
-    def marked_deleted(self, now_ms: int) -> SchemaHistory:
+    def marked_deleted(self, now_ms: int) -> "SchemaHistory":
         """The history with a deletion marker; what the marker hides needn't be kept."""
         marker = StoredSchema(self.last_version + 1, now_ms, SchemaDefinition("NONE", b""), True)
         return SchemaHistory((marker,))
@@ -93,7 +91,7 @@ class SchemaHistory:
         return value
 
     @staticmethod
-    def decode(path: str, value: bytes) -> SchemaHistory:
+    def decode(path: str, value: bytes) -> "SchemaHistory":
         """Raises BrokerMetadataError: damaged, or written by a newer version of this program."""
         if not value:  # a parent that was created on the way to its child
             return SchemaHistory()

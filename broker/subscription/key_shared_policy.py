@@ -1,7 +1,5 @@
 """What a Key_Shared consumer asks for, and whether it fits the ones that are connected."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from magnetar.broker.dispatch.key_selector import HashRing, KeySelector, SplitRanges, StickyRanges
@@ -21,7 +19,7 @@ class KeySharedPolicy:
     out_of_order: bool = False
 
     @staticmethod
-    def of(request: SubscribeRequest) -> KeySharedPolicy:
+    def of(request: SubscribeRequest) -> "KeySharedPolicy":
         """Without Key_Shared fields: AUTO_SPLIT, in order."""
         meta = request.key_shared_meta
         if meta is None:
@@ -40,7 +38,7 @@ class KeySharedPolicy:
         return HashRing() if consistent_hashing else SplitRanges()
 
     def check(
-        self, request: SubscribeRequest, connected: KeySharedPolicy | None, selector: KeySelector
+        self, request: SubscribeRequest, connected: "KeySharedPolicy | None", selector: KeySelector
     ) -> None:
         """Whether a consumer may join; ``connected``: what the others agreed on.
 

@@ -1,7 +1,5 @@
 """What is stored of a cursor: a value, complete (a snapshot) or in part (an increment)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,7 +31,7 @@ class CursorImage:
     more_properties: dict[str, int] = field(default_factory=dict)
     """Of one chunk of a snapshot: a part of them, beside those of other chunks."""
 
-    def merge(self, increment: CursorImage) -> None:
+    def merge(self, increment: "CursorImage") -> None:
         """Apply a later increment; it must not be used afterwards."""
         self.mark_delete = max(self.mark_delete, increment.mark_delete)
         for ledger_id, entries in increment.acked.items():

@@ -1,7 +1,5 @@
 """The cursor ledger of one cursor: appends groups of records, one at a time; reads a stored one."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable
@@ -42,7 +40,7 @@ class CursorLedger:
     good for being recovered by the next owner, or deleted.
     """
 
-    def __init__(self, writer: CursorLedgerWriter, created_ms: int) -> None:
+    def __init__(self, writer: "CursorLedgerWriter", created_ms: int) -> None:
         self.ledger_id = writer.ledger_id
         self.created_ms = created_ms
         self.entries = 0

@@ -6,8 +6,6 @@ and a copy without its index is no copy. Every byte is below a CRC32C: of a reco
 head, of the index; and the index has one for each whole block, for the check after writing.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,7 +103,7 @@ class CopyWriter:
             self._blocks.append(Block(self._first, self._start, size, self._digest))
             self._start, self._first = self.offset, self.entries
 
-    def index(self) -> CopyIndex:
+    def index(self) -> "CopyIndex":
         """The index of all that was added. REQUIRES: `end_block` after the last entry."""
         assert self.offset == self._start, "a block is open"
         return CopyIndex(
@@ -188,7 +186,7 @@ class CopyIndex:
         return body + _DIGEST.pack(crc32c(body))
 
     @classmethod
-    def decode(cls, value: bytes, name: str) -> CopyIndex:
+    def decode(cls, value: bytes, name: str) -> "CopyIndex":
         """Inverse of `encode`.
 
         Raises:

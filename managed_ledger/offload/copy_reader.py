@@ -1,7 +1,5 @@
 """Reads a copied ledger; as ``LedgerReader``, but from an object store."""
 
-from __future__ import annotations
-
 from magnetar.bookkeeper.client.ledger_reader import VIEW_BYTES_MIN, EntryRun
 from magnetar.bookkeeper.errors import NoSuchEntryError
 from magnetar.managed_ledger.offload.config import OffloadMetrics
@@ -74,7 +72,7 @@ class CopyReader:
                 raise CopyDamagedError(f"{self._data}: entry {entry_id} at {offset}: {size} bytes")
 
     def _take(
-        self, run: EntryRun, records: _Records, last: int, bytes_max: int, head_bytes: int
+        self, run: EntryRun, records: "_Records", last: int, bytes_max: int, head_bytes: int
     ) -> None:
         """Moves intact entries into the run, as many as may be."""
         left = bytes_max

@@ -4,8 +4,6 @@ What is read back before the rename comes from the disk, as far as the system al
 pages are dropped first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -38,7 +36,7 @@ class FilesystemOffloader(BlockOffloader):
         self._writers.shutdown()
         self._readers.shutdown()
 
-    def _store(self, location: Mapping[str, str]) -> FileStore:
+    def _store(self, location: Mapping[str, str]) -> "FileStore":
         try:
             root = path_of_uri(location[URI])
         except (KeyError, ValueError) as error:
@@ -52,7 +50,7 @@ class FileStore:
     def __init__(self, root: Path, writers: Executor, readers: Executor) -> None:
         self._root, self._writers, self._readers = root, writers, readers
 
-    async def create(self, name: str) -> FileUpload:
+    async def create(self, name: str) -> "FileUpload":
         path = self._path(name)
         upload = FileUpload(path, self._writers)
         try:

@@ -5,8 +5,6 @@ each run. A run exists when its manifest does. Ranges of runs follow each other 
 overlap, so that all manifests together say exactly which messages the export holds.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -117,7 +115,7 @@ class Manifest:
         return "{\n " + ",\n ".join(fields) + "\n}\n"
 
     @classmethod
-    def from_json(cls, text: str, where: str) -> Manifest:
+    def from_json(cls, text: str, where: str) -> "Manifest":
         """
         Args:
             where: name of the file, for errors.

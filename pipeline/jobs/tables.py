@@ -1,7 +1,5 @@
 """Rows of a report as text, JSON or Parquet."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +22,7 @@ class ReportTable:
     columns: Mapping[str, str]
     rows: Sequence[Row]
 
-    def sorted_by(self, column: str) -> ReportTable:
+    def sorted_by(self, column: str) -> "ReportTable":
         """The largest first; rows without the value last."""
         rows = sorted(
             self.rows, key=lambda row: (row[column] is not None, row[column] or 0), reverse=True

@@ -1,7 +1,5 @@
 """What a bookie keeps in memory about every ledger it holds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from magnetar.bookkeeper.bookie.storage.index_format import LedgerRecord
@@ -50,7 +48,7 @@ class LedgerDescriptor:
         return creator == self.creator or not creator or not self.creator
 
     @classmethod
-    def from_record(cls, ledger_id: int, record: LedgerRecord) -> LedgerDescriptor:
+    def from_record(cls, ledger_id: int, record: LedgerRecord) -> "LedgerDescriptor":
         state = cls(ledger_id, record.master_key)
         state.fenced = state.fence_durable = record.fenced
         state.limbo = record.limbo

@@ -4,8 +4,6 @@ A run covers the entry ids ``first .. end - 1``; ids of size 0 are holes. Its re
 other in one log without gaps, so one read brings them all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from magnetar.bookkeeper.bookie.storage.record_format import RECORD_HEADER_BYTES
@@ -52,7 +50,7 @@ class LocationRun:
         """Where the record of an entry begins."""
         return self.offset + records_bytes(self.sizes[: entry_id - self.first])
 
-    def part(self, first: int, end: int) -> LocationRun | None:
+    def part(self, first: int, end: int) -> "LocationRun | None":
         """The entries of ``first <= id < end`` without holes at its ends; None: there are none."""
         first, end = max(first, self.first), min(end, self.end)
         sizes = self.sizes

@@ -5,8 +5,6 @@ request of a client, encoded as one buffer. So adding, reading and flushing cost
 per entry. Holes (entry ids that other bookies of a striped ledger hold) have size 0.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +73,7 @@ class WriteCacheChunk:
         offset = sum(sizes[:start]) + RECORD_HEADER_BYTES * present
         return slice_packets(self.buffers[0], offset, wanted)
 
-    def single(self, entry_id: int) -> WriteCacheChunk:
+    def single(self, entry_id: int) -> "WriteCacheChunk":
         """One of its entries as a chunk of its own."""
         start = entry_id - self.first
         size = self.sizes[start]

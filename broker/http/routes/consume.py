@@ -1,7 +1,5 @@
 """REST consume: messages by long poll, ack and nack by token (docs/guides/rest-consume.md)."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -279,7 +277,7 @@ async def stream_messages(
 
 
 async def _lines(
-    session: RestSession, shown: _MessageView, window: int, *, auto_ack: bool, events: bool
+    session: RestSession, shown: "_MessageView", window: int, *, auto_ack: bool, events: bool
 ) -> AsyncIterator[bytes]:
     batches = session.stream(window, alive_s=_ALIVE_S, auto_ack=auto_ack)
     async with aclosing(batches):

@@ -1,7 +1,5 @@
 """One accepted WebSocket: ordered sends from plain functions, bounded, and the end of it all."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
@@ -73,7 +71,7 @@ class WebSocketChannel:
         if self._end_reading is not None:
             self._end_reading()
 
-    async def run(self, read: Callable[[WebSocketChannel], Awaitable[None]]) -> None:
+    async def run(self, read: "Callable[[WebSocketChannel], Awaitable[None]]") -> None:
         """Let ``read`` take what comes, until it returns or we have closed the socket."""
         task = asyncio.current_task()
         assert task is not None

@@ -1,7 +1,5 @@
 """Query parameters of the WebSocket endpoints: a wrong one refuses the upgrade."""
 
-from __future__ import annotations
-
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -84,7 +82,7 @@ class ProducerParameters:
     """Set: its client encrypts, and these are the keys of every message."""
 
     @classmethod
-    def parse(cls, query: Mapping[str, str]) -> ProducerParameters:
+    def parse(cls, query: Mapping[str, str]) -> "ProducerParameters":
         """Raises ApiError 400 for the first wrong one."""
         batching = _true(query, "batchingEnabled")
         # As Pulsar: these two are looked at with batching only.
@@ -167,7 +165,7 @@ class ConsumerParameters:
     crypto_action: str
 
     @classmethod
-    def parse(cls, query: Mapping[str, str]) -> ConsumerParameters:
+    def parse(cls, query: Mapping[str, str]) -> "ConsumerParameters":
         """Raises ApiError 400 for the first wrong one."""
         ack_timeout_ms = _number(query, "ackTimeoutMillis", 0)
         if 0 < ack_timeout_ms < 1000:
@@ -209,7 +207,7 @@ class ReaderParameters:
     crypto_action: str
 
     @classmethod
-    def parse(cls, query: Mapping[str, str]) -> ReaderParameters:
+    def parse(cls, query: Mapping[str, str]) -> "ReaderParameters":
         """Raises ApiError 400 for the first wrong one."""
         # An unencoded + of base64 has become a space on the way.
         text = query.get("messageId", "").replace(" ", "+") or "latest"
