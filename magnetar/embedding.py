@@ -19,7 +19,7 @@ from magnetar.process_host import ProcessHost
 from magnetar.thread_host import ThreadHost
 
 _STOP_S_EXTRA = 5.0
-"""What an end may take beyond the broker's own limit, before its process is killed."""
+"""Time an end may take beyond the broker's own limit, before its process is killed."""
 _STOP_MS_DEFAULT = 10_000
 
 
@@ -67,7 +67,7 @@ class EmbeddedBroker:
 
     @property
     def log(self) -> str:
-        """What the child process logged so far; in thread mode it logs into this process."""
+        """The output of the child process so far; in thread mode it logs into this process."""
         return "" if self._host is None else self._host.log()
 
     @property
@@ -131,10 +131,11 @@ class EmbeddedBroker:
     async def __aenter__(self) -> Self:
         host = self._launch()
         try:
-            await _wait(host.ready, self._start_timeout_s)
+            ready = asyncio.wrap_future(host.ready)
+            await asyncio.wait({ready}, timeout=self._start_timeout_s)
             self._take_addresses(host)
         except BaseException:
-            await self._stop_async(host)
+            await asyncio.to_thread(self._stop, host)
             raise
         return self
 
@@ -145,7 +146,7 @@ class EmbeddedBroker:
         trace: TracebackType | None,
     ) -> None:
         if self._host is not None:
-            _report(await self._stop_async(self._host), error)
+            _report(await asyncio.to_thread(self._stop, self._host), error)
 
     # --- steps
 
@@ -192,17 +193,6 @@ class EmbeddedBroker:
         finally:
             self._forget()
 
-    async def _stop_async(self, host: Host) -> BaseException | None:
-        host.ask_to_stop()
-        try:
-            await _wait(host.ended, self._stop_timeout_s)
-            if not host.ended.done():
-                host.give_up()
-                await _wait(host.ended, _STOP_S_EXTRA)
-            return _outcome(host)
-        finally:
-            self._forget()
-
     def _forget(self) -> None:
         atexit.unregister(self._at_exit)
         self._host = None
@@ -218,10 +208,6 @@ class EmbeddedBroker:
             host.give_up()
             futures.wait([host.ended], _STOP_S_EXTRA)
         self._forget()
-
-
-async def _wait(future: futures.Future[Any], seconds_max: float) -> None:
-    await asyncio.wait({asyncio.wrap_future(future)}, timeout=seconds_max)
 
 
 def _outcome(host: Host) -> BaseException | None:

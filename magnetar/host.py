@@ -1,8 +1,16 @@
-"""What runs an embedded broker: a thread of this process, or a child process."""
+"""Runs an embedded broker: on a thread of this process, or in a child process."""
 
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from magnetar.broker.config import BrokerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,26 +23,41 @@ class Addresses:
     web_url_tls: str = ""
 
 
-class Host(Protocol):
+class Host(ABC):
     """One run of one broker. Both futures end by themselves, whatever happens."""
 
-    pid: int
-    ready: Future[Addresses]
-    """Set when clients are served; the error when that can't be."""
-    ended: Future[None]
-    """Set when nothing of the run is left; the error when it ended before it was asked to."""
+    def __init__(self, config: BrokerConfig) -> None:
+        self.pid = os.getpid()
+        self.ready: Future[Addresses] = Future()
+        """Set when clients are served; the error when that can't be."""
+        self.ended: Future[None] = Future()
+        """Set when nothing of the run is left; the error when it ended before it was asked to."""
+        self._config = config
+        self._asked = False
+        # A daemon: a program that never leaves the block must still be able to end.
+        self._thread = threading.Thread(target=self._run, name="magnetar-embedded", daemon=True)
 
     def start(self) -> None:
         """Return at once; ``ready`` tells the outcome."""
+        self._thread.start()
 
+    @abstractmethod
     def ask_to_stop(self) -> None:
         """Begin an orderly end; from any thread, more than once, at any time."""
 
+    @abstractmethod
     def give_up(self) -> None:
-        """What can still be done when the orderly end takes too long."""
+        """End the run by force when the orderly end takes too long."""
 
     def join(self) -> None:
         """Wait for the threads of the host; call it when ``ended`` is set."""
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def log(self) -> str:
-        """What the broker printed; "" where it logs into this process's logging."""
+        """The output of the broker; "" where it logs into this process's logging."""
+        return ""
+
+    @abstractmethod
+    def _run(self) -> None:
+        """The thread's work: it sets both futures."""

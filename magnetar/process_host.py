@@ -1,4 +1,4 @@
-"""A broker in a child process, which also ends when this process dies."""
+"""A broker in a child process, which also ends when this process dies: both sides of it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import contextlib
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from concurrent.futures import Future
 from typing import IO, TYPE_CHECKING
 
 from magnetar.errors import EmbeddedError
-from magnetar.host import Addresses
+from magnetar.host import Addresses, Host
 
 if TYPE_CHECKING:
     from magnetar.broker.config import BrokerConfig
@@ -22,27 +22,24 @@ if TYPE_CHECKING:
 _OVER_TLS = re.compile(rb"^magnetar standalone: (pulsar\+ssl:\S+)? ?(https:\S+)? over TLS$")
 _READY = re.compile(rb"^magnetar standalone: (\S+) (\S+) ready$")
 _LOG_LINES_IN_ERRORS = 20
+_CHUNK_BYTES = 4096
 # The child imports what we would: a test suite may run from sources that are installed nowhere.
 _CHILD = (
     "import pickle, sys\n"
     "sys.path[:] = pickle.load(sys.stdin.buffer)\n"
-    "from magnetar.process_main import main\n"
-    "sys.exit(main(pickle.load(sys.stdin.buffer)))\n"
+    "from magnetar.process_host import serve\n"
+    "sys.exit(serve(pickle.load(sys.stdin.buffer)))\n"
 )
 
 
-class ProcessHost:
+class ProcessHost(Host):
     """See `Host`. Its log is an unnamed file, so that a child that prints a lot never blocks."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self.ready: Future[Addresses] = Future()
-        self.ended: Future[None] = Future()
+        super().__init__(config)
         self.pid = 0
-        self._config = config
-        self._asked = False
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
-        self._watcher = threading.Thread(target=self._watch, name="magnetar-embedded", daemon=True)
 
     def start(self) -> None:
         """Raises EmbeddedError or OSError: this Python can't start another one."""
@@ -58,7 +55,7 @@ class ProcessHost:
             start_new_session=True,
         )
         self.pid = self._process.pid
-        self._watcher.start()
+        super().start()
 
     def ask_to_stop(self) -> None:
         self._asked = True
@@ -70,8 +67,7 @@ class ProcessHost:
             self._process.kill()
 
     def join(self) -> None:
-        if self._watcher.ident is not None:
-            self._watcher.join()
+        super().join()
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -83,7 +79,7 @@ class ProcessHost:
         # By position: the offset of the open file is the child's, which writes there.
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -115,3 +111,18 @@ class ProcessHost:
 
     def _tail(self) -> str:
         return "\n".join(self.log().splitlines()[-_LOG_LINES_IN_ERRORS:])
+
+
+def serve(config: BrokerConfig) -> int:
+    """The child: serve until SIGTERM, or until standard input ends: then the parent is gone."""
+    from magnetar.broker.server import standalone
+
+    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
+    return standalone.run(config)
+
+
+def _end_with_parent() -> None:
+    # Not sys.stdin: its lock would be held at exit.
+    while os.read(sys.stdin.fileno(), _CHUNK_BYTES):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from magnetar.errors import EmbeddedError
-from magnetar.host import Addresses
+from magnetar.host import Addresses, Host
 
 if TYPE_CHECKING:
     from magnetar.broker.config import BrokerConfig
     from magnetar.broker.server.standalone import Standalone
 
 
-class ThreadHost:
+class ThreadHost(Host):
     """See `Host`. Changes nothing else in the process: no signal handler, no logging set-up."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self.pid = os.getpid()
-        self.ready: Future[Addresses] = Future()
-        self.ended: Future[None] = Future()
-        self._config = config
-        self._lock = threading.Lock()  # guards the two below: asked before the loop exists
+        super().__init__(config)
+        self._lock = threading.Lock()  # guards _asked and the two below: asked before the loop is
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asked = False
         self._stop: asyncio.Event | None = None
-        # A daemon: a program that never leaves the block must still be able to end.
-        self._thread = threading.Thread(target=self._run, name="magnetar-embedded", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def ask_to_stop(self) -> None:
         with self._lock:
@@ -42,12 +31,6 @@ class ThreadHost:
 
     def give_up(self) -> None:
         """Nothing: a thread can't be ended from outside."""
-
-    def join(self) -> None:
-        self._thread.join()
-
-    def log(self) -> str:
-        return ""
 
     def _run(self) -> None:
         try:

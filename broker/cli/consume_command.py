@@ -16,9 +16,7 @@ from typing import Any
 from magnetar.broker.cli.binary_client import ClusterClient, is_websocket, run_command, topic_name
 from magnetar.broker.cli.encryption import UndecryptableError, decryptor_of
 from magnetar.broker.cli.errors import CliError
-from magnetar.broker.cli.message_details import facts_of
-from magnetar.broker.cli.message_output import MessageOutput
-from magnetar.broker.cli.output import describe
+from magnetar.broker.cli.message_output import MessageOutput, describe, facts_of
 from magnetar.broker.cli.profiles import ClusterTarget, target_of
 from magnetar.broker.cli.progress import progress
 from magnetar.broker.cli.typed_values import Decoder
@@ -125,7 +123,7 @@ def run_read(options: argparse.Namespace) -> int:
         from magnetar.broker.cli.websocket_commands import read_by_websocket
 
         return run_command(read_by_websocket(target, options))
-    start = _start_of(options)
+    start = start_of(options)
 
     def fill(request: pb.CommandSubscribe) -> None:
         request.subscription = f"reader-{uuid.uuid4().hex[:10]}"
@@ -143,7 +141,7 @@ def run_read(options: argparse.Namespace) -> int:
     )
 
 
-def _start_of(options: argparse.Namespace) -> pb.MessageIdData:
+def start_of(options: argparse.Namespace) -> pb.MessageIdData:
     text = options.start_message_id.lower()
     if text == "latest":
         return pb.MessageIdData(ledgerId=_LATEST, entryId=_LATEST)

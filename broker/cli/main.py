@@ -225,7 +225,7 @@ _COMMANDS: Final[dict[str, tuple[str, Callable[[argparse.ArgumentParser], None],
         partial(add_globals, names=PIPELINE),
         "pipeline_command.run_pipeline",
     ),
-    "profiles": ("addresses of several clusters", _add_profiles, "profiles_command.run_profiles"),
+    "profiles": ("addresses of several clusters", _add_profiles, "profiles.run_profiles"),
     "tokens": (
         "keys, and tokens that are signed with them",
         add_tokens,

@@ -46,18 +46,3 @@ def print_message(
         shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
         print(f"{offset:08x}  {part.hex(' '):<{_BYTES_A_LINE * 3}} {shown}")
     sys.stdout.flush()
-
-
-def describe(
-    publish_time_ms: int,
-    event_time_ms: int,
-    key: str | None,
-    properties: Mapping[str, str],
-    content: str,
-) -> str:
-    """A received message in one line, as pulsar-client prints it."""
-    pairs = ", ".join(f"{name}={value}" for name, value in properties.items())
-    return (
-        f"publishTime:[{publish_time_ms}], eventTime:[{event_time_ms}], "
-        f"key:[{key if key is not None else 'null'}], properties:[{pairs}], content:{content}"
-    )

@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from magnetar.broker.cli.argument_values import parse_time
+from magnetar.broker.cli.consume_command import start_of
 from magnetar.broker.cli.encryption import (
     Decryptor,
     Encryptor,
@@ -23,8 +24,7 @@ from magnetar.broker.cli.encryption import (
     encryptor_of,
 )
 from magnetar.broker.cli.errors import CliError
-from magnetar.broker.cli.message_output import MessageOutput
-from magnetar.broker.cli.output import describe
+from magnetar.broker.cli.message_output import MessageOutput, describe
 from magnetar.broker.cli.payloads import contents_of, properties_of, wait_for_turn
 from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.progress import progress
@@ -131,12 +131,7 @@ async def read_by_websocket(target: ClusterTarget, options: argparse.Namespace) 
     _refuse_routes(target)
     start = options.start_message_id.lower()
     if start not in ("latest", "earliest"):
-        try:
-            ledger, entry = map(int, start.split(":"))
-        except ValueError:
-            raise CliError(f"-m {start}: not a message id") from None
-        data = pb.MessageIdData(ledgerId=ledger, entryId=entry)
-        start = base64.b64encode(data.SerializeToString()).decode()
+        start = base64.b64encode(start_of(options).SerializeToString()).decode()
     query = urlencode({"messageId": start, **_receiving(options)})
     return await _show_all(target, f"v2/reader/{_path(options.topic)}?{query}", options, "read")
 

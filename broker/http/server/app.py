@@ -52,8 +52,8 @@ from magnetar.broker.http.routes import (
 )
 from magnetar.broker.http.routing.redirects import redirection
 from magnetar.broker.http.websocket.middleware import WebSocketMiddleware
+from magnetar.broker.http.websocket.pattern import TopicChanges
 from magnetar.broker.http.websocket.routes import unknown_route, websocket_routes
-from magnetar.broker.http.websocket.topic_changes import TopicChanges
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService

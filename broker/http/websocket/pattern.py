@@ -1,6 +1,6 @@
 """A WebSocket consumer of all topics whose names match a pattern, also of those to come.
 
-Follows the metadata store (topic_changes.py) and compares with the whole list once a minute, for
+Follows the metadata store (`TopicChanges`) and compares with the whole list once a minute, for
 what was missed. A topic that is closed, because it is deleted or moves, leaves the session as it
 is: whether it still exists is found out by subscribing again, later and later.
 """
@@ -20,17 +20,21 @@ from magnetar.broker.errors import (
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.websocket.consumer import ConsumerSession
 from magnetar.broker.protocol.topic_name import TopicName, valid_namespace_part
+from magnetar.broker.resources.resources import stored_topic_of
 from magnetar.broker.topic.topic_list import TopicPattern, visible_topics
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.store import EventType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from magnetar.broker.http.websocket.parameters import ConsumerParameters
-    from magnetar.broker.http.websocket.topic_changes import TopicChanges
     from magnetar.broker.service.access_control import Right
     from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.metadata.store import MetadataEvent, SessionEvent, Watch
+
+    OnChange = Callable[[TopicName | None, bool], None]
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +87,56 @@ class NamePattern:
     def visible(self, names: Iterable[str]) -> list[TopicName]:
         """Of a namespace's topics those that match, without system topics."""
         return [TopicName.parse(full) for full in visible_topics(names, self._pattern)]
+
+
+class TopicChanges:
+    """Tells the pattern sessions of one broker which topics of a namespace come and go.
+
+    One watch on the metadata store serves all of them, from the first listener on.
+    """
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._listeners: dict[str, set[OnChange]] = {}  # by namespace
+        self._watches: tuple[Watch, ...] = ()
+
+    def add(self, namespace: str, on_change: OnChange) -> None:
+        """``on_change(name, exists)`` for each topic or partition from now on; ``name`` is None
+        when changes may have been missed.
+        """
+        if not self._watches:
+            self._watches = (
+                self._service.resources.watch_topics(self._on_event),
+                self._service.store.on_session_event(self._on_session_event),
+            )
+        self._listeners.setdefault(namespace, set()).add(on_change)
+
+    def remove(self, namespace: str, on_change: OnChange) -> None:
+        listeners = self._listeners.get(namespace, set())
+        listeners.discard(on_change)
+        if not listeners:
+            self._listeners.pop(namespace, None)
+        if not self._listeners:
+            self.close()
+
+    def close(self) -> None:
+        for watch in self._watches:
+            watch.close()
+        self._watches = ()
+
+    def _on_event(self, event: MetadataEvent) -> None:
+        if event.type not in (EventType.CREATED, EventType.DELETED):
+            return
+        name = stored_topic_of(event.path)
+        if name is None or name.is_system:
+            return
+        for on_change in list(self._listeners.get(name.namespace, ())):
+            on_change(name, event.type is EventType.CREATED)
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        for listeners in list(self._listeners.values()):
+            for on_change in list(listeners):
+                on_change(None, True)
 
 
 class PatternSession(ConsumerSession):

@@ -10,8 +10,7 @@ from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.websocket import pattern
 from magnetar.broker.http.websocket.parameters import ConsumerParameters
-from magnetar.broker.http.websocket.pattern import NamePattern, PatternSession
-from magnetar.broker.http.websocket.topic_changes import TopicChanges
+from magnetar.broker.http.websocket.pattern import NamePattern, PatternSession, TopicChanges
 from magnetar.broker.protocol.topic_name import TopicName
 from tests.unit.broker.doubles import Broker
 from tests.waiting import eventually
