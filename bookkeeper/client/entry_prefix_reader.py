@@ -59,40 +59,31 @@ class _Found:
     sizes: list[int]
 
 
+@dataclass(eq=False, repr=False)
 class EntryPrefixReader:
     """Reads heads of one ledger; never of an entry above ``last_confirmed``.
-
-    Args:
-        head_bytes: of each entry. The ledger's entries have that many at least: a shorter one is
-            corrupt.
 
     Attributes:
         metadata: as it was read last.
         last_confirmed: may be raised when the caller learns of more.
+        head_bytes: of each entry. The ledger's entries have that many at least: a shorter one is
+            corrupt.
     """
 
-    def __init__(
-        self,
-        metadata: LedgerMetadata,
-        last_confirmed: int,
-        ledgers: LedgerMetadataSource,
-        bookies: BookiePool,
-        config: ClientConfig,
-        replicas: Replicas,
-        *,
-        head_bytes: int,
-    ) -> None:
-        self.ledger_id, self._creator = metadata.ledger_id, metadata.creator_token
-        self.metadata = metadata
-        self.last_confirmed = last_confirmed
-        self._ledgers = ledgers
-        self._bookies = bookies
-        self._bytes_max = min(HEADS_BYTES_MAX, config.read_bytes_max)
-        self._replicas = replicas
-        self._head_bytes = head_bytes
+    metadata: LedgerMetadata
+    last_confirmed: int
+    _ledgers: LedgerMetadataSource
+    _bookies: BookiePool
+    _config: ClientConfig
+    _replicas: Replicas
+    head_bytes: int
+
+    def __post_init__(self) -> None:
+        self.ledger_id, self._creator = self.metadata.ledger_id, self.metadata.creator_token
+        self._bytes_max = min(HEADS_BYTES_MAX, self._config.read_bytes_max)
         # As in ``LedgerReader``: the first choice differs from ledger to ledger, and stays.
-        self._start = metadata.ledger_id % metadata.ensemble_size
-        self._last_resort = FailedReplicas(replicas)
+        self._start = self.ledger_id % self.metadata.ensemble_size
+        self._last_resort = FailedReplicas(self._replicas)
 
     async def runs(self, first: int, end: int) -> AsyncIterator[EntryPrefixRun]:
         """All heads of the entries ``first <= id < end``; the caller may stop.
@@ -201,7 +192,7 @@ class EntryPrefixReader:
             request = ReadRequest(
                 *(self.ledger_id, first, stripe.count(first, end), self._bytes_max),
                 stripe=stripe,
-                head_bytes=self._head_bytes,
+                head_bytes=self.head_bytes,
                 creator=self._creator,
             )
             reply = await self._bookies.client(bookie).read_heads(request)
@@ -219,8 +210,8 @@ class EntryPrefixReader:
             failures.append(error_for_code(code, where))
             return None
         heads, sizes = reply.heads, reply.sizes
-        if min(sizes) < self._head_bytes:
-            short = next(n for n, size in enumerate(sizes) if size < self._head_bytes)
+        if min(sizes) < self.head_bytes:
+            short = next(n for n, size in enumerate(sizes) if size < self.head_bytes)
             self._replicas.note_corrupt(self.ledger_id, stripe.nth(first, short), bookie)
             if not short:
                 failures.append(EntryDigestError(f"{where} is too short"))

@@ -15,11 +15,8 @@ from crc32c import crc32c
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client import quorum
-from magnetar.bookkeeper.client.config import ClientConfig
-from magnetar.bookkeeper.client.ledger_store import LedgerMetadataSource
 from magnetar.bookkeeper.client.ledger_tail import LedgerTail
-from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.client.replicas import FailedReplicas, Replicas
+from magnetar.bookkeeper.client.replicas import FailedReplicas
 from magnetar.bookkeeper.client.speculative_read import SpeculativeRead, first_good
 from magnetar.bookkeeper.client.striped_runs import StripeRead, plan_parts, put_together
 from magnetar.bookkeeper.errors import (
@@ -104,22 +101,14 @@ class LedgerReader(LedgerTail):
         on_corrupt: told (ledger id, entry id, bookie id) of each; the bookie is told anyway.
     """
 
-    def __init__(
-        self,
-        metadata: LedgerMetadata,
-        last_confirmed: int,
-        ledgers: LedgerMetadataSource,
-        bookies: BookiePool,
-        config: ClientConfig,
-        replicas: Replicas,
-    ) -> None:
-        super().__init__(metadata, last_confirmed, ledgers, bookies, config, replicas)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.corrupt_replicas = 0
         self.on_corrupt: Callable[[int, int, str], None] | None = None
         # Unstriped ledgers stay with one bookie, whose read-ahead is warm, until it fails; the
         # first choice differs from ledger to ledger.
-        self._start = metadata.ledger_id % metadata.ensemble_size
-        self._last_resort = FailedReplicas(replicas) if metadata.is_striped else None
+        self._start = self.ledger_id % self.metadata.ensemble_size
+        self._last_resort = FailedReplicas(self._replicas) if self.metadata.is_striped else None
         self._entry_bytes = 0  # mean size in the last run of a striped ledger; 0: not known
 
     async def read(self, first: int, last: int, bytes_max: int, head_bytes: int) -> EntryRun:

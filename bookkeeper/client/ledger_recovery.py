@@ -206,7 +206,7 @@ class LedgerRecovery:
         self._adds = PendingAdds(
             self.metadata.ledger_id,
             self._quorums,
-            self._bookies,
+            list(self._bookies),
             master_key(self.metadata.password),
             self._done,
             last_written=self.base_lac,

@@ -12,6 +12,7 @@ import logging
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 from typing import Final
@@ -43,25 +44,19 @@ class _Round(Enum):
     FAILED = "failed"  # no bookie is left that could tell
 
 
+@dataclass(eq=False, repr=False)
 class LedgerTail:
     """The end of one ledger: how far it may be read, and waiting for it to grow."""
 
-    def __init__(
-        self,
-        metadata: LedgerMetadata,
-        last_confirmed: int,
-        ledgers: LedgerMetadataSource,
-        bookies: BookiePool,
-        config: ClientConfig,
-        replicas: Replicas,
-    ) -> None:
-        self.ledger_id, self.creator = metadata.ledger_id, metadata.creator_token
-        self._metadata = metadata
-        self._last_confirmed = last_confirmed
-        self._ledgers = ledgers
-        self._bookies = bookies
-        self._config = config
-        self._replicas = replicas
+    _metadata: LedgerMetadata
+    _last_confirmed: int
+    _ledgers: LedgerMetadataSource
+    _bookies: BookiePool
+    _config: ClientConfig
+    _replicas: Replicas
+
+    def __post_init__(self) -> None:
+        self.ledger_id, self.creator = self._metadata.ledger_id, self._metadata.creator_token
         self._ahead: tuple[int, Buffer] | None = None  # entry id and packet that came with a LAC
         self._changed: asyncio.Event | None = None  # set by the watch; None: no wait yet
         self._watch: weakref.finalize[..., LedgerTail] | None = None  # closes it

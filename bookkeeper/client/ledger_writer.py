@@ -117,7 +117,7 @@ class LedgerWriter(PendingAdds):
         super().__init__(
             metadata.ledger_id,
             (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
-            metadata.last_segment.bookies,
+            list(metadata.last_segment.bookies),
             master_key(metadata.password),
             done,
             deferred_sync=deferred_sync,

@@ -21,7 +21,7 @@ they are kept:
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -74,6 +74,7 @@ def _rotation_masks(ensemble_size: int, write_quorum: int, start: int, count: in
     )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingAdds:
     """Pending batches of one ensemble, confirmed in order once each write set has its quorum.
 
@@ -85,72 +86,43 @@ class PendingAdds:
         frozen: a replacement is under way: nothing completes.
     """
 
-    __slots__ = (
-        "_all_slots",
-        "_creator",
-        "_deferred_sync",
-        "_done",
-        "_generations",
-        "_given_up",
-        "_live",
-        "_master_key",
-        "_only_counts",
-        "_recovery",
-        "_spread",
-        "_spread_of",
-        "_striped",
-        "ack_quorum",
-        "bookies",
-        "ensemble_size",
-        "failed",
-        "frozen",
-        "last_written",
-        "ledger_id",
-        "pending",
-        "pending_bytes",
-        "sends",
-        "write_quorum",
-        "written_length",
-    )
+    ledger_id: int
+    quorums: InitVar[tuple[int, int, int]]
+    bookies: list[str]
+    _master_key: bytes
+    _done: Callable[[AddRequest, int], None]
+    _: KW_ONLY
+    last_written: int = -1
+    recovery: bool = False
+    deferred_sync: bool = False
+    spread_of: SpreadOf | None = None
+    creator: int = 0
+    generation: InitVar[int] = 0
+    ensemble_size: int = field(init=False)
+    write_quorum: int = field(init=False)
+    ack_quorum: int = field(init=False)
+    written_length: int = field(default=0, init=False)
+    pending_bytes: int = field(default=0, init=False)
+    failed: dict[int, str] = field(default_factory=dict, init=False)
+    frozen: bool = field(default=False, init=False)
+    # Ascending, without gaps. A list: of an empty deque's 760 bytes every idle writer has one.
+    pending: list[AddBatch] = field(default_factory=list, init=False)
+    sends: list[SendAdds] = field(default_factory=list, init=False)  # for the shell to take
+    _given_up: frozenset[int] = field(default=_NONE, init=False)  # failed without a replacement
+    _generations: list[int] = field(init=False)
+    _live: tuple[int, ...] = field(init=False)  # slots that are sent to
+    _striped: bool = field(init=False)
+    _spread: quorum.FaultDomainAckRule | None = field(init=False)
+    _only_counts: bool = field(init=False)
+    _all_slots: int = field(init=False)
 
-    def __init__(
-        self,
-        ledger_id: int,
-        quorums: tuple[int, int, int],
-        bookies: Sequence[str],
-        master_key: bytes,
-        done: Callable[[AddRequest, int], None],
-        *,
-        last_written: int = -1,
-        recovery: bool = False,
-        deferred_sync: bool = False,
-        spread_of: SpreadOf | None = None,
-        creator: int = 0,
-        generation: int = 0,
-    ) -> None:
-        self.ledger_id = ledger_id
+    def __post_init__(self, quorums: tuple[int, int, int], generation: int) -> None:
         self.ensemble_size, self.write_quorum, self.ack_quorum = quorums
-        assert len(bookies) == self.ensemble_size <= len(_BIT)
-        self.bookies = list(bookies)
-        self.last_written = last_written
-        self.written_length = 0
-        self.pending_bytes = 0
-        self.failed: dict[int, str] = {}
-        self.frozen = False
-        # Ascending, without gaps. A list: of an empty deque's 760 bytes every idle writer has one.
-        self.pending: list[AddBatch] = []
-        self.sends: list[SendAdds] = []  # for the shell to take
-        self._master_key = master_key
-        self._done = done
-        self._recovery = recovery
-        self._deferred_sync = deferred_sync
-        self._creator = creator
+        assert len(self.bookies) == self.ensemble_size <= len(_BIT)
         self._generations = [generation * _GENERATIONS] * self.ensemble_size
-        self._given_up: frozenset[int] = _NONE  # failed slots without a replacement
-        self._live = tuple(range(self.ensemble_size))  # slots that are sent to
+        self._live = tuple(range(self.ensemble_size))
         self._striped = self.ensemble_size != self.write_quorum
-        self._spread_of = spread_of
-        self._spread = None if spread_of is None else spread_of(bookies)
+        self._spread = None if self.spread_of is None else self.spread_of(self.bookies)
         self._only_counts = not self._striped and self._spread is None
         self._all_slots = (1 << self.ensemble_size) - 1
 
@@ -265,8 +237,8 @@ class PendingAdds:
             self.failed.pop(slot, None)
         kept = ~sum(_BIT[slot] for slot in replaced)
         self.bookies = list(bookies)
-        if self._spread_of is not None:
-            self._spread = self._spread_of(bookies)
+        if self.spread_of is not None:
+            self._spread = self.spread_of(bookies)
             self._only_counts = not self._striped and self._spread is None
         self._given_up = (self._given_up - set(replaced)) or _NONE
         self._find_live()
@@ -319,14 +291,14 @@ class PendingAdds:
                 heads,
                 bodies,
                 body_bytes,
-                self._recovery,
+                self.recovery,
                 self._done,
                 slot,
                 self._generations[slot],
                 self.bookies[slot],
                 batch,
-                creator=self._creator,
+                creator=self.creator,
             )
         )
-        if self._deferred_sync:
+        if self.deferred_sync:
             self.sends[-1].deferred_sync = True

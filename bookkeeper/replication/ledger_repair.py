@@ -108,6 +108,7 @@ class _WaitError(ReplicationError):
         self.until_s = until_s
 
 
+@dataclass(eq=False, repr=False)
 class LedgerRepair:
     """Everything the repairs of one worker share.
 
@@ -118,30 +119,21 @@ class LedgerRepair:
         is_stopped: auto-recovery is off, or the worker closes: asked before each step.
     """
 
-    def __init__(
-        self,
-        markers: UnderReplicationStore,
-        ledgers: LedgerStore,
-        bookies: BookiePool,
-        placement: EnsemblePlacementPolicy,
-        checker: LedgerChecker,
-        replicator: Replicator,
-        *,
-        rng: PlacementRandom,
-        config: ReplicationConfig,
-        client_config: ClientConfig,
-        metrics: ReplicationMetrics,
-        registered: Callable[[], Awaitable[Collection[str]]],
-        is_stopped: Callable[[], bool],
-        held: Callable[[], Awaitable[Collection[str]]] | None = None,
-    ) -> None:
-        self.held = held
-        self.markers, self.ledgers = markers, ledgers
-        self.bookies, self.placement = bookies, placement
-        self.checker, self.replicator = checker, replicator
-        self.rng, self.config, self.client_config = rng, config, client_config
-        self.metrics, self.registered, self.is_stopped = metrics, registered, is_stopped
-        self.silent_since: dict[str, float] = {}  # bookies registered without an answer
+    markers: UnderReplicationStore
+    ledgers: LedgerStore
+    bookies: BookiePool
+    placement: EnsemblePlacementPolicy
+    checker: LedgerChecker
+    replicator: Replicator
+    rng: PlacementRandom
+    config: ReplicationConfig
+    client_config: ClientConfig
+    metrics: ReplicationMetrics
+    registered: Callable[[], Awaitable[Collection[str]]]
+    is_stopped: Callable[[], bool]
+    held: Callable[[], Awaitable[Collection[str]]] | None = None
+    # bookies registered without an answer
+    silent_since: dict[str, float] = field(default_factory=dict, init=False)
 
     async def run(
         self, ledger_id: int, progress: RepairProgress, mark: Collection[str] = ()
