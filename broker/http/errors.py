@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fastapi.exceptions import RequestValidationError
@@ -37,7 +38,7 @@ from magnetar.metadata.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from fastapi import FastAPI
     from starlette.requests import Request
@@ -65,6 +66,15 @@ class ApiError(Exception):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+
+
+@contextmanager
+def answer_for(kind: type[Exception], status: int, reason: str = "") -> Iterator[None]:
+    """Raise an ApiError in place of errors of a kind; without ``reason``: with their own."""
+    try:
+        yield
+    except kind as error:
+        raise ApiError(status, reason or str(error)) from error
 
 
 class RedirectError(Exception):

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Depends, Query, Response
 
 from magnetar.broker.http.dependencies import body_doc, flag
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.policies.policy_access import (
     Applied,
     PolicyScope,
@@ -142,10 +142,8 @@ def _add_set(routes: Routes, level: ScopeConfig, policy: Policy, at: PolicyRoute
 def _number(text: str | None) -> int | None:
     if text is None or text == "":
         return None
-    try:
+    with answer_for(ValueError, 400, f"{text!r:.60} is not an integer"):
         return int(text)
-    except ValueError as error:
-        raise ApiError(400, f"{text!r:.60} is not an integer") from error
 
 
 def _add_remove(routes: Routes, level: ScopeConfig, policy: Policy, at: PolicyRoute) -> None:

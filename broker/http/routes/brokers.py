@@ -7,7 +7,7 @@ from fastapi import Path, Query, Response
 from starlette.background import BackgroundTask
 
 from magnetar.broker.http.dependencies import DECODED, Flag, Service, flag
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse, TextResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.topics.health import HealthCheckError, check_round_trip
@@ -33,13 +33,10 @@ async def health(
     topicVersion: Annotated[str | None, Query(description="Accepted for Pulsar's clients")] = None,
 ) -> Response:
     """Writes a message to a topic of this broker's own and reads it back; `ok` when it came."""
-    try:
+    late = answer_for(TimeoutError, 503, f"No answer within {HEALTH_TIMEOUT_S:.0f} s")
+    with late, answer_for(HealthCheckError, 503):
         async with asyncio.timeout(HEALTH_TIMEOUT_S):
             await check_round_trip(service)
-    except TimeoutError as error:
-        raise ApiError(503, f"No answer within {HEALTH_TIMEOUT_S:.0f} s") from error
-    except HealthCheckError as error:
-        raise ApiError(503, str(error)) from error
     return TextResponse("ok")
 
 

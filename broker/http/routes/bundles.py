@@ -28,7 +28,7 @@ from magnetar.broker.http.dependencies import (
     flag,
     form_decode,
 )
-from magnetar.broker.http.errors import ApiError, RedirectError
+from magnetar.broker.http.errors import ApiError, RedirectError, answer_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.redirects import location_at, require_owner, whom_to_ask
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
@@ -54,12 +54,8 @@ routes = Routes(
 @contextmanager
 def bundle_errors() -> Iterator[None]:
     """Errors of the bundle layer as answers: 412 a wrong range, 503 not ready or not ours."""
-    try:
+    with answer_for(BundleError, 503), answer_for(InvalidBundleError, 412):
         yield
-    except InvalidBundleError as error:
-        raise ApiError(412, str(error)) from error
-    except BundleError as error:
-        raise ApiError(503, str(error)) from error
 
 
 @routes.put("/unload", authoritative=True, statuses={409: "The destination isn't an active broker"})

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 from fastapi import Header, Query, Request, Response
 
 from magnetar.broker.http.dependencies import Authoritative, Service, Topic, flag
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse, TextResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.protocol.topic_name import TopicName
@@ -55,10 +55,8 @@ async def lookup(
     ] = None,
 ) -> Response:
     await _require(service, topic, existing=not flag(placement))
-    try:
+    with answer_for(BundleError, 503):
         found = await service.bundles.lookup(str(topic), authoritative=flag(authoritative))
-    except BundleError as error:
-        raise ApiError(503, str(error)) from error
     if found is None:
         return Response(status_code=503)
     broker = found.broker

@@ -6,7 +6,7 @@ from fastapi import Query, Response
 
 from magnetar.broker.errors import AlreadyExistsError, NamespaceNotFoundError, TenantNotFoundError
 from magnetar.broker.http.dependencies import Namespace, Service, Tenant, body_doc, flag
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.policies.policy_access import JsonBody, NamespacePolicies, require_local
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routes.bundles import bundle_errors
@@ -112,12 +112,9 @@ async def create_namespace(service: Service, namespace: Namespace, body: JsonBod
     if limit and len(await service.resources.namespaces(tenant)) >= limit:
         raise ApiError(412, "Exceed the maximum number of namespace in tenant :" + tenant)
     count = _bundles(service, namespace, given.get("bundles"), policies)
-    try:
+    no_tenant = answer_for(TenantNotFoundError, 404, "Tenant does not exist")
+    with no_tenant, answer_for(AlreadyExistsError, 409, "Namespace already exists"):
         await service.resources.create_namespace(namespace, clusters, count, policies)
-    except AlreadyExistsError as error:
-        raise ApiError(409, "Namespace already exists") from error
-    except TenantNotFoundError as error:
-        raise ApiError(404, "Tenant does not exist") from error
 
 
 def _bundles(service: BrokerService, namespace: str, bundles: Any, policies: dict[str, Any]) -> int:
@@ -169,11 +166,9 @@ async def delete_namespace(
     ]
     if users or partitioned:
         raise ApiError(409, "Cannot delete non empty namespace")
-    try:
+    with answer_for(NamespaceNotFoundError, 404, f"Namespace {namespace} does not exist."):
         await delete_topics(service, spread, topics)
         await forget_namespace(service, spread, namespace)
-    except NamespaceNotFoundError as error:
-        raise ApiError(404, f"Namespace {namespace} does not exist.") from error
 
 
 @routes.get(

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Path, Response
 
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.topics.topic_access import TOPIC, message_id, persistent
@@ -78,12 +78,10 @@ def _headers(metadata: pb.MessageMetadata, batch_bytes: int) -> dict[str, str]:
 async def _answer(service: BrokerService, batch: EntryBatch) -> Response:
     """The first entry of ``batch``."""
     body, bytes_max = batch.bodies[0], _EXPANSION_MAX * service.config.max_message_size
-    try:
+    with answer_for(UndecodableEntryError, 500):
         metadata, payload = await service.schemas.in_value_thread(
             lambda: decode_whole_entry(body, bytes_max)
         )
-    except UndecodableEntryError as error:
-        raise ApiError(500, str(error)) from error
     headers = _headers(metadata, len(body))
     headers["X-Pulsar-Message-ID"] = f"{batch.ledger_id}:{batch.first}"
     return Response(payload, headers=headers, media_type="application/octet-stream")

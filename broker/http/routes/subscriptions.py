@@ -6,7 +6,7 @@ from fastapi import Query, Response
 
 from magnetar.broker.errors import AlreadyExistsError, SubscriptionNotFoundError
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic, flag
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
@@ -81,12 +81,10 @@ async def create(
 
     async def one(name: TopicName) -> None:
         found = await service.loader.load(name, create=True)
-        try:
+        with answer_for(AlreadyExistsError, 409, "Subscription already exists for topic"):
             made = await found.create_subscription(subscription, start, properties)
             if flag(replicated):
                 await made.set_replicated(True)
-        except AlreadyExistsError as error:
-            raise ApiError(409, "Subscription already exists for topic") from error
 
     # As it came, for other brokers.
     given = None if body is None else body.model_dump(exclude_none=True)

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from magnetar.broker.errors import AlreadyExistsError, PreconditionFailedError, TenantNotFoundError
 from magnetar.broker.http.dependencies import Body, Service, Tenant, flag
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
@@ -54,10 +54,8 @@ async def create_tenant(service: Service, tenant: Tenant, info: Info) -> None:
     limit = service.config.max_tenants
     if limit and len(await service.resources.tenants()) >= limit:
         raise ApiError(412, "Exceed the maximum number of tenants")
-    try:
+    with answer_for(AlreadyExistsError, 409, "Tenant already exist"):
         await service.resources.create_tenant(tenant, document)
-    except AlreadyExistsError as error:
-        raise ApiError(409, "Tenant already exist") from error
 
 
 @routes.post("/{tenant}", "Replace a tenant's data")
@@ -66,10 +64,8 @@ async def update_tenant(service: Service, tenant: Tenant, info: Info) -> None:
         raise ApiError(412, "TenantInfo is null")
     document = await _checked(service, info)
     await _check_removed_clusters(service, tenant, set(document["allowedClusters"]))
-    try:
+    with answer_for(TenantNotFoundError, 404, f"Tenant {tenant} not found"):
         await service.resources.update_tenant(tenant, document)
-    except TenantNotFoundError as error:
-        raise ApiError(404, f"Tenant {tenant} not found") from error
 
 
 @routes.delete("/{tenant}", "Delete a tenant without namespaces", mode=RoutingMode.SCATTER)
@@ -85,12 +81,9 @@ async def delete_tenant(
             raise ApiError(405, "Broker doesn't allow forced deletion of tenants")
         for namespace in await resources.namespaces(tenant):
             await delete_namespace_with_topics(service, spread, namespace)
-    try:
+    in_use = answer_for(PreconditionFailedError, 409, "The tenant still has active namespaces")
+    with in_use, answer_for(TenantNotFoundError, 404, "Tenant doesn't exist"):
         await resources.delete_tenant(tenant)
-    except TenantNotFoundError as error:
-        raise ApiError(404, "Tenant doesn't exist") from error
-    except PreconditionFailedError as error:
-        raise ApiError(409, "The tenant still has active namespaces") from error
 
 
 async def _check_removed_clusters(service: BrokerService, tenant: str, allowed: set[str]) -> None:

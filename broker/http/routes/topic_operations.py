@@ -6,7 +6,7 @@ from fastapi import Response
 
 from magnetar.broker.cluster.broker_client import BrokerCall, topic_path
 from magnetar.broker.http.dependencies import Body, Service, Topic
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.scatter_gather import Spread
@@ -168,12 +168,9 @@ async def offload(service: Service, topic: Topic, body: IdBody) -> None:
     if body is None:
         raise ApiError(400, "messageId is null")
     found = await _single(service, topic, "Offload")
-    try:
+    in_progress = answer_for(OffloadBusyError, 409, "Offload already in progress")
+    with answer_for(OffloadError, 503), in_progress:
         found.ledger.offloads.offload_before(body.position)
-    except OffloadBusyError as error:
-        raise ApiError(409, "Offload already in progress") from error
-    except OffloadError as error:
-        raise ApiError(503, str(error)) from error
 
 
 @routes.get(

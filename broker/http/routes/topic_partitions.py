@@ -8,7 +8,7 @@ from fastapi import Depends, Query, Request, Response
 
 from magnetar.broker.errors import AlreadyExistsError
 from magnetar.broker.http.dependencies import Service, Topic, flag, read_json
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import each
@@ -112,10 +112,8 @@ async def create_partitioned(
         topic
     ):
         raise ApiError(409, "This topic already exists")
-    try:
+    with answer_for(AlreadyExistsError, 409, "This topic already exists"):
         await service.directory.create_partitioned(topic, count, check_properties(properties))
-    except AlreadyExistsError as error:
-        raise ApiError(409, "This topic already exists") from error
 
 
 @routes.get(

@@ -1,6 +1,7 @@
 """Who may do what with a topic: stored here, checked where authorization is."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Response
@@ -13,7 +14,7 @@ from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Stat
 from magnetar.broker.http.topics.topic_access import NOT_FOUND, TOPIC, not_found
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
-from magnetar.broker.topic import topic_permissions as topic_permissions
+from magnetar.broker.topic.topic_permissions import granted, names_of, of_topic, revoked
 
 routes = Routes(
     tag="topics",
@@ -35,7 +36,7 @@ async def _names(service: BrokerService, topic: TopicName) -> list[str]:
     count = await service.directory.partitions(topic)
     if count is None and not await service.directory.exists(topic):
         raise not_found(topic)
-    return topic_permissions.names_of(topic, count)
+    return names_of(topic, count)
 
 
 @routes.get(_PATH, example={"joe": ["produce"]})
@@ -44,7 +45,7 @@ async def permissions(service: Service, topic: Topic) -> Response:
     await _names(service, topic)
     policies = await service.resources.policies(topic.namespace)
     document: Any = {} if policies is None else policies.document
-    return JsonResponse(topic_permissions.of_topic(document, str(topic)))
+    return JsonResponse(of_topic(document, str(topic)))
 
 
 @routes.post(_PATH + "/{role}", statuses={400: "Not a list of actions", **NOT_FOUND})
@@ -64,7 +65,7 @@ async def grant(
     """Grant actions on the topic and all its partitions, in place of the role's former ones."""
     names = await _names(service, topic)
     await service.resources.update_policies(
-        topic.namespace, lambda before: topic_permissions.granted(before, names, role, body)
+        topic.namespace, lambda before: granted(before, names, role, body)
     )
 
 
@@ -73,7 +74,7 @@ async def revoke(service: Service, topic: Topic, role: Role) -> None:
     """Revoke what was granted on the topic; grants of the namespace stay."""
     names = await _names(service, topic)
     await service.resources.update_policies(
-        topic.namespace, lambda before: topic_permissions.revoked(before, names, role)
+        topic.namespace, lambda before: revoked(before, names, role)
     )
 
 
@@ -130,33 +131,18 @@ async def _update_many(
     await service.resources.update_policies(topics[0].namespace, change_all)
 
 
-@routes.post(
-    "/admin/v2/namespaces/grantPermissionsOnTopics",
-    access=Access.SUPERUSER,
-    mode=RoutingMode.LOCAL,
-    statuses=_MANY,
-)
+_many = partial(routes.post, access=Access.SUPERUSER, mode=RoutingMode.LOCAL, statuses=_MANY)
+
+
+@_many("/admin/v2/namespaces/grantPermissionsOnTopics")
 async def grant_many(service: Service, grants: _GRANTS) -> None:
     """Grant actions on several topics of one namespace: all of it or nothing."""
     await _update_many(
-        service,
-        grants,
-        lambda document, names, grant: topic_permissions.granted(
-            document, names, grant.role, grant.actions
-        ),
+        service, grants, lambda old, names, one: granted(old, names, one.role, one.actions)
     )
 
 
-@routes.post(
-    "/admin/v2/namespaces/revokePermissionsOnTopics",
-    access=Access.SUPERUSER,
-    mode=RoutingMode.LOCAL,
-    statuses=_MANY,
-)
+@_many("/admin/v2/namespaces/revokePermissionsOnTopics")
 async def revoke_many(service: Service, grants: _GRANTS) -> None:
     """Revoke what was granted on several topics of one namespace."""
-    await _update_many(
-        service,
-        grants,
-        lambda document, names, grant: topic_permissions.revoked(document, names, grant.role),
-    )
+    await _update_many(service, grants, lambda old, names, one: revoked(old, names, one.role))

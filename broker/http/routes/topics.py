@@ -7,7 +7,7 @@ from fastapi import Query, Response
 
 from magnetar.broker.errors import AlreadyExistsError, TopicNotFoundError
 from magnetar.broker.http.dependencies import Namespace, Service, Topic, flag
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread
@@ -126,10 +126,8 @@ async def create(service: Service, topic: Topic, properties: PropertiesBody) -> 
         raise ApiError(409, "This topic already exists")
     if topic.is_partition:
         await _check_partition_name(service, topic)
-    try:
+    with answer_for(AlreadyExistsError, 409, "This topic already exists"):
         await service.directory.create(topic, check_properties(properties))
-    except AlreadyExistsError as error:
-        raise ApiError(409, "This topic already exists") from error
 
 
 async def _check_partition_name(service: BrokerService, topic: TopicName) -> None:

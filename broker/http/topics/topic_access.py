@@ -16,7 +16,7 @@ from magnetar.broker.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.http.dependencies import Body
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription.subscription import Subscription
@@ -149,10 +149,8 @@ async def require_namespace(
 
 async def require_bundle(service: BrokerService, namespace: str, bundle: str) -> None:
     """Raises ApiError 412: the text is no bundle of the namespace as it is cut now."""
-    try:
+    with answer_for(InvalidBundleError, 412):
         (await service.bundles.bundles(namespace)).find(bundle)
-    except InvalidBundleError as error:
-        raise ApiError(412, str(error)) from error
 
 
 async def require_existing(service: BrokerService, name: TopicName) -> int | None:
@@ -198,10 +196,8 @@ def check_properties(properties: dict[str, str] | None) -> dict[str, str]:
         ApiError: 412 too many bytes.
     """
     found = properties or {}
-    try:
+    with answer_for(TypeError, 400, "Properties must be texts that UTF-8 can write"):
         size = len(orjson.dumps(found))
-    except TypeError as error:
-        raise ApiError(400, "Properties must be texts that UTF-8 can write") from error
     if size > _PROPERTIES_BYTES_MAX:
         raise ApiError(412, f"Properties of {size} bytes of JSON exceed {_PROPERTIES_BYTES_MAX}")
     return found
