@@ -1,4 +1,4 @@
-"""What routes ask for: the service, decoded path segments, JSON bodies, Pulsar's booleans."""
+"""Dependencies of routes: the service, decoded path segments, JSON bodies, Pulsar's booleans."""
 
 from __future__ import annotations
 

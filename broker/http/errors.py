@@ -129,7 +129,7 @@ def response_of(error: Exception) -> Response:
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """What the path can be asked with; the framework names one route's, and each has one."""
+    """The methods of the path; the framework names one route's, and each has one."""
     asked = {key: request.scope[key] for key in ("type", "path", "root_path", "headers")}
     return [
         method

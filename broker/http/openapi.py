@@ -59,7 +59,7 @@ _PATH_NAMES: Final = {
     "subscription": ("Subscription name, percent-encoded once or twice", "billing"),
     "bundle": ("Hash range of the bundle", "0x00000000_0x40000000"),
 }
-"""What dependencies take out of paths."""
+"""Parameters that dependencies take out of paths."""
 _PARAMETERS: Final = {
     "bundle": "Hash range of a bundle, `0x00000000_0x08000000`",
     "checkAllowAutoCreation": "Answer 404 where the topic may not be created either",
@@ -78,7 +78,7 @@ _PARAMETERS: Final = {
     "timestamp": "Milliseconds since 1970",
     "waitMs": "How long to wait for the first message, in milliseconds",
 }
-"""What query and path parameters mean wherever they occur, unless the route says it better."""
+"""Meanings of query and path parameters wherever they occur, unless the route says it better."""
 _ERROR: Final = {
     "title": "Error",
     "type": "object",

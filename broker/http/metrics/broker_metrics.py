@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
@@ -37,7 +35,7 @@ _LOAD_NAMES: Final = (
     *("median", "75percentile", "95percentile", "99_percentile", "99_9_percentile"),
     "99_99_percentile",
 )
-"""What Pulsar calls these quantiles in its older series of the same."""
+"""Pulsar's names of these quantiles in its older series of the same."""
 _LOOKUP: Final = ("0.5", "0.99", "0.999", "1.0")
 _CACHE_PERIOD_MS: Final = 10_000
 
@@ -224,7 +222,7 @@ def _add_load(page: PrometheusPage, service: BrokerService) -> None:
     labels = f'{page.base},{label("broker", service.broker_id)},metric="loadBalancing"'
     sample = service.host_usage.sample()
     cache, cache_max = service.ledgers.cache.size, service.ledgers.cache.bytes_max
-    # What Pulsar keeps outside of its heap: messages on their way to consumers.
+    # Pulsar keeps messages on their way to consumers there, outside of its heap.
     direct_memory = 100 * cache / cache_max if cache_max else 0.0
     page.add("pulsar_lb_directMemory_usage", labels, direct_memory)
     for name, resource in (
@@ -264,36 +262,22 @@ def _add_process(page: PrometheusPage, process: ProcessMetrics) -> None:
     page.add("jvm_memory_bytes_used", f'{base},area="heap"', process.resident_bytes)
 
 
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-_STARTED_S: Final = psutil.Process().create_time()
+_PROCESS: Final = psutil.Process()
+_STARTED_S: Final = _PROCESS.create_time()
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessMetrics:
-    """What the system says of this process; 0 where it can't be told."""
+class ProcessMetrics(NamedTuple):
+    """The system's figures of this process; 0 where it has none."""
 
-    virtual_bytes: int
-    resident_bytes: int
-    open_files: int
+    virtual_bytes: int = 0
+    resident_bytes: int = 0
+    open_files: int = 0
 
 
 def process_metrics() -> ProcessMetrics:
     """Ask the system. Takes milliseconds when thousands of files are open: not for the loop."""
-    virtual, resident = _memory_bytes()
-    return ProcessMetrics(virtual, resident, _open_files())
-
-
-def _memory_bytes() -> tuple[int, int]:
     try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            virtual, resident = statm.read().split()[:2]
-            return int(virtual) * _PAGE_BYTES, int(resident) * _PAGE_BYTES
-    except (OSError, ValueError):
-        return 0, 0
-
-
-def _open_files() -> int:
-    try:
-        return len(os.listdir("/proc/self/fd"))
-    except OSError:
-        return 0
+        memory = _PROCESS.memory_info()
+        return ProcessMetrics(memory.vms, memory.rss, _PROCESS.num_fds())
+    except (OSError, psutil.Error):  # as when all files that may be open are
+        return ProcessMetrics()

@@ -72,7 +72,7 @@ _NAMES: Final = (
 
 
 def _ranges(limits: Sequence[float]) -> tuple[str, ...]:
-    """What Pulsar calls the quantile of a bucket."""
+    """Pulsar's names of the quantiles of buckets."""
     bounds = [0.0, *map(float, limits)]
     return tuple(f"{low}_{high}" for low, high in pairwise(bounds))
 

@@ -2,8 +2,8 @@
 
 Made in turns of half a millisecond: a broker with 10,000 topics shows half a
 million series, and nobody else shall wait for them. A turn ends when its time is over, looked at
-after every topic, every 32 subscriptions and every 128 lines. What costs time by itself, such as
-listing the open files, runs in a thread.
+after every topic, every 32 subscriptions and every 128 lines. Slow questions to the
+system, such as for the open files, run in a thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TURN_S: Final = 0.0005
 PIECE_BYTES: Final = 256 * 1024
-"""What is given to the client at once: small enough to be copied and sent within a turn."""
+"""A client gets so much at once: small enough to be copied and sent within a turn."""
 
 
 class Yielder:

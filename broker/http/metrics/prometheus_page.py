@@ -1,9 +1,9 @@
 """A Prometheus page (text format 0.0.4) under construction. Pure.
 
-What there are few of, the broker's own series, is added one by one. What there are many of, topics
-and subscriptions, goes into tables: one label set and one row of values for each of them. The page
-is read as an iterator of small pieces, made when they are asked for, so that nobody ever holds a
-large page, and whoever reads it may do something else between two pieces.
+The broker's own series, which are few, are added one by one. Series of topics and subscriptions go
+into tables: one label set and one row of values for each of them. The page is read as an iterator
+of small pieces, made on demand: the whole page is never in memory, and the reader may do something
+else between two pieces.
 """
 
 import math
@@ -86,11 +86,6 @@ class PrometheusPage:
             kind: of the metric, by its first series.
         """
         self._metric(name, kind).lines.append(f"{name}{{{labels}}} {value}")
-
-    def add_all(self, labels: str, values: Iterable[tuple[str, float]]) -> None:
-        """Gauges of one thing."""
-        for name, value in values:
-            self.add(name, labels, value)
 
     def table(self, names: Sequence[str]) -> SeriesTable:
         """A new table of gauges; a metric may be in several, and have single series as well."""

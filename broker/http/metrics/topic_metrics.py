@@ -103,7 +103,7 @@ _LATENCIES: Final = (
 _SIZES: Final = (
     *("le_128", "le_512", "le_1_kb", "le_2_kb", "le_4_kb", "le_16_kb", "le_100_kb", "le_1_mb"),
     *("le_overflow", "count", "sum"),
-    "overflow",  # what older dashboards ask for
+    "overflow",  # older dashboards ask for this one
 )
 _PUBLISH_NAMES: Final = (
     *(f"pulsar_storage_write_latency_{each}" for each in _LATENCIES),
@@ -125,14 +125,14 @@ _BOUND: Final = 32
 
 
 class _NamespaceSums:
-    """What the topics of one namespace come to."""
+    """Sums over the topics of one namespace."""
 
     __slots__ = ("ledgers", "metrics", "publish", "topics")
 
     def __init__(self) -> None:
         self.topics = 0
         self.metrics: list[float] = [0] * len(_SUMMED)
-        self.publish: list[float] | None = None  # nobody published
+        self.publish: list[float] | None = None  # no topic has published
         self.ledgers: LedgerSums | None = None  # no stored topics
 
 

@@ -20,8 +20,8 @@ logger = logging.getLogger("magnetar.broker.audit")
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 ANONYMOUS: Final = "anonymous"
 _PATH_MAX: Final = 1000
-# What may be secret in an address, though nobody asks for it there: credentials in a query, and the
-# value of a setting that somebody takes for a dynamic one.
+# Addresses may hold secrets that no route asks for: credentials in a query, and the value of a
+# setting that a client takes for a dynamic one.
 _SECRETS: Final = re.compile(
     rb"(?i)([?&](?:token|password|authorization)="
     rb"|/brokers/configuration/[^/?]*(?:secret|password|token|auth)[^/?]*/)[^&?/#]+"

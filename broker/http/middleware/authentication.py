@@ -138,7 +138,7 @@ class AuthenticationMiddleware:
         return path in self._open or path.startswith("/docs/")
 
     def _credentials(self, scope: Scope, headers: dict[bytes, str]) -> Credentials:
-        """What the request shows; of several things the one that its sender names first.
+        """The credentials of the request; of several things the one that its sender names first.
 
         Raises:
             AuthenticationError: a method that isn't configured, or a header that makes no sense.
@@ -170,7 +170,7 @@ class AuthenticationMiddleware:
         await refuse(response, scope, receive, send)
 
     def answer(self, error: BrokerError, *, is_websocket: bool = False) -> Response:
-        """What whoever was refused for that is told."""
+        """The answer to a client that was refused for that."""
         if isinstance(error, _CrossSiteError):
             return error_response(403, "Another site's page (corsAllowedOrigins)")
         if isinstance(error, TooManyChecksError):  # nothing is said about the credentials

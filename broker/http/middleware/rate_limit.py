@@ -40,9 +40,9 @@ class AddressLimiter:
 
 
 def address_group(address: str) -> str:
-    """What counts as one client: an IPv4 address, or the /64 network of an IPv6 address.
+    """The name of one client: an IPv4 address, or the /64 network of an IPv6 address.
 
-    Whoever has one IPv6 address has 2**64 of them.
+    A client with one IPv6 address has 2**64 of them.
     """
     if ":" not in address:
         return address

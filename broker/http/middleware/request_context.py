@@ -36,7 +36,7 @@ _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _TAKING: Final = "/topics/"
 """Below it a GET takes messages, or never ends: no HEAD there."""
 _CLOSED: Final = ("the handler is closed", "Cannot call write() after write_eof()")
-"""What uvloop's transports say of connections that are over: reset by the client, or refused while
+"""uvloop's transports say so of connections that are over: reset by the client, or refused while
 a request was still served."""
 _STARTS: Final = frozenset(
     {"http.response.start", "websocket.accept", "websocket.http.response.start"}
@@ -44,7 +44,7 @@ _STARTS: Final = frozenset(
 
 
 class HttpMetrics:
-    """What the web server counts: for the metrics page."""
+    """Counts of the web server: for the metrics page."""
 
     __slots__ = ("active", "answers", "body_bytes", "seconds")
 

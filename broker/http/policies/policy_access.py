@@ -1,4 +1,4 @@
-"""What the routes of policies share: bodies, answers, and whose policies a request means."""
+"""Parts that the routes of policies share: bodies, answers, and whose policies a request means."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class PolicyScope(ABC):
 
     @abstractmethod
     async def policies(self) -> EffectivePolicies:
-        """What holds. Raises ApiError: it doesn't exist, or may have no policies."""
+        """The policies in force. Raises ApiError: it doesn't exist, or may have no policies."""
 
     @abstractmethod
     def stored(self, policies: EffectivePolicies, policy: Policy) -> Any:
@@ -179,7 +179,7 @@ class TopicPolicyScope(PolicyScope):
         self.name, self.scope = name, scope
 
     async def policies(self) -> EffectivePolicies:
-        """What holds for an existing topic; its own document is ``topic_document``.
+        """The policies in force for an existing topic; its own document is ``topic_document``.
 
         Raises:
             ApiError: 404 no such topic, 405 no topic has own policies, 412 a partition.

@@ -1,7 +1,7 @@
 """Routes of policies, made from the rows of broker/policies/table.py, for namespaces and topics.
 
 A route reads and writes through a ``PolicyScope``: the namespace or the topic that the request
-names. What differs between the two levels beyond their documents is said in ``ScopeConfig``.
+names. ``ScopeConfig`` says how the two levels differ beyond their documents.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from magnetar.broker.policies.table import POLICIES, Policy, PolicyRoute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeConfig:
-    """What namespaces and topics have each in their own way."""
+    """Differences between namespaces and topics."""
 
     policy_scope: Callable[..., Any]
     """Dependency: the holder."""
@@ -116,7 +116,7 @@ def _add_set(routes: Routes, level: ScopeConfig, policy: Policy, at: PolicyRoute
     async def set_true(policy_scope: PolicyScope = of) -> None:
         await set_value(policy_scope, True)
 
-    # What comes as text in the query.
+    # The value comes as text in the query.
     async def set_query(policy_scope: PolicyScope = of, given: str | None = query) -> None:
         await set_value(policy_scope, _number(given))
 

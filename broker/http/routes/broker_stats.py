@@ -1,4 +1,4 @@
-"""What this broker holds and how much it works."""
+"""Topics and load of this broker."""
 
 import asyncio
 import gc

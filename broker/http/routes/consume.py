@@ -222,7 +222,7 @@ async def take_messages(
     session = await wanted.open()
     deliveries = await session.poll(max, waitMs)
     if deliveries and await request.is_disconnected():
-        # Nobody will read this answer: others get the messages now, not after the lease.
+        # The client won't read this answer: others get the messages now, not after the lease.
         session.give_back(deliveries)
         return no_content()
     shown = _MessageView(request, topic, payload == "base64", decode)

@@ -173,7 +173,7 @@ async def _delete(
     try:
         await spread.on_owner(name, here, BrokerCall("DELETE", topic_path(name, tail)))
     except (SubscriptionNotFoundError, TopicNotFoundError):
-        pass  # somebody was faster
+        pass  # another request was faster
     except BrokerRefusedError as error:
         if error.http_status != _NOT_FOUND:
             raise

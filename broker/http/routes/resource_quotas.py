@@ -1,4 +1,4 @@
-"""What a bundle is expected to need, until its load is known; resource groups.
+"""The load that a bundle is expected to need, until its load is known; resource groups.
 
 Groups are refused, as nothing would enforce their limits.
 """

@@ -15,12 +15,12 @@ from magnetar.broker.http.topics.topic_access import (
     OF_PARTITIONED,
     TOPIC,
     IdBody,
-    loaded,
     message_id,
     persistent,
     require_existing,
     require_namespace,
     require_persistent_name,
+    stored_topic,
 )
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
@@ -32,13 +32,6 @@ routes = Routes(
 )
 
 _ABSENT: Statuses = {501: "This broker can't do it"}
-
-
-async def _stored_topic(service: BrokerService, name: TopicName) -> PersistentTopic:
-    """The loaded topic. REQUIRES: a persistent name. Raises ApiError 404."""
-    topic = await loaded(service, name)
-    assert isinstance(topic, PersistentTopic)
-    return topic
 
 
 @routes.post(
@@ -79,7 +72,7 @@ async def terminate_partitions(service: Service, topic: Topic, spread: Spread) -
     require_persistent_name(topic)
 
     async def one(name: TopicName) -> dict[str, int]:
-        return message_id(await (await _stored_topic(service, name)).terminate(), name)
+        return message_id(await (await stored_topic(service, name)).terminate(), name)
 
     answers = await spread.parts(
         topic,
@@ -98,7 +91,7 @@ async def truncate(service: Service, topic: Topic, spread: Spread) -> None:
         raise ApiError(412, "unsupport truncate")
 
     async def one(name: TopicName) -> None:
-        await (await _stored_topic(service, name)).truncate()
+        await (await stored_topic(service, name)).truncate()
 
     (await spread.parts(topic, one)).without(404).check()
 
@@ -110,7 +103,7 @@ async def trim(service: Service, topic: Topic, spread: Spread) -> None:
         raise ApiError(405, "Trim on a non-persistent topic is not allowed")
 
     async def one(name: TopicName) -> None:
-        await (await _stored_topic(service, name)).trim()
+        await (await stored_topic(service, name)).trim()
 
     (await spread.parts(topic, one)).without(404).check()
 
@@ -151,7 +144,7 @@ async def _single(service: BrokerService, topic: TopicName, what: str) -> Persis
     """Raises ApiError: 405 non-persistent, 404 missing or partitioned, as Pulsar answers."""
     if not topic.is_persistent:
         raise ApiError(405, f"{what} of a non-persistent topic is not available")
-    return await _stored_topic(service, topic)
+    return await stored_topic(service, topic)
 
 
 @routes.put(

@@ -204,7 +204,7 @@ async def create_missed(service: Service, topic: Topic) -> None:
     async def create(index: int) -> None:
         name = topic.partition(index)
         if not await service.directory.exists(name):
-            with suppress(AlreadyExistsError):  # somebody was faster
+            with suppress(AlreadyExistsError):  # another request was faster
                 await service.directory.create(name)
 
     await each(range(count), create)

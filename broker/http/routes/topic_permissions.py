@@ -1,4 +1,4 @@
-"""Who may do what with a topic: stored here, checked where authorization is."""
+"""Permissions of topics: stored here, checked where authorization is."""
 
 from collections.abc import Callable
 from functools import partial

@@ -14,9 +14,9 @@ from magnetar.broker.http.topics.topic_access import (
     TOPIC,
     PropertiesBody,
     check_properties,
-    loaded,
     not_found,
     require_persistent_name,
+    stored_topic,
 )
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
@@ -32,11 +32,9 @@ _Properties = dict[str, str]
 
 async def _topic(service: BrokerService, name: TopicName) -> PersistentTopic:
     try:
-        found = await loaded(service, name)
+        return await stored_topic(service, name)
     except ApiError as error:
         raise not_found(name) from error
-    assert isinstance(found, PersistentTopic)
-    return found
 
 
 async def _change(

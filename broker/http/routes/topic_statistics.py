@@ -83,7 +83,7 @@ _PER_PARTITION = _switch("perPartition", True, "Also each partition's statistics
 
 
 class StatsOptions:
-    """What of the statistics a caller wants; the rest is left out or -1.
+    """The statistics that a caller wants; the rest is left out or -1.
 
     Read from the query as it is, and so documented by hand: as declared parameters the switches
     would cost as much as the statistics themselves.

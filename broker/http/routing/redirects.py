@@ -37,7 +37,9 @@ async def require_owner(service: BrokerService, bundle: str) -> None:
 async def whom_to_ask(
     service: BrokerService, bundle: str, *, is_chosen: bool
 ) -> BrokerEndpoint | None:
-    """Who owns a bundle, is to own it, or finds out who is; None: this broker, which has it now.
+    """The broker that owns a bundle, is to own it, or finds out its owner.
+
+    None: this broker, which has it now.
 
     Args:
         is_chosen: who sent the request here says that this broker is to take what nobody owns.
@@ -68,7 +70,7 @@ async def redirection(request: Request, error: Exception) -> Response | None:
         is_chosen = flag(request.query_params.get("authoritative"))
         owner = await whom_to_ask(service, bundle, is_chosen=is_chosen)
     except (ApiError, BundleError, MetadataError):
-        return None  # what was wrong first is told
+        return None  # the first error is told
     if owner is None:  # it is changing hands right now
         return None
     if (location := location_at(owner, request)) is None:

@@ -8,7 +8,7 @@ A route without a summary takes it from the docstring of its function, and its d
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.dependencies.models import Dependant
@@ -47,9 +47,9 @@ class RouteOptions(TypedDict, total=False):
     text: str
     """The same of a plain text."""
     empty: str
-    """What success means that has no body though it is 200."""
+    """The meaning of a success that has no body though it is 200."""
     statuses: Statuses
-    """What else it may answer."""
+    """Its other answers."""
     body: dict[str, Any]
     """``body_doc`` of a body that isn't read by a ``Body`` parameter."""
     parameters: list[dict[str, Any]]
@@ -89,6 +89,12 @@ def declared_routes(app: FastAPI) -> Iterator[Route]:
             yield route
 
 
+class _Decorator(Protocol):
+    def __call__(
+        self, path: str, summary: str = "", **options: Unpack[RouteOptions]
+    ) -> Callable[[Endpoint], Endpoint]: ...
+
+
 class Routes:
     """The routes of one resource."""
 
@@ -103,7 +109,7 @@ class Routes:
         authoritative: bool | None = None,
         include_in_schema: bool = True,
     ) -> None:
-        """What isn't said at a route."""
+        """Values for routes that don't name their own."""
         self.router = APIRouter(
             prefix=prefix,
             tags=[tag] if tag else None,
@@ -113,34 +119,20 @@ class Routes:
         self._access, self._mode, self._statuses = access, mode, statuses
         self._authoritative = authoritative
 
-    def get(
-        self, path: str, summary: str = "", **options: Unpack[RouteOptions]
-    ) -> Callable[[Endpoint], Endpoint]:
-        return self._decorator("GET", path, summary, options)
+        self.get, self.put = self._decorator("GET"), self._decorator("PUT")
+        self.post, self.delete = self._decorator("POST"), self._decorator("DELETE")
 
-    def put(
-        self, path: str, summary: str = "", **options: Unpack[RouteOptions]
-    ) -> Callable[[Endpoint], Endpoint]:
-        return self._decorator("PUT", path, summary, options)
+    def _decorator(self, method: str) -> _Decorator:
+        def of_route(
+            path: str, summary: str = "", **options: Unpack[RouteOptions]
+        ) -> Callable[[Endpoint], Endpoint]:
+            def decorate(endpoint: Endpoint) -> Endpoint:
+                self.declare(method, path, endpoint, summary, **options)
+                return endpoint
 
-    def post(
-        self, path: str, summary: str = "", **options: Unpack[RouteOptions]
-    ) -> Callable[[Endpoint], Endpoint]:
-        return self._decorator("POST", path, summary, options)
+            return decorate
 
-    def delete(
-        self, path: str, summary: str = "", **options: Unpack[RouteOptions]
-    ) -> Callable[[Endpoint], Endpoint]:
-        return self._decorator("DELETE", path, summary, options)
-
-    def _decorator(
-        self, method: str, path: str, summary: str, options: RouteOptions
-    ) -> Callable[[Endpoint], Endpoint]:
-        def decorate(endpoint: Endpoint) -> Endpoint:
-            self.declare(method, path, endpoint, summary, **options)
-            return endpoint
-
-        return decorate
+        return of_route
 
     def declare(
         self,
@@ -207,7 +199,7 @@ def _shown(kind: str, example: Any) -> dict[str, Any]:
 
 
 def _body_of(dependant: Dependant) -> dict[str, Any]:
-    """What the function, or one of its dependencies, reads by a ``Body``."""
+    """The body that the function, or one of its dependencies, reads by a ``Body``."""
     for each in dependant.dependencies:
         if isinstance(each.call, BodyReader):
             return each.call.document

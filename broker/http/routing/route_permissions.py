@@ -122,13 +122,13 @@ def caller_of(scope: Scope) -> Caller:
 
 
 def right_of(connection: HTTPConnection) -> Right | None:
-    """What ``authorize`` has asked for; None while authorization is off."""
+    """The right that ``authorize`` has asked for; None while authorization is off."""
     right: Right | None = connection.scope["state"].get("right")
     return right
 
 
 def _resource_of(rule: Access, template: str, names: Mapping[str, Any]) -> Resource:
-    """What the path names, decoded exactly as its route will do (dependencies.py).
+    """The resource in the path, decoded exactly as its route will do (dependencies.py).
 
     Raises:
         ApiError: 404 unknown domain, 412 bad name.

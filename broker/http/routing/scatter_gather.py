@@ -54,7 +54,7 @@ def status_of(error: Exception) -> int:
 
 
 class ScatterResults(Generic[T]):
-    """What became of each part."""
+    """The result of each part."""
 
     def __init__(self, answers: Iterable[PartResult[T]], parts: str) -> None:
         self._answers, self._parts = list(answers), parts
@@ -225,7 +225,7 @@ class ScatterGather:
 async def _all(
     parts: Iterable[P], ask: Callable[[P], Awaitable[T | Any]], kind: str
 ) -> ScatterResults[T]:
-    """What each part answers; those that are ``_ABSENT`` don't count."""
+    """The answers of all parts; those that are ``_ABSENT`` don't count."""
 
     async def one(part: P) -> PartResult[T]:
         try:

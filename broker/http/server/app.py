@@ -87,7 +87,7 @@ def create_app(service: BrokerService) -> FastAPI:
         openapi_url=None,  # routes/documentation.py, made in a thread
         docs_url=None,  # the same, without assets from elsewhere
         redoc_url=None,
-        # Else every request asks whether somebody listens; metrics.py is what we tell.
+        # Else every request asks for listeners; metrics.py tells all that we have to tell.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.openapi = complete_openapi(app)  # type: ignore[method-assign] # FastAPI's documented way
@@ -144,14 +144,14 @@ def attach(app: FastAPI, service: BrokerService) -> None:
 
 
 def _add_layers(app: FastAPI, service: BrokerService) -> None:
-    """What every request passes, innermost first."""
+    """The layers that every request passes, innermost first."""
     config = service.config
     app.add_middleware(
         GzipMiddleware, excluded_paths=_words(config.http_server_gzip_compression_excluded_paths)
     )
     app.add_middleware(WebSocketMiddleware, routes=_WEBSOCKETS)
     if config.authentication_enabled:
-        # Imported here: only with authentication. Inside CORS: browsers ask first, as nobody.
+        # Imported here: only with authentication. Inside CORS: browsers ask first, without a role.
         from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
 
         assert service.authenticator is not None

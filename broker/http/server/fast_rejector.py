@@ -62,7 +62,7 @@ class FastRejector:
         self._known: dict[type[BrokerError], tuple[int, bytes, bytes]] = {}
 
     def answer(self, words: bytes, ip: str, port: int) -> bytes | PendingAuth | None:
-        """The whole answer to ``words``; None: somebody else has to look at them."""
+        """The whole answer to ``words``; None: the layers have to look at them."""
         if len(words) > HEAD_BYTES_MAX or (match := _REQUEST.fullmatch(words)) is None:
             return None
         headers: list[tuple[bytes, bytes]] = []

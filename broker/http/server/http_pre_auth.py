@@ -1,6 +1,6 @@
 """Clients of the web port while authentication is enabled: one after the other.
 
-Whoever hasn't begun to speak costs a socket (broker/listener/pre_auth_acceptor.py). Those who have
+A client that has sent nothing costs a socket (broker/listener/pre_auth_acceptor.py). The others
 get their connection one in a turn of the loop, so that others are served in between. A plain
 request that is refused whatever it asks for, being whole and without credentials that are good for
 something, gets its answer here, for half of what a connection costs. So does one with a wrong

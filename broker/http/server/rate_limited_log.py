@@ -1,4 +1,4 @@
-"""Log lines about clients that anybody can be: counted, so that nobody can fill the log."""
+"""Log lines about unauthenticated clients: counted, so that no client can fill the log."""
 
 import asyncio
 import logging

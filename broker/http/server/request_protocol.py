@@ -36,7 +36,7 @@ still sending would reset the connection and destroy the answer."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What one HTTP connection may cost."""
+    """Limits of one HTTP connection."""
 
     head_bytes: int = 8192  # request line and headers
     headers: int = 100
@@ -143,7 +143,7 @@ class LenientHttpProtocol(HttpToolsProtocol):
                 return
             self._parse(data[start : start + _SLICE_BYTES])
             if self._refusal or self.transport.get_protocol() is not self:
-                return  # nobody reads what follows
+                return  # the client's further bytes are not read
 
     def _go_on(self) -> None:
         if not self._rest or self.pipeline or self.transport.is_closing():
@@ -215,7 +215,7 @@ class LenientHttpProtocol(HttpToolsProtocol):
         if self._head_bytes > limits.head_bytes or len(self.headers) > limits.headers:
             self._refuse_head()
         elif self.parser.get_method() == b"CONNECT":
-            # What follows it is a tunnel, whatever its headers say: it can't be parsed without.
+            # Bytes behind it are a tunnel's, whatever its headers say: it can't be parsed without.
             self._refusal = 501, "This is no proxy"
         elif self._brings_body() and self.parser.should_upgrade() and self._should_upgrade():
             # The WebSocket's parser would neither take nor refuse it, and nobody end the wait.

@@ -72,7 +72,7 @@ async def release_everywhere(service: BrokerService, spread: ScatterGather, name
 
 
 async def forget_namespace(service: BrokerService, spread: ScatterGather, namespace: str) -> None:
-    """Delete an empty namespace. Raises NamespaceNotFoundError: somebody was faster."""
+    """Delete an empty namespace. Raises NamespaceNotFoundError: another request was faster."""
     await release_everywhere(service, spread, namespace)  # while others can still be asked
     await service.resources.delete_namespace(namespace)
     await service.bundles.release_namespace(namespace)  # a later one may have other bundles

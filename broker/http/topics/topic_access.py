@@ -1,4 +1,4 @@
-"""What the routes of topics share: paths, the loaded topic behind a name, refusals, ids."""
+"""Parts that the routes of topics share: paths, the loaded topic behind a name, refusals, ids."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Annotated, Any, TypeVar
@@ -122,6 +122,11 @@ async def persistent(
         raise ApiError(405, partitioned or f"{what} on a partitioned topic is not allowed")
     if not name.is_persistent:
         raise ApiError(405, f"{what} on a non-persistent topic is not allowed")
+    return await stored_topic(service, name)
+
+
+async def stored_topic(service: BrokerService, name: TopicName) -> PersistentTopic:
+    """The loaded topic. REQUIRES: a persistent name. Raises ApiError 404."""
     topic = await loaded(service, name)
     assert isinstance(topic, PersistentTopic)
     return topic

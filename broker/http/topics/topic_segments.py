@@ -99,7 +99,7 @@ def named_bookies(found: Iterable[LedgerMetadata]) -> set[str]:
 def segments_head(
     name: str, head_bytes: int, extent: ReadableRange, first: Position
 ) -> dict[str, Any]:
-    """What the answer says of the topic as a whole."""
+    """The part of the answer that is of the whole topic."""
     return {
         "topic": name,
         "headBytes": head_bytes,
