@@ -262,8 +262,7 @@ def _add_process(page: PrometheusPage, process: ProcessMetrics) -> None:
     page.add("jvm_memory_bytes_used", f'{base},area="heap"', process.resident_bytes)
 
 
-_PROCESS: Final = psutil.Process()
-_STARTED_S: Final = _PROCESS.create_time()
+_STARTED_S: Final = psutil.Process().create_time()
 
 
 class ProcessMetrics(NamedTuple):
@@ -277,7 +276,8 @@ class ProcessMetrics(NamedTuple):
 def process_metrics() -> ProcessMetrics:
     """Ask the system. Takes milliseconds when thousands of files are open: not for the loop."""
     try:
-        memory = _PROCESS.memory_info()
-        return ProcessMetrics(memory.vms, memory.rss, _PROCESS.num_fds())
+        process = psutil.Process()
+        memory = process.memory_info()
+        return ProcessMetrics(memory.vms, memory.rss, process.num_fds())
     except (OSError, psutil.Error):  # as when all files that may be open are
         return ProcessMetrics()

@@ -1,7 +1,6 @@
 """Permissions of topics: stored here, checked where authorization is."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Response
@@ -10,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from magnetar.broker.http.dependencies import DECODED, Body, Service, Topic
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
-from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
+from magnetar.broker.http.routing.route import Access, RouteOptions, Routes, RoutingMode
 from magnetar.broker.http.topics.topic_access import NOT_FOUND, TOPIC, not_found
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
@@ -102,9 +101,13 @@ _GRANTS = Annotated[
         schema=_GRANTS_SCHEMA,
     ),
 ]
-_MANY: Statuses = {
-    400: "No grants, or topics of several namespaces",
-    412: "Not the name of a topic",
+_MANY: RouteOptions = {
+    "access": Access.SUPERUSER,
+    "mode": RoutingMode.LOCAL,
+    "statuses": {
+        400: "No grants, or topics of several namespaces",
+        412: "Not the name of a topic",
+    },
 }
 
 
@@ -131,10 +134,7 @@ async def _update_many(
     await service.resources.update_policies(topics[0].namespace, change_all)
 
 
-_many = partial(routes.post, access=Access.SUPERUSER, mode=RoutingMode.LOCAL, statuses=_MANY)
-
-
-@_many("/admin/v2/namespaces/grantPermissionsOnTopics")
+@routes.post("/admin/v2/namespaces/grantPermissionsOnTopics", **_MANY)
 async def grant_many(service: Service, grants: _GRANTS) -> None:
     """Grant actions on several topics of one namespace: all of it or nothing."""
     await _update_many(
@@ -142,7 +142,7 @@ async def grant_many(service: Service, grants: _GRANTS) -> None:
     )
 
 
-@_many("/admin/v2/namespaces/revokePermissionsOnTopics")
+@routes.post("/admin/v2/namespaces/revokePermissionsOnTopics", **_MANY)
 async def revoke_many(service: Service, grants: _GRANTS) -> None:
     """Revoke what was granted on several topics of one namespace."""
     await _update_many(service, grants, lambda old, names, one: revoked(old, names, one.role))
