@@ -63,14 +63,17 @@ def _add_checks(page: PrometheusPage, metrics: AuditorMetrics, period_s: float) 
     page.add("auditor_NUM_LEDGERS_CHECKED", base, metrics.checked_ledgers)
     page.add("auditor_NUM_SKIPPING_CHECK_TASK_TIMES", base, metrics.skipped_checks, "counter")
     for name, value in (
-        ("NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", metrics.not_adhering),
-        ("NUM_LEDGERS_SOFTLY_ADHERING_TO_PLACEMENT_POLICY", metrics.softly_adhering),
-        ("NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY", metrics.no_replica),
-        ("NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY", metrics.under_ack_quorum),
-        ("NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY", metrics.under_write_quorum),
-        ("ledgers_with_unknown_replicas", metrics.replicas_unknown),
+        ("auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", metrics.not_adhering),
+        ("auditor_NUM_LEDGERS_SOFTLY_ADHERING_TO_PLACEMENT_POLICY", metrics.softly_adhering),
+        ("auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY", metrics.no_replica),
+        ("auditor_NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY", metrics.under_ack_quorum),
+        (
+            "auditor_NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY",
+            metrics.under_write_quorum,
+        ),
+        ("auditor_ledgers_with_unknown_replicas", metrics.replicas_unknown),
     ):
-        page.add(f"auditor_{name}", base, value)
+        page.add(name, base, value)
 
 
 def _add_workers(
