@@ -1,4 +1,4 @@
-"""JSON answers with very many elements: made, encoded and sent by pieces.
+"""Answers with very many elements, most of them JSON: made, encoded and sent by pieces.
 
 No turn of the loop is of all of them, and no memory: a topic's million ledgers are 90 MB of JSON.
 """
@@ -64,15 +64,17 @@ def _beginning(fields: Mapping[str, Any], name: str) -> bytes:
     return orjson.dumps({**fields, name: None})[: -len(b"null}")]
 
 
-async def in_pieces(request: Request, pieces: AsyncIterator[bytes]) -> Response:
+async def in_pieces(
+    request: Request, pieces: AsyncIterator[bytes], media_type: str = _JSON
+) -> Response:
     """The answer. Of a long one, what goes wrong behind its beginning ends the connection."""
     whole: list[bytes] = []
     async for piece in pieces:
         whole.append(piece)
         if sum(map(len, whole)) > _WHOLE_BYTES and request.scope["http_version"] != "1.0":
             allow_compression(request.scope)
-            return StreamingResponse(_chain(whole, pieces), media_type=_JSON)
-    return Response(b"".join(whole), media_type=_JSON)
+            return StreamingResponse(_chain(whole, pieces), media_type=media_type)
+    return Response(b"".join(whole), media_type=media_type)
 
 
 async def _chain(first: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

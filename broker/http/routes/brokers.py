@@ -16,6 +16,8 @@ from magnetar.broker.service.broker_service import BrokerService
 routes = Routes("/admin/v2", tag="brokers", access=Access.SUPERUSER, mode=RoutingMode.LOCAL)
 
 HEALTH_TIMEOUT_S = 30.0
+# Isolation policies would make some bundles controlled; this broker's cluster has none.
+_OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
 Setting = Annotated[str, Path(description="Setting", examples=["maxTenants"]), DECODED]
 
 
@@ -139,13 +141,7 @@ async def list_cluster_brokers(
 @routes.get(
     "/brokers/{cluster}/{broker}/ownedNamespaces",
     mode=RoutingMode.BROKER,
-    example={
-        "public/default/0x00000000_0x08000000": {
-            "broker_assignment": "shared",
-            "is_controlled": False,
-            "is_active": True,
-        }
-    },
+    example={"public/default/0x00000000_0x08000000": _OWNED},
     statuses={307: "Another broker: ask itself", 404: "No such broker"},
 )
 async def owned_namespaces(
@@ -156,9 +152,7 @@ async def owned_namespaces(
     """Bundles that a broker owns."""
     if broker != service.broker_id:  # else sent there
         raise ApiError(503, f"Broker {broker} can't be asked by this scheme, or just now")
-    # Isolation policies would make some of them controlled; this broker's cluster has none.
-    status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-    return JsonResponse(dict.fromkeys(sorted(service.bundles.owned_bundles), status))
+    return JsonResponse(dict.fromkeys(sorted(service.bundles.owned_bundles), _OWNED))
 
 
 @routes.post(

@@ -74,10 +74,8 @@ async def list_namespaces(service: Service, tenant: Tenant) -> Response:
 )
 async def get_policies(policies: NamespacePolicies) -> Response:
     """All policies of a namespace."""
-    defaults = {
-        "allowed_clusters": [],
-        "is_allow_auto_update_schema": policies.schema_auto_update,
-    }
+    update = policies.schema_auto_update
+    defaults = {"allowed_clusters": [], "is_allow_auto_update_schema": update}
     answer = {**defaults, **policies.document}
     return JsonResponse({key: value for key, value in answer.items() if value is not None})
 

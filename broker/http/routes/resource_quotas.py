@@ -3,9 +3,7 @@
 Groups are refused, as nothing would enforce their limits.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import Depends, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,15 +15,7 @@ from magnetar.broker.http.routes.bundles import bundle_errors
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.resources.cluster_documents import DEFAULT_QUOTA
 
-if TYPE_CHECKING:
-    pass
-
-routes = Routes(
-    "/admin/v2",
-    tag="resource quotas",
-    access=Access.SUPERUSER,
-    mode=RoutingMode.LOCAL,
-)
+routes = Routes("/admin/v2", tag="resource quotas", access=Access.SUPERUSER, mode=RoutingMode.LOCAL)
 
 
 class ResourceQuota(BaseModel):

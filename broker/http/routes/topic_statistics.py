@@ -131,7 +131,6 @@ Options = Annotated[StatsOptions, Depends(_options)]
     "/stats",
     authoritative=False,
     example={"msgRateIn": 0.0, "msgInCounter": 12, "subscriptions": {}},
-    statuses=NOT_FOUND,
     parameters=_SWITCHES,
 )
 async def stats(service: Service, topic: Topic, options: Options) -> Response:

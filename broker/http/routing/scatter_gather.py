@@ -71,10 +71,6 @@ class ScatterResults(Generic[T]):
         """The same, by the part's name."""
         return {answer.name: answer.value for answer in self._answers if answer.error is None}
 
-    @property
-    def errors(self) -> list[Exception]:
-        return [answer.error for answer in self._answers if answer.error is not None]
-
     def without(self, *statuses: int) -> ScatterResults[T]:
         """Forgets the parts that were refused with one of these: they don't count."""
         left = [a for a in self._answers if a.error is None or status_of(a.error) not in statuses]

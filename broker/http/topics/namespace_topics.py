@@ -61,11 +61,7 @@ async def release_everywhere(service: BrokerService, spread: ScatterGather, name
         await service.bundles.release(f"{namespace}/{bundle}")
 
     answers = await spread.bundles(
-        namespace,
-        await spread.owned_by_others(namespace),
-        here,
-        method="PUT",
-        tail="/unload",
+        namespace, await spread.owned_by_others(namespace), here, method="PUT", tail="/unload"
     )
     await service.bundles.release_namespace(namespace)
     answers.check()

@@ -12,6 +12,7 @@ from magnetar.bookkeeper.replication.under_replication import UnderReplicationSt
 from magnetar.broker.http.long_answers import long_array
 from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.http.topics.topic_access import stored
+from magnetar.broker.http.topics.topic_segments import position_fields
 from magnetar.broker.rate_limits.rate_sampler import iso_time
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.managed_ledger.cursor.ack_state import runs_of
@@ -214,7 +215,7 @@ def ledger_info(found: StoredManagedLedger) -> AsyncIterator[bytes]:
         "cursors": {name: _stored_cursor(cursor) for name, cursor in found.cursors.items()},
     }
     if info.terminated is not None:
-        answer["terminatedPosition"] = _position(info.terminated)
+        answer["terminatedPosition"] = position_fields(info.terminated)
     if info.properties:
         answer["properties"] = dict(info.properties)
     return long_array(answer, "ledgers", _pieces(info.ledgers, _stored_row))
@@ -249,14 +250,14 @@ def _stored_cursor(cursor: StoredCursor) -> dict[str, Any]:
     answer: dict[str, Any] = {
         **_dates(cursor.stat),
         "cursorsLedgerId": node.ledger_id,
-        "markDelete": _position(node.mark_delete),
+        "markDelete": position_fields(node.mark_delete),
     }
     if node.properties:
         answer["properties"] = dict(node.properties)
     if node.state:  # else there are none, or the cursor ledger has them
         ranges = runs_of(node.image("node").acked, _RANGES_MAX)
         answer["individualDeletedMessages"] = [
-            {"from": _position(low), "to": _position(high)} for low, high in ranges
+            {"from": position_fields(low), "to": position_fields(high)} for low, high in ranges
         ]
     return answer
 
@@ -267,10 +268,6 @@ def _dates(stat: Stat) -> dict[str, Any]:
         "creationDate": iso_time(stat.created_ms),
         "modificationDate": iso_time(stat.modified_ms),
     }
-
-
-def _position(position: Position) -> dict[str, int]:
-    return {"ledgerId": position[0], "entryId": position[1]}
 
 
 def offline_stats(topic: PersistentTopic, now_ms: int) -> AsyncIterator[bytes]:

@@ -104,8 +104,8 @@ def segments_head(
         "topic": name,
         "headBytes": head_bytes,
         "terminated": extent.terminated,
-        "first": _position(first),
-        "lastConfirmed": _position(extent.last_confirmed),
+        "first": position_fields(first),
+        "lastConfirmed": position_fields(extent.last_confirmed),
     }
 
 
@@ -169,5 +169,5 @@ def access_fields(access: BookieAccess) -> dict[str, Any]:
     return fields
 
 
-def _position(position: Position) -> dict[str, int]:
+def position_fields(position: Position) -> dict[str, int]:
     return {"ledgerId": position[0], "entryId": position[1]}
