@@ -6,6 +6,7 @@ and nothing is sent; once the bookies know, there is no timer.
 """
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.bookkeeper import codes
@@ -16,6 +17,7 @@ from magnetar.bookkeeper.errors import BookkeeperError
 _BACKOFF_MAX: Final = 64  # longest pause between attempts that fail, in intervals
 
 
+@dataclass(eq=False, repr=False)
 class ExplicitLac:
     """The timer of one writer.
 
@@ -24,24 +26,16 @@ class ExplicitLac:
         interval_s: 0: off.
     """
 
-    def __init__(
-        self,
-        core: LedgerWriter,
-        bookies: BookiePool,
-        master_key: bytes,
-        creator: int,
-        ack_quorum: int,
-        interval_s: float,
-    ) -> None:
-        self._core = core
-        self._bookies = bookies
-        self._master_key, self._creator = master_key, creator
-        self._ack_quorum = ack_quorum
-        self._interval_s = interval_s
-        self._told = -1
-        self._pause = 1  # in intervals
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+    _core: LedgerWriter
+    _bookies: BookiePool
+    _master_key: bytes
+    _creator: int
+    _ack_quorum: int
+    _interval_s: float
+    _told: int = field(default=-1, init=False)
+    _pause: int = field(default=1, init=False)  # in intervals
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     @property
     def is_waiting(self) -> bool:

@@ -87,7 +87,11 @@ async def decommission(
         LedgerMetadataError: a ledger can't be read, and may name the bookie.
         MetadataError: the store failed; begin again.
     """
-    run = _Decommission(bookie, store, ledgers, markers, config or ReplicationConfig(), registered)
+    config, registered = (
+        config or ReplicationConfig(),
+        registered or partial(read_registered, store),
+    )
+    run = _Decommission(bookie, store, ledgers, markers, config, registered)
     try:
         async with aclosing(run.states()) as states:
             async for state in states:
@@ -96,24 +100,21 @@ async def decommission(
         run.close()
 
 
+@dataclass(eq=False, repr=False)
 class _Decommission:
-    def __init__(
-        self,
-        bookie: str,
-        store: MetadataStore,
-        ledgers: LedgerStore,
-        markers: UnderReplicationStore,
-        config: ReplicationConfig,
-        registered: Callable[[], Awaitable[Collection[str]]] | None,
-    ) -> None:
-        self._bookie, self._store, self._ledgers = bookie, store, ledgers
-        self._markers, self._config = markers, config
-        self._registered = registered or partial(read_registered, store)
+    _bookie: str
+    _store: MetadataStore
+    _ledgers: LedgerStore
+    _markers: UnderReplicationStore
+    _config: ReplicationConfig
+    _registered: Callable[[], Awaitable[Collection[str]]]
+
+    def __post_init__(self) -> None:
         self._left: dict[int, str] = {}  # ledger -> why it waits
         self._changed: set[int] = set()
         self._off = ""  # why no worker works, for the state
         self._wake = asyncio.Event()
-        self._watch = markers.watch_each(self._on_marker)
+        self._watch = self._markers.watch_each(self._on_marker)
 
     def close(self) -> None:
         self._watch.close()

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.bookkeeper import codes
@@ -56,28 +56,23 @@ class IntegrityConfig:
             raise ValueError("openLedgerRereplicationGracePeriod must not be negative")
 
 
+@dataclass(eq=False, repr=False)
 class IntegrityCheck:
     """``start()``, ``request()`` for a round at once, ``close()``."""
 
-    def __init__(
-        self,
-        bookie: Bookie,
-        replica_source: ReplicaSource,
-        metrics: IntegrityMetrics,
-        config: IntegrityConfig,
-    ) -> None:
-        self._bookie = bookie
-        self._replica_source = replica_source
-        self._metrics = metrics
-        self._config = config
-        self._wanted = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._running = False
-        self._checked = 0
-        self._unresolved: dict[int, str] = {}
-        self._open: list[int] = []  # in limbo, and a writer may be at work
-        # Locks of repairs that may count copies which are lost; None: not looked yet.
-        self._repairs: Mapping[int, bytes] | None = None
+    _bookie: Bookie
+    _replica_source: ReplicaSource
+    _metrics: IntegrityMetrics
+    _config: IntegrityConfig
+    _wanted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _running: bool = field(default=False, init=False)
+    _checked: int = field(default=0, init=False)
+    _unresolved: dict[int, str] = field(default_factory=dict, init=False)
+    # in limbo, and a writer may be at work
+    _open: list[int] = field(default_factory=list, init=False)
+    # Locks of repairs that may count copies which are lost; None: not looked yet.
+    _repairs: Mapping[int, bytes] | None = field(default=None, init=False)
 
     def start(self, *, by_itself: bool = True) -> None:
         """Begin if the bookie is in limbo; else, or not ``by_itself``, wait to be asked."""

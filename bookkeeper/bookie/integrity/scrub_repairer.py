@@ -7,7 +7,7 @@ stays on the list, is answered with an I/O error (never with "no such entry"), a
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,17 +53,11 @@ class ScrubRepairer:
     """
 
     def __init__(
-        self,
-        bookie: Bookie,
-        replica_source: ReplicaSource | None,
-        metrics: IntegrityMetrics,
-        *,
-        new_nonce: Callable[[], int] = lambda: random.SystemRandom().getrandbits(32),
+        self, bookie: Bookie, replica_source: ReplicaSource | None, metrics: IntegrityMetrics
     ) -> None:
         self._bookie = bookie
         self._replica_source = replica_source
         self._metrics = metrics
-        self._new_nonce = new_nonce
         self._loop = asyncio.get_running_loop()
         self._known: dict[tuple[int, int], DamageRecord] = {}  # by ledger and first entry
         self._suspects: dict[tuple[int, int], None] = {}
@@ -219,7 +213,7 @@ class ScrubRepairer:
         owned = owned_entries(metadata, self._bookie.bookie_id, damage.first, damage.end)
         whole = list(range(damage.first, damage.end)) if owned is None else owned
         packets, reason = await self._fetch(self._replica_source, metadata, whole, damage.end)
-        tag = record_format.make_tag(0, self._new_nonce())
+        tag = record_format.make_tag(0, random.SystemRandom().getrandbits(32))
         copies = RepairCopies(ledger_id, packets, tag, whole)
         await self._bookie.run_maintenance(repair_steps(storage, copies))
         rest = _overlapping(await self._check(ledger_id, range(damage.first, damage.end)), damage)

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.bookkeeper.bookie.bookie import Bookie
@@ -46,30 +46,22 @@ class ScrubConfig:
             raise ValueError("scrubInterval and scrubBytesPerSecond must not be negative")
 
 
+@dataclass(eq=False, repr=False)
 class Scrubber:
     """``start()``, ``request()`` for a pass at once, ``close()``."""
 
-    def __init__(
-        self,
-        bookie: Bookie,
-        repairer: ScrubRepairer,
-        metrics: IntegrityMetrics,
-        config: ScrubConfig,
-        *,
-        now_s: Callable[[], float] = time.time,
-    ) -> None:
-        self._bookie = bookie
-        self._repairer = repairer
-        self._metrics = metrics
-        self._config = config
-        self._now_s = now_s
-        self._wanted = asyncio.Event()
-        self._hurry = False
-        self._slice: ScrubStep | None = None  # of the pass that runs
-        self._began_s = 0
-        self._task: asyncio.Task[None] | None = None
-        self._suspect_logs: set[int] = set()
-        self._checking: asyncio.Task[None] | None = None
+    _bookie: Bookie
+    _repairer: ScrubRepairer
+    _metrics: IntegrityMetrics
+    _config: ScrubConfig
+    _now_s: Callable[[], float] = field(default=time.time, init=False)
+    _wanted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _hurry: bool = field(default=False, init=False)
+    _slice: ScrubStep | None = field(default=None, init=False)  # of the pass that runs
+    _began_s: int = field(default=0, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _suspect_logs: set[int] = field(default_factory=set, init=False)
+    _checking: asyncio.Task[None] | None = field(default=None, init=False)
 
     def start(self, *, by_itself: bool = True) -> None:
         """Go on with the pass that was under way; ``by_itself`` False: only when asked."""

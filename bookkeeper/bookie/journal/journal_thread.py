@@ -6,6 +6,7 @@ journal, by its id, so the threads know nothing of each other.
 
 import asyncio
 import functools
+from dataclasses import InitVar, dataclass
 from time import perf_counter
 from typing import Protocol
 
@@ -34,6 +35,7 @@ class JournalListener(Protocol):
         ...
 
 
+@dataclass(eq=False, repr=False)
 class JournalThread:
     """Writes what ``journal`` forms.
 
@@ -41,22 +43,16 @@ class JournalThread:
         stalled: the group in flight when there is no space for it.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        writer: JournalWriter,
-        owner: JournalListener,
-        name: str,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.journal = journal
+    journal: Journal
+    _writer: JournalWriter
+    _owner: JournalListener
+    name: InitVar[str]
+    _loop: asyncio.AbstractEventLoop
+
+    def __post_init__(self, name: str) -> None:
         self.stalled: JournalGroup | None = None
-        self.worker = Worker(name, loop)
-        self._writer = writer
-        self._owner = owner
-        self._loop = loop
-        self._scheduled = False
-        self._writing_again = False
+        self.worker = Worker(name, self._loop)
+        self._scheduled = self._writing_again = False
 
     def dispatch_soon(self) -> None:
         """Hand the next group over at the end of the tick: requests of many ledgers that arrive
