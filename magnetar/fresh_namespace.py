@@ -24,7 +24,7 @@ _NAMESPACE = "tests"
 
 
 class FreshNamespace:
-    """What the ``magnetar`` fixture gives; a broker that runs, and names nobody else uses."""
+    """The ``magnetar`` fixture gives it: a broker that runs, and names nobody else uses."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self.broker = broker

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MODES = ("process", "thread")
 _DEFAULTS: dict[str, object] = {
-    # What a test leaves behind is removed with its tenant.
+    # The topics of a test are removed with its tenant.
     "forceDeleteTenantAllowed": True,
     "forceDeleteNamespaceAllowed": True,
 }

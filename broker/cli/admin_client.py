@@ -23,7 +23,7 @@ REDIRECTS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class AdminResponse:
-    """What the server said; header names are in lower case."""
+    """The server's answer; header names are in lower case."""
 
     status: int
     body: bytes

@@ -29,7 +29,7 @@ class Option:
     """Sent when the option isn't given; None: nothing is."""
     choices: Sequence[str] = ()
     const: Any = None
-    """What an option of kind ``true`` sends instead of true."""
+    """An option of kind ``true`` sends this instead of true."""
     group: str = ""
     """Options of one group exclude each other; one is needed if one is ``required``."""
 

@@ -1,4 +1,4 @@
-"""What ``produce``, ``consume`` and ``read`` ask brokers by the binary protocol.
+"""``produce``, ``consume`` and ``read`` ask brokers by the binary protocol.
 
 Works against any Pulsar-compatible broker. One connection per broker, on the command's event loop.
 """

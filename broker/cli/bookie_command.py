@@ -20,7 +20,7 @@ _PERIOD_S: Final = 60.0  # that quantiles are of
 
 def run_bookie(options: argparse.Namespace) -> int:
     # Before gRPC is loaded: its core has a line for each bad header of any unauthenticated client.
-    # What fails for other reasons is raised, too.
+    # Failures for other reasons are raised, too.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from magnetar.bookkeeper.bookie import process
     from magnetar.bookkeeper.bookie.settings import BookieSettings, BookieSettingsError

@@ -56,7 +56,7 @@ class _Arrived:
 
 
 class _Source:
-    """What comes from one topic or partition; the sink of its `ClientConsumer`."""
+    """Takes the entries of one topic or partition; the sink of its `ClientConsumer`."""
 
     def __init__(self, receiver: "_Receiver", topic: TopicName, incomplete_max: int) -> None:
         """``incomplete_max``: chunked messages that may be incomplete; 0: any number."""
@@ -78,7 +78,7 @@ class _Source:
         self.receiver.on_arrived(_Arrived(self, position, batch.bodies[0], counts[0], words))
 
     def notify_end_of_topic(self, consumer: object) -> None:
-        """Nobody is told."""
+        """Ignored: the command ends by number or silence."""
 
     def close_consumer(self, consumer: object) -> None:
         self.receiver.on_lost()
@@ -203,7 +203,7 @@ class _Pattern:
             raise CliError(f"{parts[2]}: not an expression: {error}") from error
 
     async def topics(self, cluster: ClusterClient) -> list[TopicName]:
-        """What matches now; partitions match by the name of their topic."""
+        """The topics that match now; partitions match by the name of their topic."""
         found = await cluster.topics(self.namespace, persistent=self.persistent)
         names = map(TopicName.parse, found)
         return [
@@ -296,7 +296,7 @@ class _Receiver:
         return False
 
     async def _next(self, until_s: float) -> _Arrived | None:
-        """What arrives next; None: nothing until then."""
+        """The next entry; None: nothing until then."""
         if not self._arrived and not self._is_lost:
             self._something.clear()
             left_s = until_s - time.monotonic()

@@ -107,7 +107,7 @@ def _tell_ledgers(found: Salvage, holdings: DirectoryContents) -> None:
 
 
 def _complete(found: Salvage, holdings: DirectoryContents) -> None:
-    """What the bookie needs of its metadata, and a counter above every id it has seen."""
+    """The metadata that the bookie needs, and a counter above every id it has seen."""
     if holdings.cookie is not None:
         cookie = holdings.cookie.cookie
         path = f"{COOKIES_PATH}/{encode_name(cookie.bookie_id)}"

@@ -1,4 +1,4 @@
-"""What the command line prints: one line an element of lists, JSON for objects."""
+"""The command line prints values: one line an element of lists, JSON for objects."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What ``produce`` sends, by whatever protocol: contents, properties, pace."""
+"""The messages that ``produce`` sends, by whatever protocol: contents, properties, pace."""
 
 import argparse
 import time

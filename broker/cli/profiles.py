@@ -52,7 +52,7 @@ class ClusterTarget:
         )
 
     def as_fields(self) -> dict[str, str | bool]:
-        """What is set, as it is stored."""
+        """The fields that are set, as they are stored."""
         addresses = ("service_url", "admin_url")
         return {name: value for name, value in asdict(self).items() if value or name in addresses}
 
@@ -157,7 +157,7 @@ def resolve(
     admin_url: str | None,
     environment: Mapping[str, str] | None = None,
 ) -> ClusterTarget:
-    """What a command talks to; None: the option wasn't given.
+    """The cluster that a command talks to; None: the option wasn't given.
 
     Raises:
         CliError: no such profile, or the file can't be used.
@@ -197,7 +197,7 @@ def _with_variables(target: ClusterTarget, environment: Mapping[str, str]) -> Cl
 
 
 def target_of(options: argparse.Namespace) -> ClusterTarget:
-    """What a command's options mean, with everything that they leave open.
+    """The cluster that a command's options name, with everything that they leave open.
 
     Raises:
         CliError: no such profile, the file can't be used, or options that don't fit each other.

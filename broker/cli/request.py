@@ -31,7 +31,7 @@ class AdminRequest:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a user gave: positionals by name, options by where they go."""
+    """The arguments that a user gave: positionals by name, options by where they go."""
 
     word: AdminCommand
     positionals: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What every server's process begins with, before its settings are read: the log.
+"""Every server's process begins with this, before its settings are read: the log.
 
 Also the lines that come before the settings are known, or say what is wrong with them, have the
 form that is asked for.

@@ -39,7 +39,7 @@ class ClientConsumer:
 
     @property
     def cursor(self) -> "ClientConsumer":
-        """What ``flush`` is asked of."""
+        """``flush`` is asked of it."""
         return self
 
     async def subscribe(self, command: pb.CommandSubscribe) -> None:

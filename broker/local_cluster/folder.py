@@ -20,7 +20,7 @@ _CANDIDATES: Final = range(20_000, 32_000)
 
 @dataclass(frozen=True, slots=True)
 class SavedPorts:
-    """What the next start on the same data needs."""
+    """The next start on the same data needs them."""
 
     bookies: int | None = None
     ports: Mapping[str, int] = field(default_factory=dict)

@@ -45,7 +45,7 @@ class PortBases:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """What was asked for.
+    """The options of ``magnetar cluster``.
 
     Attributes:
         host: address that all of them listen on, and tell each other and clients.

@@ -1,4 +1,4 @@
-"""What processes of the cluster say when they are asked, and what ZooKeeper knows of them."""
+"""Asks the processes of the cluster how they are, and ZooKeeper which ones it knows."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True)
 class ObservedState:
-    """What ZooKeeper holds.
+    """The nodes that ZooKeeper holds.
 
     Attributes:
         leader: value of the brokers' leader node; empty: there is none.

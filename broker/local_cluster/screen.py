@@ -1,4 +1,4 @@
-"""What a user sees: a table that lives on a terminal, plain lines elsewhere."""
+"""The user's view of a cluster: a table that lives on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

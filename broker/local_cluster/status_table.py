@@ -1,4 +1,4 @@
-"""What the table of a cluster's processes shows. Pure."""
+"""The rows of the table of a cluster's processes. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ _ORDER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ProcessStats:
-    """What was seen of a process from outside, last time.
+    """The last look at a process from outside.
 
     Attributes:
         health: a word or two; "": nothing is known yet.

@@ -25,7 +25,7 @@ from magnetar.metadata.store import MetadataStore
 
 
 class ShellOutput:
-    """What an action says: text for people, or JSON, an object a line."""
+    """Prints the results of an action: text for people, or JSON, an object a line."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json

@@ -23,7 +23,7 @@ def list_files(options: argparse.Namespace, out: ShellOutput) -> int:
             if path.is_file():
                 kind = path.relative_to(root).parts[0]
                 count, size = sizes.get(kind, (0, 0))
-                # What it takes on the disk: files are made longer in advance, or have holes.
+                # Bytes on the disk: files are made longer in advance, or have holes.
                 sizes[kind] = (count + 1, size + path.stat().st_blocks * 512)
         for kind, (count, size) in sizes.items():
             total += size

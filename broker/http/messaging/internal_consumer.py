@@ -208,15 +208,19 @@ class _Source:
         self.consumer_feed.lost(self)
 
     async def check_liveness(self) -> bool:
-        # Who closes a WebSocket and connects again may be here before the old session has heard of
-        # its close frame, which the protocol below answers by itself.
+        # A client that closes a WebSocket and connects again may be here before the old session
+        # has heard of its close frame, which the protocol below answers by itself.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.consumer_feed.wait_for_end(), LEAVING_S)
         return not self.consumer_feed.closed
 
 
 class InternalConsumer:
-    """Subscribed consumers of one client. Open it, add credit, take deliveries, acknowledge."""
+    """Subscribed consumers of one client. Open it, add credit, take deliveries, acknowledge.
+
+    One object, because credit, buffered bytes and permits are one account over all topics; the
+    state of one topic (partial batches, chunks) is in its `_Source`, unpacking in `Unpacker`.
+    """
 
     def __init__(
         self,
@@ -439,8 +443,10 @@ class InternalConsumer:
     def add_messages(self, entry: QueuedEntry, messages: Iterable[Message]) -> int:
         """Make deliveries of messages of one entry; how many messages there were."""
         source, (ledger_id, entry_id) = entry.source, entry.position
-        if self._by_ledger is not None:
-            self._note_ledger(ledger_id, source)
+        if (by_ledger := self._by_ledger) is not None:
+            by_ledger[ledger_id] = source
+            if len(by_ledger) > LEDGERS_MAX:
+                del by_ledger[next(iter(by_ledger))]
         skip, words, count = source.skip_through, entry.words, 0
         for message in messages:
             count += 1
@@ -464,12 +470,6 @@ class InternalConsumer:
                 )
             )
         return count
-
-    def _note_ledger(self, ledger_id: int, source: _Source) -> None:
-        assert self._by_ledger is not None
-        self._by_ledger[ledger_id] = source
-        if len(self._by_ledger) > LEDGERS_MAX:
-            del self._by_ledger[next(iter(self._by_ledger))]
 
     def _refuse_encrypted(self, source: _Source, position: Position) -> None:
         if self.crypto_action == DISCARD:
@@ -499,7 +499,7 @@ class InternalConsumer:
         return ((), None) if joined is None else (joined.positions, joined.payload)
 
     def _settle_chunks(self, source: _Source, now_ms: int) -> None:
-        """What the assembler has no room or hope for."""
+        """Acknowledge the chunks that the assembler gave up; those it put back come again."""
         assert source.chunks is not None
         if given_up := source.chunks.given_up:
             logger.warning(
@@ -669,8 +669,7 @@ class InternalConsumer:
 
     def _flush_scheduled_now(self) -> None:
         self._flush_scheduled = False
-        if not self.closed:
-            self._flush()
+        self.flush()
 
     def _flush(self) -> None:
         for source in self._sources:

@@ -52,7 +52,7 @@ class InternalProducer:
         self._connections = BrokerConnections(service)
         self._turn, self._single = itertools.count(), 0
         self.next_sequence_id = 0
-        """What its next message may have: a lower one could be taken for a message sent again."""
+        """The next message may have this: a lower one could be taken for a message sent again."""
 
     async def open(self, *, single_here: bool = False) -> InternalProducer:
         """Register on the topic or on all its partitions, whichever brokers serve them.

@@ -72,8 +72,8 @@ class LocalProducer:
         self._turn, self._resumed = asyncio.Lock(), asyncio.Event()  # of calls that wait for them
         self._topic: Topic | None = None
         self._producer: Producer | None = None
-        # What waits, in publish order: whom to tell, and the index in its call. The topic answers
-        # in this order.
+        # Publishes in their order: whom to tell, and the index in its call. The topic answers in
+        # this order.
         self._waiting: deque[tuple[PublishBatch, PublishCallback, int]] = deque()
 
     @classmethod

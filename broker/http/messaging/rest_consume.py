@@ -67,7 +67,7 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class AckResults:
-    """What became of the messages that a call names: their places in its list."""
+    """The outcome of a call for each message that it names: their places in its list."""
 
     done: list[int]
     already: list[int]

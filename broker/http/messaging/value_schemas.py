@@ -43,8 +43,8 @@ _LARGE: Final = 4_096
 """A definition that takes a thread's time to be parsed."""
 _INLINE_BYTES_MAX: Final = 1_024
 _INLINE_MESSAGES_MAX: Final = 2
-"""What is encoded or decoded on the loop: the codecs' budgets allow 15 ms for that much. More of it
-takes a thread, for which a call waits a tenth of a millisecond."""
+"""So many are encoded or decoded on the loop: the codecs' budgets allow 15 ms for that. More takes
+a thread, for which a call waits a tenth of a millisecond."""
 _CALL_S: Final = 5.0
 """A thread's time for one call; messages that are left then aren't decoded or encoded."""
 LATE: Final = "the values of this call took too long"
@@ -53,7 +53,7 @@ _NO_SCHEMA: Final = frozenset({"BYTES", "NONE"})
 
 @dataclass(frozen=True, slots=True)
 class ProduceSchema:
-    """What one call's messages look like."""
+    """The schemas of one call's messages."""
 
     definition: SchemaDefinition | None
     """None: raw bytes, which is no schema."""
@@ -62,7 +62,7 @@ class ProduceSchema:
 
 
 STRING: Final = ProduceSchema(SchemaDefinition("STRING", b"", {"__charset": "UTF-8"}), None)
-"""What calls without a schema publish."""
+"""Calls without a schema publish this."""
 RAW: Final = ProduceSchema(None, None)
 
 

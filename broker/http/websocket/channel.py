@@ -1,10 +1,18 @@
 """One accepted WebSocket: ordered sends from plain functions, bounded, and the end of it all."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
+
+if TYPE_CHECKING:
+    from magnetar.broker.protocol.topic_name import TopicName
+    from magnetar.broker.service.access_control import Right
 
 logger = logging.getLogger(__name__)
 
@@ -12,7 +20,7 @@ logger = logging.getLogger(__name__)
 CLOSE_BASE = 4000
 _UNSENT_MAX = 4096  # frames
 CLOSE_S = 5.0
-"""What is queued when we end the session has so long to go out."""
+"""When the broker ends a session, the queued frames have so long to go out."""
 GOING_AWAY, TOO_BIG, INTERNAL, RESTART = 1001, 1009, 1011, 1012
 
 
@@ -71,7 +79,7 @@ class WebSocketChannel:
         if self._end_reading is not None:
             self._end_reading()
 
-    async def run(self, read: "Callable[[WebSocketChannel], Awaitable[None]]") -> None:
+    async def run(self, read: Callable[[WebSocketChannel], Awaitable[None]]) -> None:
         """Let ``read`` take what comes, until it returns or we have closed the socket."""
         task = asyncio.current_task()
         assert task is not None
@@ -175,3 +183,29 @@ class WebSocketChannel:
 def _finish(waiting: asyncio.Future[None] | None) -> None:
     if waiting is not None and not waiting.done():
         waiting.set_result(None)
+
+
+class Session(ABC):
+    """One socket's session: ``open`` before the upgrade, ``run`` after it, ``close`` at the end."""
+
+    @property
+    def writes_to(self) -> Sequence[TopicName]:
+        """Topics that it may publish to beside the one in its path."""
+        return ()
+
+    @property
+    def rights(self) -> Sequence[Right]:
+        """The rights that it has asked for by itself since it was opened."""
+        return ()
+
+    @abstractmethod
+    async def open(self, remote: str, client_version: str) -> None:
+        """Raises ApiError, BrokerError: the upgrade is to be refused with its status."""
+
+    @abstractmethod
+    async def run(self, channel: WebSocketChannel) -> None:
+        """Serve until the client leaves."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the session; a second call does nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from abc import abstractmethod
 from base64 import b64encode
 from collections import OrderedDict
 from contextlib import suppress
@@ -22,7 +23,7 @@ from magnetar.broker.http.messaging.internal_consumer import (
     parse_key,
 )
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
-from magnetar.broker.http.websocket.channel import CLOSE_BASE, RESTART
+from magnetar.broker.http.websocket.channel import CLOSE_BASE, RESTART, Session
 from magnetar.broker.http.websocket.fields import iso_millis, whole
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.messages import (
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from magnetar.broker.http.websocket.channel import WebSocketChannel
     from magnetar.broker.http.websocket.parameters import ConsumerParameters, ReaderParameters
-    from magnetar.broker.service.access_control import Right
     from magnetar.broker.service.broker_service import BrokerService
 
 logger = logging.getLogger(__name__)
@@ -107,8 +107,8 @@ def _light(ready: Iterable[ConsumedMessage]) -> int:
     return count
 
 
-class _Session:
-    """What consumers and readers share: pushing under credit, and the socket's words."""
+class _ReceivingSession(Session):
+    """The common part of consumers and readers: it pushes under credit, and reads frames."""
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
@@ -121,7 +121,6 @@ class _Session:
         )
 
     async def run(self, channel: WebSocketChannel) -> None:
-        """Serve until the client leaves."""
         self._channel = channel
         self._push_soon()
         while (text := await channel.receive()) is not None:
@@ -135,27 +134,24 @@ class _Session:
             except BrokerError as error:
                 channel.close_soon(CLOSE_BASE + _UNKNOWN, str(error))
 
-    @property
-    def writes_to(self) -> Sequence[TopicName]:
-        return ()
-
-    @property
-    def rights(self) -> Sequence[Right]:
-        """What it has asked for by itself, beside what its path and query name."""
-        return ()
-
     def close(self) -> None:
         if self._long_push is not None:
             self._long_push.cancel()
         self.consumer_feed.close()
 
+    @abstractmethod
     async def _on_word(self, item: dict[str, Any]) -> None:
-        raise AssertionError("each kind of session understands its own words")
+        """Do what a frame asks for: consumers and readers have frames of their own."""
 
     def _answer_end_of_topic(self) -> None:
         assert self._channel is not None
         text = "true" if self.consumer_feed.end_of_topic else "false"
         self._channel.send(f'{{"endOfTopic":{text}}}')
+
+    def _add_credit(self) -> None:
+        self.consumer_feed.add_credit(1)
+        if self.consumer_feed.ready:
+            self._push_soon()
 
     def _push_soon(self) -> None:
         if not self._pushing and self._channel is not None:
@@ -216,7 +212,7 @@ class _Session:
             self._channel.close_soon(RESTART, "The topic was closed or moved: connect again")
 
 
-class ConsumerSession(_Session):
+class ConsumerSession(_ReceivingSession):
     """One consumer socket."""
 
     def __init__(
@@ -235,18 +231,12 @@ class ConsumerSession(_Session):
         self._nacks: OrderedDict[MessageKey, float] = OrderedDict()
         self._unacked: OrderedDict[MessageKey, float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
-        self._dead_letters: dict[
-            str, InternalProducer
-        ] = {}  # by topic; one unless there are several
+        self._dead_letters: dict[str, InternalProducer] = {}  # by topic
         self._dead_letter_tasks: set[asyncio.Task[None]] = set()
         self.consumer_feed.crypto_action = parameters.crypto_action
 
     async def open(self, remote: str, client_version: str) -> None:
-        """Subscribe.
-
-        Raises:
-            BrokerError: the upgrade is to be refused with its status.
-        """
+        """Subscribe."""
         request = self._request()
         await self.consumer_feed.open(
             self._names, request, remote=remote, client_version=client_version
@@ -347,9 +337,7 @@ class ConsumerSession(_Session):
 
     def _free_slot(self) -> None:
         if not self._parameters.pull:
-            self.consumer_feed.add_credit(1)
-            if self.consumer_feed.ready:
-                self._push_soon()
+            self._add_credit()
 
     def _admit(self, deliveries: list[ConsumedMessage]) -> list[ConsumedMessage]:
         redeliver_max = self._parameters.redeliver_max
@@ -459,7 +447,7 @@ class ConsumerSession(_Session):
             self._negative_acknowledge(delivery.key)
 
 
-class ReaderSession(_Session):
+class ReaderSession(_ReceivingSession):
     """One reader socket: a subscription of its own that leaves nothing behind."""
 
     def __init__(
@@ -471,11 +459,7 @@ class ReaderSession(_Session):
         self.consumer_feed.crypto_action = parameters.crypto_action
 
     async def open(self, remote: str, client_version: str) -> None:
-        """Subscribe at the start message.
-
-        Raises:
-            BrokerError: the upgrade is to be refused.
-        """
+        """Subscribe at the start message."""
         start = self._parameters.start
         position: Position
         if isinstance(start, str):
@@ -507,6 +491,4 @@ class ReaderSession(_Session):
         if isinstance(text, str):
             # Acknowledged for the cursor's own sake: what it holds in memory stays small.
             self.consumer_feed.acknowledge(parse_key(text))
-        self.consumer_feed.add_credit(1)
-        if self.consumer_feed.ready:
-            self._push_soon()
+        self._add_credit()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
+from magnetar.broker.http.websocket.channel import Session
 from magnetar.broker.http.websocket.fields import (
     FieldError,
     base64_bytes,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from magnetar.broker.http.websocket.channel import WebSocketChannel
     from magnetar.broker.http.websocket.parameters import ProducerParameters
     from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.service.access_control import Right
     from magnetar.broker.service.broker_service import BrokerService
 
 _BAD_JSON, _BAD_ENCODING, _UNKNOWN = 3, 7, 8
@@ -107,8 +107,8 @@ class _Published:
                 self._session.refuse(_UNKNOWN, str(error) or type(error).__name__, context)
 
 
-class ProducerSession:
-    """One producer socket. ``open`` before the upgrade, ``run`` after it, ``close`` at the end."""
+class ProducerSession(Session):
+    """One producer socket."""
 
     def __init__(
         self, service: BrokerService, name: TopicName, parameters: ProducerParameters
@@ -127,20 +127,8 @@ class ProducerSession:
         self._watch: asyncio.TimerHandle | None = None
         self._sent: deque[_Published] = deque()  # only kept while a send timeout is set
 
-    @property
-    def writes_to(self) -> Sequence[TopicName]:
-        return ()
-
-    @property
-    def rights(self) -> Sequence[Right]:
-        return ()
-
     async def open(self, remote: str, client_version: str) -> None:
-        """Register the producer.
-
-        Raises:
-            BrokerError: the upgrade is to be refused with its status.
-        """
+        """Register the producer."""
         self._publisher = await InternalProducer(
             self._service,
             self._name,
@@ -156,7 +144,6 @@ class ProducerSession:
             self._next_sequence_id = self._publisher.next_sequence_id
 
     async def run(self, channel: WebSocketChannel) -> None:
-        """Serve until the client leaves."""
         self._channel = channel
         while (frame := await channel.receive()) is not None:
             if not 0 < len(self._collected) < _LIMITED_MESSAGES:
@@ -183,7 +170,7 @@ class ProducerSession:
         """Leave messages unread, with the client, while a publish limit is exceeded."""
         if (publisher := self._publisher) is None:
             return
-        # What is read in one go would count only when all of it is published.
+        # Messages that are read in one go would count only when all of it is published.
         if len(self._collected) >= _LIMITED_MESSAGES and publisher.limited:
             self._flush()
         if publisher.held:
@@ -390,7 +377,7 @@ def _parse_options(item: dict[str, Any], message: OutgoingMessage, now_ms: int) 
         message.sequence_id = whole(sequence_id, "sequenceId")
         if message.sequence_id < 0:
             raise FieldError("sequenceId must not be negative")
-    # What is due already is delivered at once, as in Pulsar.
+    # A message that is due already is delivered at once, as in Pulsar.
     if (deliver_at := get("deliverAt")) is not None:
         message.deliver_at_ms = max(whole(deliver_at, "deliverAt"), 0)
     if (after := get("deliverAfterMs")) is not None and (
@@ -439,7 +426,7 @@ def _sealed_with(keys: pb.MessageMetadata, item: dict[str, Any]) -> pb.MessageMe
 
 
 def _encryption(context: Any, payload_bytes: int) -> pb.MessageMetadata:
-    """What an encryptionContext says about its payload, as metadata.
+    """The metadata of a payload, out of its encryptionContext.
 
     Raises:
         _RefusedError: a field is missing or of the wrong type.

@@ -35,9 +35,9 @@ def text_frame_head(size: int) -> bytes:
 
 
 class _Inbox:
-    """What uvicorn uses of an asyncio.Queue, whose three deques take 2.3 KiB in each idle socket.
+    """The part of an asyncio.Queue that uvicorn uses, for one reader.
 
-    One reader.
+    A queue's three deques take 2.3 KiB in each idle socket.
     """
 
     __slots__ = ("_items", "_newest_first", "_reader")
@@ -64,7 +64,7 @@ class _Inbox:
 
 
 class _OpenEvent:
-    """What uvicorn uses of an asyncio.Event, open most of the time; one waits at it."""
+    """The part of an asyncio.Event that uvicorn uses; open most of the time, one task waits."""
 
     __slots__ = ("_open", "_waiting")
 

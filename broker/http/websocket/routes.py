@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
@@ -25,7 +25,7 @@ from magnetar.broker.http.routing.route_permissions import (
     caller_of,
     require,
 )
-from magnetar.broker.http.websocket.channel import CLOSE_BASE, INTERNAL, WebSocketChannel
+from magnetar.broker.http.websocket.channel import CLOSE_BASE, INTERNAL, Session, WebSocketChannel
 from magnetar.broker.http.websocket.consumer import ConsumerSession, ReaderSession
 from magnetar.broker.http.websocket.parameters import (
     ConsumerParameters,
@@ -51,27 +51,18 @@ logger = logging.getLogger(__name__)
 _NOT_AUTHORIZED = CLOSE_BASE + 6
 
 
-class _Session(Protocol):
-    @property
-    def writes_to(self) -> Iterable[TopicName]:
-        """Topics that it may publish to beside the one in its path."""
-
-    @property
-    def rights(self) -> Iterable[Right]:
-        """What it has asked for by itself since it was opened."""
-
-    async def open(self, remote: str, client_version: str) -> None: ...
-    async def run(self, channel: WebSocketChannel) -> None: ...
-    def close(self) -> None: ...
-
-
 def websocket_routes() -> list[WebSocketRoute]:
     base = "{domain}/{tenant}/{namespace}/{topic}"
     return [
-        WebSocketRoute(f"/ws/v2/producer/{base}", _produce),
-        WebSocketRoute(f"/ws/v2/consumer/{base}/{{subscription}}", _consume),
-        WebSocketRoute(f"/ws/v2/reader/{base}", _read),
-        WebSocketRoute("/ws/v3/consumer/{subscription}", _consume_several),
+        WebSocketRoute(
+            f"/ws/v2/producer/{base}",
+            partial(_serve, make=_producer_session, rule=Access.PRODUCE_403),
+        ),
+        WebSocketRoute(
+            f"/ws/v2/consumer/{base}/{{subscription}}", partial(_serve, make=_consumer_session)
+        ),
+        WebSocketRoute(f"/ws/v2/reader/{base}", partial(_serve, make=_reader_session)),
+        WebSocketRoute("/ws/v3/consumer/{subscription}", partial(_serve, make=_consumer_session)),
     ]
 
 
@@ -80,30 +71,18 @@ def unknown_route() -> WebSocketRoute:
     return WebSocketRoute("/{path:path}", _unknown)
 
 
-async def _produce(websocket: WebSocket) -> None:
-    await _serve(websocket, _producer_session, Access.PRODUCE_403)
-
-
-def _producer_session(websocket: WebSocket, service: BrokerService) -> _Session:
+def _producer_session(websocket: WebSocket, service: BrokerService) -> Session:
     parameters = ProducerParameters.parse(_query(websocket))
     return ProducerSession(service, _topics(websocket)[0], parameters)
 
 
-async def _consume(websocket: WebSocket) -> None:
-    await _serve(websocket, _consumer_session)
-
-
-def _consumer_session(websocket: WebSocket, service: BrokerService) -> _Session:
-    parameters = ConsumerParameters.parse(_query(websocket))
-    return ConsumerSession(service, _topics(websocket), _subscription(websocket), parameters)
-
-
-async def _consume_several(websocket: WebSocket) -> None:
-    query = _query(websocket)
-    if "topicsPattern" in query and "topics" not in query:
-        await _serve(websocket, _pattern_session)
-    else:
-        await _serve(websocket, _consumer_session)
+def _consumer_session(websocket: WebSocket, service: BrokerService) -> Session:
+    parameters, subscription = ConsumerParameters.parse(_query(websocket)), _subscription(websocket)
+    if (pattern := _pattern(websocket)) is None:
+        return ConsumerSession(service, _topics(websocket), subscription, parameters)
+    app = websocket.app.state
+    guard = _PatternAuthorizer(websocket) if app.access is not None else None
+    return PatternSession(service, pattern, subscription, parameters, app.topic_changes, guard)
 
 
 def _query(websocket: WebSocket) -> dict[str, str]:
@@ -111,15 +90,12 @@ def _query(websocket: WebSocket) -> dict[str, str]:
     return dict(reversed(websocket.query_params.multi_items()))
 
 
-def _pattern_session(websocket: WebSocket, service: BrokerService) -> _Session:
-    return PatternSession(
-        service,
-        NamePattern(_query(websocket)["topicsPattern"]),
-        _subscription(websocket),
-        ConsumerParameters.parse(_query(websocket)),
-        websocket.app.state.topic_changes,
-        _PatternAuthorizer(websocket) if websocket.app.state.access is not None else None,
-    )
+def _pattern(websocket: WebSocket) -> NamePattern | None:
+    """The pattern of a socket whose path and query name no topics. Raises ApiError: 400."""
+    query = _query(websocket)
+    if "topic" in websocket.path_params or "topics" in query or "topicsPattern" not in query:
+        return None
+    return NamePattern(query["topicsPattern"])
 
 
 class _PatternAuthorizer:
@@ -172,18 +148,14 @@ async def _unknown(websocket: WebSocket) -> None:
     await _refuse(websocket, ApiError(404, "There is no such WebSocket endpoint"))
 
 
-async def _read(websocket: WebSocket) -> None:
-    await _serve(websocket, _reader_session)
-
-
-def _reader_session(websocket: WebSocket, service: BrokerService) -> _Session:
+def _reader_session(websocket: WebSocket, service: BrokerService) -> Session:
     parameters = ReaderParameters.parse(_query(websocket))
     return ReaderSession(service, _topics(websocket)[0], parameters)
 
 
 async def _serve(
     websocket: WebSocket,
-    make: Callable[[WebSocket, BrokerService], _Session],
+    make: Callable[[WebSocket, BrokerService], Session],
     rule: Access = Access.CONSUME_403,
 ) -> None:
     """Open the session first, so that a refusal can still be an HTTP status."""
@@ -191,7 +163,7 @@ async def _serve(
     client = websocket.client
     remote = f"{client.host}:{client.port}" if client else "unknown:0"
     agent = websocket.headers.get("user-agent", "WebSocket")
-    session: _Session | None = None
+    session: Session | None = None
     try:
         try:
             if not service.config.web_socket_service_enabled:
@@ -214,9 +186,8 @@ async def _serve(
 
 async def _authorized(websocket: WebSocket, rule: Access) -> list[Right]:
     """Raises ApiError: 400 the path or the query names no topics, 403."""
-    query = _query(websocket)
-    if "topic" not in websocket.path_params and "topicsPattern" in query and "topics" not in query:
-        return await _may_list(websocket, NamePattern(query["topicsPattern"]))
+    if (pattern := _pattern(websocket)) is not None:
+        return await _may_list(websocket, pattern)
     subscription = _subscription(websocket)
     resources = [Resource.of_topic(name, subscription) for name in _topics(websocket)]
     return await authorize_websocket(websocket, rule, resources)
@@ -235,7 +206,7 @@ async def _may_list(websocket: WebSocket, pattern: NamePattern) -> list[Right]:
     return rights
 
 
-async def _may_write(websocket: WebSocket, session: _Session) -> list[Right]:
+async def _may_write(websocket: WebSocket, session: Session) -> list[Right]:
     """A consumer's dead letters are published in its name. Raises ApiError: 403."""
     access: AccessControl = websocket.app.state.access
     caller = caller_of(websocket.scope)
@@ -247,7 +218,7 @@ async def _may_write(websocket: WebSocket, session: _Session) -> list[Right]:
 class _AuthorizedSocket:
     """An open socket that ends when one of its rights is taken away."""
 
-    def __init__(self, rights: list[Right], session: _Session, channel: WebSocketChannel) -> None:
+    def __init__(self, rights: list[Right], session: Session, channel: WebSocketChannel) -> None:
         self._rights = rights
         self._session, self._channel = session, channel
 
@@ -268,7 +239,7 @@ class _AuthorizedSocket:
 
 
 async def _run(
-    websocket: WebSocket, session: _Session, service: BrokerService, rights: list[Right]
+    websocket: WebSocket, session: Session, service: BrokerService, rights: list[Right]
 ) -> None:
     config = service.config
     await websocket.accept()
