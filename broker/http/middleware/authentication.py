@@ -198,7 +198,7 @@ def _headers(scope: Scope) -> dict[bytes, str]:
     """The headers of interest.
 
     Raises:
-        AuthenticationError: one of them comes twice: whoever is in front may have read the other.
+        AuthenticationError: one of them comes twice: a proxy may have read the other.
     """
     found: dict[bytes, str] = {}
     for name, value in scope["headers"]:

@@ -1,8 +1,8 @@
 """Where in a cluster a request is served: the modes that routes declare, and what they do.
 
-Nobody is sent round in circles: a request goes to whom the ownership node names, who serves it, or
-to whom the leader has chosen to own what nobody does; who is asked so, by ``authoritative=true``,
-takes it and asks nobody again.
+No request goes round in circles: it is sent to the broker that the ownership node names, which
+serves it, or to the one that the leader has chosen for a bundle without an owner. That broker,
+asked by ``authoritative=true``, takes the bundle and asks no other again.
 """
 
 from __future__ import annotations

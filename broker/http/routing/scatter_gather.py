@@ -31,7 +31,7 @@ T = TypeVar("T")
 _NAMED_MAX: Final = 3
 """Parts that an error names; it counts the others."""
 _AT_ONCE: Final = 64
-"""Partitions asked at the same time: loading ten thousand at once would hold up everybody else."""
+"""Partitions asked at the same time: loading ten thousand at once would hold up other requests."""
 _ABSENT: Final = object()
 _TAIL_AT: Final = 7
 """Segments of ``/admin/v2/persistent/tenant/namespace/topic`` with the empty one in front."""
@@ -80,18 +80,17 @@ class ScatterResults(Generic[T]):
         """Raises the first error; ServiceNotReadyError with all that there is to say, if a broker
         gave no answer.
         """
-        failed = [answer for answer in self._answers if answer.error is not None]
-        lost = [a for a in failed if isinstance(a.error, ServiceNotReadyError)]
+        failed = [(each.name, each.error) for each in self._answers if each.error is not None]
+        lost = [(name, error) for name, error in failed if isinstance(error, ServiceNotReadyError)]
         if lost:
-            told = "; ".join(f"{a.name}: {a.error}" for a in lost[:_NAMED_MAX])
+            told = "; ".join(f"{name}: {error}" for name, error in lost[:_NAMED_MAX])
             more = f"; and {len(lost) - _NAMED_MAX} more" if len(lost) > _NAMED_MAX else ""
             done = len(self._answers) - len(failed)
             raise ServiceNotReadyError(
                 f"Done for {done} of {len(self._answers)} {self._parts}. {told}{more}"
-            ) from lost[0].error
-        for answer in failed:
-            assert answer.error is not None
-            raise answer.error
+            ) from lost[0][1]
+        for _, error in failed:
+            raise error
         return self
 
     def found(self, missing: Exception) -> ScatterResults[T]:
@@ -226,7 +225,7 @@ async def _all(
     async def one(part: P) -> PartResult[T]:
         try:
             return PartResult(str(part), await ask(part))
-        except Exception as error:  # told, or raised again, by whoever asks for the answers
+        except Exception as error:  # ScatterResults tells it, or raises it again
             return PartResult(str(part), error=error)
 
     found = await each(list(parts), one)
