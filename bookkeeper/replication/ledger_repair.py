@@ -219,12 +219,17 @@ class _Attempt:
                 return None
             waits.append(wait)
         try:
-            for finding in findings:
-                if finding.fragment.is_closed:
-                    self._check()
-                    metadata = await self._repair_or_wait(
-                        marker, metadata, finding, registered, waits
-                    )
+            for finding in (each for each in findings if each.fragment.is_closed):
+                self._check()
+                try:
+                    metadata = await self._repair(marker, metadata, finding, registered)
+                except (
+                    UnreadableEntryError,
+                    NoTargetError,
+                    TargetFailedError,
+                    _WaitError,
+                ) as error:
+                    waits.append(error)  # the other members are mended all the same
         except (FragmentChangedError, NoSuchLedgerError):
             return None
         return await self._wait(waits) if waits else None
@@ -244,22 +249,6 @@ class _Attempt:
         return [finding for finding in findings if finding.bookie not in held]
 
     # What a round does
-
-    async def _repair_or_wait(
-        self,
-        marker: UnderreplicationMarker,
-        metadata: LedgerMetadata,
-        finding: CheckResult,
-        registered: frozenset[str],
-        waits: list[ReplicationError],
-    ) -> LedgerMetadata:
-        """Mend one member; what is in the way goes to ``waits``, the others are mended all the
-        same."""
-        try:
-            return await self._repair(marker, metadata, finding, registered)
-        except (UnreadableEntryError, NoTargetError, TargetFailedError, _WaitError) as error:
-            waits.append(error)
-            return metadata
 
     async def _repair(
         self,
