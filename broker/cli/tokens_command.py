@@ -39,15 +39,7 @@ _CURVES: Final[dict[str, ec.EllipticCurve]] = {
     "ES512": ec.SECP521R1(),
 }
 _RSA_BITS: Final = {"256": 2048, "384": 3072, "512": 4096}
-_UNITS_S: Final = {
-    "": 1,
-    "s": 1,
-    "m": 60,
-    "h": 3600,
-    "d": 86_400,
-    "w": 604_800,
-    "y": 31_536_000,
-}
+_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 
 
 def run_tokens(options: argparse.Namespace) -> int:
@@ -93,7 +85,8 @@ def _create_key_pair(options: argparse.Namespace) -> None:
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     private_path, public_path = Path(options.output_private_key), Path(options.output_public_key)
-    _check_is_new(public_path)  # before half of the pair is there
+    if os.path.lexists(public_path):  # before half of the pair is there
+        raise _exists_error(public_path)
     _write(private_path, private, 0o600)
     _write(public_path, public, 0o644)
 
@@ -127,25 +120,27 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         raise CliError(f"{path}: {error.strerror}") from error
 
 
-def _check_is_new(path: Path) -> None:
-    if os.path.lexists(path):
-        raise _exists_error(path)
-
-
 def _exists_error(path: Path) -> CliError:
     return CliError(f"{path} exists already, and may be in use: remove it first")
 
 
 def _create(options: argparse.Namespace) -> str:
     key = _signing_key(options)
-    algorithm = options.signature_algorithm or key.algorithms[0]
-    if algorithm not in key.algorithms:
-        raise CliError(f"-a {algorithm}: the key is for {', '.join(key.algorithms)}")
+    algorithm = _algorithms(options, key)[0]
     claims: dict[str, Any] = {"sub": options.subject}
     if options.expiry_time:
         claims["exp"] = int(time.time() + _seconds(options.expiry_time))
     headers = dict(_pair(text) for text in options.headers)
     return jwt.encode(claims, key.key, algorithm, headers=headers or None)
+
+
+def _algorithms(options: argparse.Namespace, key: SigningKey | VerificationKey) -> tuple[str, ...]:
+    """Those of the key, or the one that ``-a`` names. Raises CliError: it isn't among them."""
+    if not (name := options.signature_algorithm):
+        return key.algorithms
+    if name not in key.algorithms:
+        raise CliError(f"-a {name}: the key is for {', '.join(key.algorithms)}")
+    return (name,)
 
 
 def _signing_key(options: argparse.Namespace) -> SigningKey:
@@ -167,12 +162,7 @@ def _validate(options: argparse.Namespace) -> dict[str, Any]:
         key = load_key(options.public_key, "--public-key", is_secret=False)
     else:
         key = load_key(options.secret_key, "--secret-key", is_secret=True)
-    if options.signature_algorithm:
-        if options.signature_algorithm not in key.algorithms:
-            raise CliError(
-                f"-a {options.signature_algorithm}: the key is for {', '.join(key.algorithms)}"
-            )
-        key = VerificationKey(key.key, (options.signature_algorithm,))
+    key = VerificationKey(key.key, _algorithms(options, key))
     claims = verified_claims(_token(options), key)
     principal_of(claims, TokenRules(), time.time())
     return claims
