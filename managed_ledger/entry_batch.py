@@ -26,7 +26,7 @@ class EntryBatch:
         return self.first + len(self.heads) - 1
 
     def from_entry(self, entry_id: int) -> "EntryBatch":
-        """The part from that entry on; itself if it begins there. REQUIRES: it holds the entry."""
+        """Return the batch from ``entry_id`` on. REQUIRES: the batch holds this entry."""
         skipped = entry_id - self.first
         if not skipped:
             return self

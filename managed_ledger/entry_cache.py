@@ -191,12 +191,15 @@ class LedgerCache:
             self._cache.drop(self.chunks[0])
 
     def clear(self) -> None:
-        """The log is closed."""
+        """Drop all chunks: the log is closed."""
         while self.chunks:
             self._cache.drop(self.chunks[-1])
 
     def forget(self, chunk: CacheChunk) -> None:
-        """REQUIRES: called by the cache, which has settled its books."""
+        """Remove a chunk from the lists.
+
+        REQUIRES: called by `EntryCache`, which has already subtracted the chunk from its sums.
+        """
         slot = bisect_right(self.keys, (chunk.ledger_id, chunk.first)) - 1
         assert self.chunks[slot] is chunk
         del self.chunks[slot], self.keys[slot]
@@ -206,7 +209,7 @@ class LedgerCache:
 
 @dataclass(slots=True, eq=False, repr=False)
 class EntryCache:
-    """The budget, and the order in which chunks lose their place."""
+    """Keeps the budget of all logs, and the order in which chunks are evicted."""
 
     bytes_max: int
     """Budget for all entries, overheads included; 0 keeps nothing."""

@@ -592,23 +592,23 @@ class LedgerRows(Sequence[LedgerInfo]):
         yield from (x.ledger_id for x in self.tail)
 
     def segments_from(self, ledger_id: int) -> tuple[PackedRows, ...]:
-        """All but those whose rows are below an id."""
+        """Return the segments that hold ``ledger_id`` or later ids."""
         return self.segments[bisect_left(self.segments, ledger_id, key=_last_id_of) :]
 
     def from_id(self, ledger_id: int) -> Iterator[LedgerInfo]:
-        """The rows from an id on."""
+        """Yield the rows of ``ledger_id`` and of all later ledgers."""
         for segment in self.segments_from(ledger_id):
             yield from map(segment.__getitem__, range(segment.slot_from(ledger_id), len(segment)))
         yield from self.tail[bisect_left(self.tail, ledger_id, key=_id_of) :]
 
     def with_row(self, row: LedgerInfo) -> LedgerRows:
-        """With one more at the end."""
+        """Return the rows with one more at the end."""
         return self._with((*self.tail, row), {})
 
     def changed(
         self, ledger_ids: Collection[int], change: Callable[[LedgerInfo], LedgerInfo]
     ) -> LedgerRows:
-        """With other rows for these ledgers, if they are listed; itself if none is different."""
+        """Return the rows with those of these ledgers changed; ``self`` if no row differs."""
         by_segment, rest = self._by_segment(ledger_ids)
         tail = tuple(change(x) if x.ledger_id in rest else x for x in self.tail)
         changed: dict[int, Sequence[PackedRows]] = {}
@@ -622,7 +622,7 @@ class LedgerRows(Sequence[LedgerInfo]):
         return self._with(tail, changed)
 
     def without(self, ledger_ids: Collection[int]) -> LedgerRows:
-        """Without these ledgers; itself if none is listed."""
+        """Return the rows without these ledgers; ``self`` if none is listed."""
         by_segment, rest = self._by_segment(ledger_ids)
         tail = tuple(x for x in self.tail if x.ledger_id not in rest)
         if len(tail) == len(self.tail) and not by_segment:
@@ -631,8 +631,10 @@ class LedgerRows(Sequence[LedgerInfo]):
         return self._with(tail, left)
 
     def cut(self, tail_rows_max: int) -> LedgerRows:
-        """With the oldest rows of the tail in one more segment, if the tail has more rows; itself
-        if it hasn't, or if they aren't all closed and can still change or leave.
+        """Return the rows with the oldest rows of the tail moved into one more segment.
+
+        Return ``self`` if the tail has at most ``tail_rows_max`` rows, or if one of the rows to
+        move is of an open ledger and can still change or be removed.
         """
         if len(self.tail) <= tail_rows_max:
             return self

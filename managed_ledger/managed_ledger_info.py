@@ -148,7 +148,7 @@ class ManagedLedgerInfo:
     def with_copy_complete(
         self, copy: LedgerCopy, completed_ms: int, size: int
     ) -> ManagedLedgerInfo:
-        """The copy was read back and equals the ledger."""
+        """Return the list with this copy COMPLETE: it was read back and equals the ledger."""
         return self._with_state(
             [copy.ledger_id],
             lambda x: (
@@ -159,14 +159,14 @@ class ManagedLedgerInfo:
         )
 
     def with_copy_state(self, ledger_ids: Collection[int], state: CopyState) -> ManagedLedgerInfo:
-        """ONLY and SETTLED, of copies that are complete; never back."""
+        """Return the list with complete copies moved on to ``state`` (ONLY or SETTLED)."""
         return self._with_state(
             ledger_ids,
             lambda x: replace(x, state=state) if x.is_complete and x.state < state else x,
         )
 
     def forget_copies(self, uuids: Collection[str]) -> ManagedLedgerInfo:
-        """Doomed copies that don't exist any more."""
+        """Return the list without these doomed copies: they are deleted."""
         if not self.doomed_copies:
             return self
         kept = tuple(x for x in self.doomed_copies if x.uuid not in uuids)

@@ -1,14 +1,16 @@
-"""Finds ledgers that a crash left without a log or a cursor: created, but never named.
+"""Finds leaked ledgers: a process created them and crashed before metadata named them.
 
-Everything else that a log lets go of is doomed in its list first. A ledger that was just created
-isn't a leak though: its owner may be about to list it. Two things prove that nobody ever will:
-its log lists a later ledger (ids only grow), or its log doesn't exist (it is older than them).
+Other ledgers can't leak: before a log deletes a ledger, its list marks the ledger as doomed. A
+ledger that isn't listed may be new, so the search deletes it only if no process can list it any
+more. That is certain if its log lists a ledger with a higher id (ids only grow), or if its log
+doesn't exist (a log's list is created before its ledgers).
 
-A cursor ledger bears the token of the only one that may ever name it in the cursor's node. It is
-leaked when the node is another's by now, who refuses every later write of that one, and names
-another ledger; or when there is no node, which is older than the ledgers of its cursor.
+A cursor ledger has a token: only the writer with this token may name it in the cursor's node. The
+ledger is leaked if the node has another writer's token and names another ledger, because the node
+then refuses all writes of the first writer. It is also leaked if there is no node, because a node
+is created before the ledgers of its cursor.
 
-A chunk of a list says in its name who may name it: see `managed_ledger.ledger_info_chunks`.
+The name of a chunk of a list says which list may name it: see `managed_ledger.ledger_info_chunks`.
 """
 
 import asyncio
@@ -33,7 +35,7 @@ from magnetar.metadata.paths import decode_name, encode_name, join
 from magnetar.metadata.store import MetadataStore
 
 FAILURES_MAX = 10
-"""So many failed reads in a row are the store's, not single ledgers': the search ends."""
+"""The search ends after so many failed reads in a row: the store fails, not single ledgers."""
 COMPONENT = "component"
 COMPONENT_VALUE = b"managed-ledger"
 LOG_NAME = "managed-ledger"
@@ -43,12 +45,12 @@ CURSOR_WRITER = "cursor-writer"
 
 
 def custom_metadata(name: str) -> dict[str, bytes]:
-    """What every ledger of a log bears."""
+    """Return the custom metadata of a log's ledgers."""
     return {COMPONENT: COMPONENT_VALUE, LOG_NAME: name.encode()}
 
 
 def cursor_metadata(log_name: str, cursor_name: str, writer: str) -> dict[str, bytes]:
-    """What every ledger of a cursor bears; ``writer`` signs the node that will name it."""
+    """Return the custom metadata of a cursor's ledgers; ``writer``: token of the cursor's node."""
     return {
         COMPONENT: CURSOR_VALUE,
         LOG_NAME: log_name.encode(),

@@ -97,12 +97,12 @@ class Trimmer:
             self.trim_soon()
 
     async def finish(self) -> None:
-        """Waits for everything under way."""
+        """Wait for all tasks of this log that trim or delete."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def on_list_changed(self, info: ManagedLedgerInfo) -> None:
-        """Deletes what is doomed."""
+        """Start to delete the ledgers that the list calls doomed, unless a task does it already."""
         self.deleted = self.deleted.intersection(info.doomed) or NOTHING
         if not self.deleted.issuperset(info.doomed) and not self._is_deleting:
             self._is_deleting = True

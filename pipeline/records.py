@@ -84,7 +84,7 @@ class _Rows:
             raise SchemaError(f"topic {self._topic}: {error}") from error
 
     def shapes(self, batch: pa.RecordBatch, decoder: ValueDecoder) -> list[Any]:
-        """The records of some rows. Raises SchemaError: names the message."""
+        """Decode the values of some rows. Raises SchemaError, which names the message."""
         if "topic" in batch.schema.names:
             for other in batch.column("topic").unique().to_pylist():
                 if other not in (None, str(self._topic)):

@@ -14,20 +14,20 @@ from magnetar.pipeline.row_columns import ARROW_TYPES, arrow_schema
 
 _TIMESTAMP: Final = ARROW_TYPES["publishTime"]
 _MS_MAX: Final = (2**63 - 1) // 1000
-"""Later than Spark can tell: a lying client's; shown as the last moment there is."""
+"""Spark has no later time. A client may send one; then the row has this time."""
 _I64_MAX: Final = 2**63 - 1
 
 MessageFacts: TypeAlias = tuple[bytes | None, bytes | None, int, int, bytes | None, int]
-"""Value, key, event time in ms (0: none), sequence id, ordering key, and where the message's
-properties end in the lists of all messages' properties."""
+"""One message: value, key, event time in ms (0: none), sequence id, ordering key, and the end of
+its properties in the lists of all messages' properties."""
 
 EntryFacts: TypeAlias = tuple[int, int, int, int, str, bytes | None]
-"""All messages of an entry share these: ledger, entry, publish time and deliver-at time in ms (0:
-none), producer's name, schema version. A plain tuple: one is made per entry."""
+"""The facts that all messages of an entry share: ledger, entry, publish time and deliver-at time in
+ms (0: none), producer's name, schema version. A plain tuple: one is made per entry."""
 
 
 class Projection(NamedTuple):
-    """Parts of each message that rows need; all messages of an entry share the rest."""
+    """Says which parts of each message the rows need; the messages of an entry share the rest."""
 
     value: bool
     batch_index: bool
@@ -39,7 +39,7 @@ class Projection(NamedTuple):
 
 
 class Rows:
-    """Messages of one partition on their way into a record batch.
+    """Collects messages of one partition for a record batch.
 
     A decoder appends to ``messages`` or to ``values`` (see `Projection`), and adds their indexes;
     after the messages of an entry it adds the `EntryFacts`.

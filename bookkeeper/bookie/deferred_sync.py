@@ -28,7 +28,7 @@ class _Unsynced(AddRequest):
 
 
 class DeferredAdds:
-    """Early answers, and waits for the disk. Loop only; costs nothing while it isn't used."""
+    """Acknowledges adds before they are synced; ``force`` waits for the sync. Loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -37,7 +37,7 @@ class DeferredAdds:
         self._newest: dict[int, _Unsynced] = {}  # ledger -> the last add that isn't durable yet
 
     def stand_in(self, request: AddRequest) -> AddRequest:
-        """What the storage is to be given instead of ``request``."""
+        """Return the request to pass to the storage instead of ``request``."""
         return _Unsynced(
             request.ledger_id,
             request.master_key,
@@ -52,9 +52,9 @@ class DeferredAdds:
         )
 
     def on_accepted(self, stand_in: AddRequest, *, early: bool) -> None:
-        """The storage took it: acknowledge the request, now or (not ``early``) when it is durable.
+        """Acknowledge an accepted request: now, or (not ``early``) once it is durable.
 
-        Acknowledging late is how a writer that is faster than the disk is slowed down.
+        Late acknowledgements slow down a writer that is faster than the disk.
         """
         assert isinstance(stand_in, _Unsynced)
         ledger_id = stand_in.ledger_id
@@ -66,7 +66,7 @@ class DeferredAdds:
             self._loop.call_soon(request.done, request, codes.OK)
 
     async def force(self, ledger_id: int, first: int) -> int:
-        """A result code once everything acknowledged early from ``first`` on is durable."""
+        """Return a result code once early acknowledged entries from ``first`` on are durable."""
         if self._first.get(ledger_id, first + 1) > first:
             return codes.UNKNOWN_LEDGER_STATE
         newest = self._newest.get(ledger_id)

@@ -54,19 +54,19 @@ _NAMED_MAX: Final = 100  # ledgers whose ids one check logs
 
 @dataclass(frozen=True, slots=True)
 class ChecksConfig:
-    """How often; seconds, 0: never.
+    """Intervals of the periodic checks, in seconds; 0: never.
 
     Attributes:
-        bookie_check_s: an audit of all lost bookies, whatever events said.
-        all_ledgers_s: the ends of all fragments are read from all their bookies.
-        share: and this part (0..1) of the entries between.
-        silent_grace_s: a bookie that is registered and silent has so long to answer again; at least
-            the lost-bookie delay.
-        placement_s: places of ensembles are held against the policy.
-        replicas_s: bookies are asked what they hold, and copies are counted.
-        census_s: markers are counted.
-        grace_s: a ledger that is marked for longer counts as overdue.
-        request_timeout_s: of one request to a bookie.
+        bookie_check_s: audit all lost bookies, whatever events said.
+        all_ledgers_s: read the first and last entry of all fragments from all their bookies.
+        share: in the same check, read this part (0..1) of the entries between, too.
+        silent_grace_s: time in which a registered bookie that gave no answer may answer again; at
+            least the lost-bookie delay.
+        placement_s: compare the ensembles with the placement policy.
+        replicas_s: ask bookies which entries they hold, and count the copies.
+        census_s: count the ledgers that are marked for repair.
+        grace_s: time after which a marked ledger counts as overdue.
+        request_timeout_s: longest wait for the answer to one request.
     """
 
     bookie_check_s: float = 86_400.0

@@ -72,7 +72,7 @@ class DisableReplication:
 
 @dataclass(slots=True)
 class EnableReplication:
-    """Switch it on again: all zones are back. Answer: on_switch."""
+    """Switch repair on again: all zones are back. Answer: on_switch."""
 
 
 Effect = (
@@ -88,7 +88,7 @@ Effect = (
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Who there is: bookie id -> zone, of all that have a cookie, and of those registered now."""
+    """Maps bookie ids to zones: of all bookies with a cookie, and of all registered now."""
 
     cookies: Mapping[str, str]
     available: Mapping[str, str]  # writable or read-only
@@ -96,7 +96,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class AuditorConfig:
-    """What operators choose.
+    """Settings of the auditor.
 
     Attributes:
         lost_bookie_delay_ms: from a single bookie's loss to its audit; at least the settle time.
@@ -107,10 +107,10 @@ class AuditorConfig:
 
 
 class AuditorCore:
-    """One auditor from its election to its end.
+    """Decides for one auditor, from its election to its end.
 
     Args:
-        stored: phases of zones that the auditor before left.
+        stored: phases of zones that the previous auditor stored.
 
     Attributes:
         disabled_reason: why automatic repair is off; None: it is on.
@@ -248,23 +248,23 @@ class AuditorCore:
         return effects
 
     def is_known(self, bookie: str) -> bool:
-        """False: it has neither a cookie nor a registration, as far as we have read."""
+        """Return whether a cookie or a registration of the bookie has been read."""
         return bookie in self._zone_by_bookie
 
     @property
     def delay_s(self) -> float:
-        """From a single bookie's loss to its audit."""
+        """Return the seconds from the loss of a single bookie to its audit."""
         return max(self._delay_ms, self._settle_ms) / 1000
 
     @property
     def available(self) -> frozenset[str]:
-        """Bookies that are registered, writable or read-only."""
+        """Return the bookies that are registered, writable or read-only."""
         return self._available
 
     def may_mark(self, bookie: str) -> bool:
-        """It is lost for good, and its ledgers may be repaired now.
+        """Return whether the auditor may mark the bookie's ledgers for repair now.
 
-        An unknown one has been decommissioned, or never was: what it held is lost.
+        It may if the bookie is away for longer than the delay, or unknown (decommissioned).
         """
         if self.disabled_reason is not None or bookie in self._available or not self._started:
             return False
@@ -274,7 +274,7 @@ class AuditorCore:
 
     @property
     def lost(self) -> list[str]:
-        """Bookies that are known and gone, whether they are due or not."""
+        """Return the known bookies that aren't registered, before and after their delay."""
         return sorted({*self._waiting, *self._due})
 
     # Helpers

@@ -30,10 +30,10 @@ _SPARE_BYTES: Final = 4 << 30
 
 
 def pause_s(backlog_bytes: int, free_bytes: int) -> float:
-    """How long to wait after a step, with so much still to free and so much free on the disk.
+    """Return the seconds to wait after each step of freeing.
 
-    A backlog is gone in about a minute, or at 128 MiB/s; a disk that is filling up has no time to
-    lose.
+    The backlog is freed in about a minute, but not slower than 128 MiB/s. If the disk has little
+    free space, there is no wait.
     """
     if free_bytes < backlog_bytes + _SPARE_BYTES:
         return 0.0
@@ -41,7 +41,7 @@ def pause_s(backlog_bytes: int, free_bytes: int) -> float:
 
 
 class SpaceReclaimer:
-    """A queue of unlinked files and the thread that shortens, then closes them.
+    """Frees the space of unlinked files: a thread truncates each in steps, then closes it.
 
     Freeing a gigabyte at once keeps every sync of the file system waiting: 4 KiB synced writes
     beside it had a p99 of 60 ms on the machine of benchmarks/README.md. The thread exists only

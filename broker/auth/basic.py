@@ -32,7 +32,11 @@ class PasswordCheck:
 
 
 class BasicProvider:
-    """The role is the user's name. Slow by design: to be asked for its ``question``."""
+    """Authenticates users by password; the role is the user's name.
+
+    Hashes are slow by design, so the authenticator calls ``question`` and computes the answer in
+    another process.
+    """
 
     method = "basic"
     is_slow = True
@@ -48,15 +52,15 @@ class BasicProvider:
     def authenticate(
         self, method: str, data: bytes, certificate: bytes | None, now_s: float
     ) -> Principal:
-        """All at once, for as long as the hash takes."""
+        """Check a password here; the caller waits as long as the hash takes."""
         question = self.question(data)
         return question.answer(verify(question.digest, question.password))
 
     def question(self, data: bytes) -> PasswordCheck:
-        """What has to be computed for ``data``, which is ``user:password``.
+        """Return the check that ``data`` (``user:password``) needs.
 
         Raises:
-            CredentialsError: it isn't.
+            CredentialsError: ``data`` isn't ``user:password``, or the password is too long.
         """
         user, separator, password = data.partition(b":")
         if not separator or len(password) > _PASSWORD_BYTES_MAX:

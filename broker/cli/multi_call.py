@@ -162,7 +162,7 @@ def message_id_at(run: CommandRun) -> int:
 
 
 def wait_for_process(run: CommandRun) -> int:
-    """Show the state of a compaction or offload; with -w when it has ended."""
+    """Show the state of a compaction or offload; -w: wait until it ends."""
     status = run.send(run.request())
     if run.arguments.given("wait"):
         with progress(run.arguments.word.path.rsplit("/", 1)[1], None):
@@ -174,7 +174,7 @@ def wait_for_process(run: CommandRun) -> int:
 
 
 def offload(run: CommandRun) -> int:
-    """Offload up to the first ledger that, with all behind it, is within the size to keep."""
+    """Offload all ledgers but the newest, which together have at most the size to keep."""
     ledgers = run.get("/admin/v2/{topic}/internalStats").get("ledgers", [])
     keep, size, first_kept = run.arguments.given("size"), 0, None
     for ledger in reversed(ledgers):

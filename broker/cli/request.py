@@ -1,4 +1,4 @@
-"""A word and its arguments as an HTTP request. Pure."""
+"""Makes the HTTP request of an admin command and its arguments. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """``path`` is quoted and has no query; ``query`` may hold lists."""
+    """An HTTP request. ``path`` is quoted, without the query; values of ``query`` may be lists."""
 
     method: str
     path: str
@@ -23,7 +23,7 @@ class AdminRequest:
 
     @property
     def target(self) -> str:
-        """Path and query."""
+        """Return the path with the query."""
         if not self.query:
             return self.path
         return f"{self.path}?{urlencode({k: _text(v) for k, v in self.query.items()}, doseq=True)}"

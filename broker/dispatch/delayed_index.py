@@ -44,8 +44,9 @@ class _Run:
 
 
 class DelayedIndex:
-    """Positions by due time, never early. Not strict: up to an eighth of a tick late, in turn for
-    fewer times to wake at.
+    """Keeps positions by due time, and never returns one early.
+
+    Not strict: it rounds times up to an eighth of a tick, so the broker wakes less often.
 
     Pulsar allows a whole tick too early, but applications take the time they asked for
     as a lower bound (the Go client's own tests do), and waking at the due time costs no more.
@@ -60,7 +61,7 @@ class DelayedIndex:
         self.clear()
 
     def set_precision(self, tick_ms: int, *, strict: bool) -> None:
-        """Of entries that are added from now on."""
+        """Set how times of later entries are rounded."""
         self._step_ms = 1 if strict else max(tick_ms // _STEPS_PER_TICK, 1)
 
     def clear(self) -> None:

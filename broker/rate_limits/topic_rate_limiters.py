@@ -86,11 +86,11 @@ class TopicRateLimiters:
             raise NotAllowedError("Subscribe limited by subscribe rate limit per consumer.")
 
     def sample(self) -> None:
-        """The topic's publish rate was measured: dispatch rates that follow it move."""
+        """Adjust dispatch rates that are relative to the publish rate, after it was measured."""
         add_publish_rate(self.dispatch, self._topic)
 
     def close(self) -> None:
-        """The topic is unloaded: no client waits for it any more."""
+        """Remove all limits: the topic is unloaded, and no client may wait for it."""
         self._set_publish(Rate(0, 0))
         if self.dispatch is not None:
             self.dispatch.close()
@@ -98,7 +98,7 @@ class TopicRateLimiters:
 
 
 def add_publish_rate(throttle: RateLimiter | None, topic: Topic) -> None:
-    """Move a dispatch rate that is relative to the topic's publish rate."""
+    """Adjust a dispatch rate that is relative to the topic's publish rate."""
     if throttle is not None and throttle.rate.relative_to_publish:
         _, messages, size, _ = topic.rates.rates
         period_s = throttle.rate.period_s

@@ -421,19 +421,20 @@ class AckState:
         return CursorImage(mark_delete, acked, batches, properties)
 
     def image(self) -> CursorImage:
-        """The whole state. Bitmaps and sets are the live ones: encode before the next change, or
-        in pieces as `mark_stored` describes.
+        """Return the whole state. It shares its bitmaps and sets with the cursor: encode it before
+        the next change, or in pieces as `mark_stored` describes.
         """
         return CursorImage(
             self.mark_delete, dict(self._acked), dict(self._batch_sets), dict(self.properties)
         )
 
     def mark_stored(self) -> None:
-        """The caller begins to store a whole image: what changes from now on is an increment to it.
+        """Forget the recorded changes: the caller begins to store a whole image.
 
-        Encoding may then be spread over several ticks when mark-delete and the properties are
-        encoded last: acknowledgements only grow, so a piece that is a little newer than the begin
-        is as good, and a piece that mark-delete swallowed meanwhile isn't needed.
+        Later changes are stored as an increment to that image. The caller may encode it over
+        several ticks if it encodes mark-delete and the properties last. Acknowledgements are only
+        added, so a piece may be newer than this call, and a piece below the new mark-delete isn't
+        needed.
         """
         self._clear_changes()
 
@@ -443,10 +444,10 @@ class AckState:
         ack_set: Sequence[int] = (),
         properties: Mapping[str, int] = NO_ITEMS,
     ) -> CursorImage:
-        """The image in which ``position`` is the next entry to be delivered.
+        """Return the image of a cursor that delivers the entry at ``position`` next.
 
-        A missing entry means the next existing one; before the first the first; beyond the end the
-        end, where only new entries follow.
+        If that entry doesn't exist, the cursor delivers the next one that does. A position beyond
+        the end means the end of the log: the cursor delivers only new entries.
 
         Args:
             ack_set: non-empty: indexes of the entry at ``position`` that are left to deliver.

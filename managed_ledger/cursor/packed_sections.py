@@ -153,29 +153,29 @@ class PackedBitmaps:
 
 
 def size_in(data: bytes, offset: int) -> tuple[int, int]:
-    """Containers, and ids or runs, that the body which begins at ``offset`` announces.
+    """Read the header of a body at ``offset``: return its counts of containers, and of ids or runs.
 
     Raises:
-        struct.error: too short for one.
+        struct.error: ``data`` is too short for a header.
     """
     _, _, containers, rows = _HEAD.unpack_from(data, offset)
     return containers, rows
 
 
 def rows_in(data: bytes, offset: int) -> int:
-    """How many sets or runs a body of these that begins at ``offset`` announces.
+    """Read the header of a body at ``offset``: return its count of sets or runs.
 
     Raises:
-        struct.error: too short for one.
+        struct.error: ``data`` is too short for a header.
     """
     return int(_COUNTS.unpack_from(data, offset)[1])
 
 
 def unpack_bitmaps(body: bytes) -> Iterator[tuple[int, BitMap]]:
-    """The pieces: ledger id and entries.
+    """Yield each ledger id with its acknowledged entries.
 
     Raises:
-        ValueError, struct.error: not what `PackedBitmaps` makes.
+        ValueError, struct.error: `PackedBitmaps` didn't make ``body``.
     """
     per_row, pieces, containers, rows = _HEAD.unpack_from(body)
     if per_row not in (_ID, _RUN) or not 0 < pieces <= containers <= rows <= ROWS_MAX:
@@ -286,10 +286,10 @@ def pack_sets(pieces: list[Piece]) -> bytes:
 
 
 def unpack_sets(body: bytes) -> Iterator[tuple[int, dict[int, int]]]:
-    """The pieces: ledger id and masks by entry id.
+    """Yield each ledger id with its masks by entry id.
 
     Raises:
-        ValueError, struct.error: not what `pack_sets` makes.
+        ValueError, struct.error: `pack_sets` didn't make ``body``.
     """
     pieces, sets = _COUNTS.unpack_from(body)
     if not 0 < pieces <= sets <= SETS_MAX:
@@ -314,10 +314,10 @@ def unpack_sets(body: bytes) -> Iterator[tuple[int, dict[int, int]]]:
 
 
 def unpack_runs(body: bytes) -> Iterator[tuple[int, BitMap]]:
-    """The pieces: ledger id and entries.
+    """Yield each ledger id with its acknowledged entries.
 
     Raises:
-        ValueError, struct.error: not what version 2 writes.
+        ValueError, struct.error: version 2 didn't make ``body``.
     """
     pieces, runs = _COUNTS.unpack_from(body)
     if not 0 < pieces <= runs <= RUNS_MAX:

@@ -1,4 +1,4 @@
-"""What the managed ledger asks of an offloader, and an offloader of an object store."""
+"""Interfaces of an offloader (for the managed ledger) and of an object store (for offloaders)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,11 +40,11 @@ class LedgerOffloader(Protocol):
 
     @property
     def driver(self) -> str:
-        """Its name in policies and in what is stored."""
+        """Return the driver's name in policies and in the metadata of ledgers."""
 
     @property
     def metrics(self) -> OffloadMetrics:
-        """What it counts."""
+        """Return the counters of copies and reads."""
 
     async def offload(self, job: CopyJob, source: EntryReader) -> int:
         """Copies a ledger, reads the copy back and compares.

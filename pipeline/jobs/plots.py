@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 FORMATS: Final = (".svg", ".png", ".pdf")
 BARS_MAX: Final = 25
 _BARS_MIN: Final = 4
-"""There is room for so many; fewer don't grow fat."""
+"""Space is kept for so many bars, so that a plot of fewer has bars of the same width."""
 # Told apart by people who see colours differently, too.
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 _LABEL_MAX: Final = 60
 
 
 def check_file(path: Path) -> None:
-    """Before the work begins: can a picture be written there?
+    """Check, before the work begins, that a plot can be written to ``path``.
 
     Raises:
         JobError: not in that format, or there is no such folder.
@@ -41,12 +41,12 @@ def check_file(path: Path) -> None:
 
 
 def draw_backlog(table: ReportTable, measure: str, path: Path) -> None:
-    """The largest backlogs: bars of ``messages``, ``bytes`` or ``oldestSeconds``."""
+    """Draw the largest backlogs as bars of ``entries``, ``bytes`` or ``oldestSeconds``."""
     rows = [row for row in table.sorted_by(measure).rows if row[measure]][:BARS_MAX]
     figure = _figure(7.0, 1.6 + 0.3 * max(_BARS_MIN, len(rows)))
     axes = figure.add_subplot()
     titles = {
-        "messages": "messages to consume",
+        "entries": "entries to consume",
         "bytes": "bytes to consume",
         "oldestSeconds": "age of the oldest message to consume",
     }

@@ -47,17 +47,17 @@ class ReplicaSource(Protocol):
         ...
 
     async def fetch(self, metadata: LedgerMetadata, first: int, end: int) -> FetchedEntries:
-        """Entries from ``first`` on, at most up to ``end`` (not in it); never raises."""
+        """Read entries from ``first`` on, up to ``end`` (not included) at most; never raises."""
         ...
 
     async def recover(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Fence the ledger's writer and close it. Raises: LedgerError, MetadataError: later."""
+        """Fence and close the ledger. Raises LedgerError, MetadataError: try again later."""
         ...
 
     async def repairs(self) -> Mapping[int, bytes]:
-        """Ledgers under repair, and what tells this repair from a later one. Raises: MetadataError.
+        """Return the ledgers under repair, each with an id of its repair. Raises MetadataError.
 
-        One that ended is missed only after its changes of metadata show.
+        A repair that has ended is left out only once its changes of metadata can be read.
         """
         ...
 

@@ -131,7 +131,7 @@ class _BucketTable:
 
 
 class LedgerTables:
-    """The tables of one page."""
+    """Collects the ``pulsar_ml_*`` series of one page."""
 
     def __init__(self, page: PrometheusPage) -> None:
         self._base = page.base
@@ -150,10 +150,10 @@ class LedgerTables:
         backlog: float,
         stored_bytes: float,
     ) -> None:
-        """One namespace.
+        """Add the series of one namespace.
 
         Args:
-            publish: what its topics' series of latencies and sizes add up to, in their order;
+            publish: sums of its topics' series of latencies and sizes, in the order of the series;
                 None: nobody published, and there are no buckets.
         """
         labels = f"{self._base},{label('namespace', f'{namespace}/persistent')}"

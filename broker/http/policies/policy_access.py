@@ -172,17 +172,17 @@ async def namespace_scope(service: Service, namespace: Namespace) -> PolicyScope
 
 
 class TopicPolicyScope(PolicyScope):
-    """One layer, ``local`` or ``global``, of a topic's document."""
+    """Reads and writes a topic's own policies: its ``local`` or its ``global`` ones (``scope``)."""
 
     def __init__(self, service: BrokerService, name: TopicName, scope: str) -> None:
         super().__init__(service, name.namespace)
         self.name, self.scope = name, scope
 
     async def policies(self) -> EffectivePolicies:
-        """The policies in force for an existing topic; its own document is ``topic_document``.
+        """Return the policies in force for an existing topic: broker's, namespace's and its own.
 
         Raises:
-            ApiError: 404 no such topic, 405 no topic has own policies, 412 a partition.
+            ApiError: 404 no such topic, 405 topic policies are switched off, 412 a partition.
         """
         service, name = self.service, self.name
         if not service.config.topic_level_policies_enabled:

@@ -27,27 +27,32 @@ if TYPE_CHECKING:
 
 class RoutingMode(Enum):
     LOCAL = auto()
-    """Any broker: it is about the metadata store, or about the asked broker itself."""
+    """The broker that gets the request answers it, whichever it is."""
     TOPIC = auto()
-    """The broker that serves the topic: 307. Of a partitioned topic the asked one, which refuses,
-    or asks the brokers of the partitions (scatter_gather.py).
+    """Redirect (307) to the broker that serves the topic. For a partitioned topic the asked broker
+    answers: it refuses, or asks the brokers of the partitions (scatter_gather.py).
     """
     OWNER_IF_LOADED = auto()
-    """The same for routes that load their topic first of all: they learn it from that, and need no
-    look-up of their own (redirects.py), unless they were sent here to take it.
+    """Don't look up the owner: the route loads its topic, which redirects if another broker owns
+    it (redirects.py). With ``authoritative=true``, route as TOPIC: this broker may have to acquire
+    the bundle first.
     """
     HASHED = auto()
-    """The broker that serves the topic of that name, or would if it had no partitions: it has the
-    sessions of REST consumers, so that each call of one finds it: 307.
+    """Redirect (307) to the owner of the bundle of the topic's name, for partitioned topics, too.
+    This broker keeps the sessions of REST consumers, so all calls of a session reach it.
     """
     BUNDLE = auto()
-    """The owner of the bundle in the path: 307; the asked broker if nobody owns it."""
+    """Redirect (307) to the owner of the bundle in the path; the asked broker answers if no broker
+    owns it.
+    """
     ACQUIRE = auto()
-    """The same for what is done to the bundle's topics: if nobody owns it, who is chosen to."""
+    """Redirect (307) to the owner of the bundle in the path; if no broker owns it, to the broker
+    that is chosen to acquire it.
+    """
     BROKER = auto()
-    """The broker that the path names: 307."""
+    """Redirect (307) to the broker that the path names."""
     SCATTER = auto()
-    """The asked broker, which asks the owners of all bundles of the namespace."""
+    """The asked broker asks the owners of all bundles of the namespace, and answers."""
 
 
 _SENT: Final = frozenset(RoutingMode) - {
