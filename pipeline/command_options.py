@@ -77,9 +77,9 @@ def _add_backlog(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--sort",
-        choices=("messages", "bytes", "oldest"),
-        default="messages",
-        help="what comes first: messages, bytes or oldest (messages)",
+        choices=("entries", "bytes", "oldest"),
+        default="entries",
+        help="what comes first: entries, bytes or oldest (entries)",
     )
     _add_report(parser)
 

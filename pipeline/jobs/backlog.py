@@ -1,7 +1,7 @@
-"""The backlog of subscriptions: messages, bytes, and the age of the oldest message.
+"""The backlog of subscriptions: entries, bytes, and the age of the oldest message.
 
 All of it comes from brokers' statistics of topics over HTTP; nothing is read and Spark isn't
-needed. Brokers count entries: a batch is one message here.
+needed. Brokers count the backlog in entries: a batch of messages is one entry.
 """
 
 import time
@@ -27,7 +27,7 @@ BACKLOG_COLUMNS: Final = {
     "partition": "int32",
     "subscription": "string",
     "type": "string",
-    "messages": "int64",
+    "entries": "int64",
     "bytes": "int64",
     "oldestSeconds": "float64",
     "consumers": "int32",
@@ -37,8 +37,8 @@ BACKLOG_COLUMNS: Final = {
     "drainSeconds": "float64",
 }
 """``oldestSeconds``: age of the oldest message that isn't acknowledged; ``rateOut``: messages a
-second to consumers, over the last minute; ``drainSeconds``: how long the backlog takes at that rate
-if nothing is published meanwhile. Null: there is no backlog, or no rate."""
+second to consumers, over the last minute; ``drainSeconds``: how long the entries take at the rate
+of entries that belongs to it, if nothing is published meanwhile. Null: no backlog, or no rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,29 +109,37 @@ def rows_of(partition: str, stats: Mapping[str, Any], now_ms: int) -> list[dict[
     name = TopicName.parse(partition)
     rows = []
     for subscription, each in sorted(stats.get("subscriptions", {}).items()):
-        messages = int(each.get("msgBacklog", 0))
+        entries = int(each.get("msgBacklog", 0))
         oldest_ms = int(each.get("earliestMsgPublishTimeInBacklog", 0))
-        rate = float(each.get("msgRateOut", 0.0))
+        rate = _entry_rate(each)
         rows.append(
             {
                 "topic": str(name.base),
                 "partition": name.partition_index,
                 "subscription": subscription,
                 "type": each.get("type") or "-",  # no consumer has ever connected
-                "messages": messages,
+                "entries": entries,
                 # -1: the broker was not asked, or can't tell
                 "bytes": max(0, int(each.get("backlogSize", 0))),
                 "oldestSeconds": (
-                    max(0.0, (now_ms - oldest_ms) / 1000) if messages and oldest_ms > 0 else None
+                    max(0.0, (now_ms - oldest_ms) / 1000) if entries and oldest_ms > 0 else None
                 ),
                 "consumers": len(each.get("consumers", ())),
                 "unacked": int(each.get("unackedMessages", 0)),
                 "delayed": int(each.get("msgDelayed", 0)),
-                "rateOut": rate,
-                "drainSeconds": messages / rate if messages and rate > 0 else None,
+                "rateOut": float(each.get("msgRateOut", 0.0)),
+                "drainSeconds": entries / rate if entries and rate > 0 else None,
             }
         )
     return rows
+
+
+def _entry_rate(subscription: Mapping[str, Any]) -> float:
+    """Return the entries a second that consumers get: brokers measure messages a second."""
+    return sum(
+        float(each.get("msgRateOut", 0.0)) / max(1, int(each.get("avgMessagesPerEntry", 0)))
+        for each in subscription.get("consumers", ())
+    )
 
 
 def _stats(cluster: ClusterAccess, partition: str) -> Any:

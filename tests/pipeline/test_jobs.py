@@ -431,7 +431,7 @@ def test_backlog_and_bundles(
     assert {(row["topic"], row["partition"], row["subscription"]) for row in rows} == {
         (f"{PREFIX}{topic}", partition, "keeper") for partition in (0, 1)
     }
-    assert sum(row["messages"] for row in rows) == 100
+    assert sum(row["entries"] for row in rows) == 100
     assert all(row["bytes"] > 0 and 0 <= row["oldestSeconds"] < WAIT_S for row in rows)
     assert table.stat().st_size > 0
     assert f"waiting-{rows[0]['partition']} · keeper" in plot.read_text()

@@ -20,8 +20,11 @@ def subscription(**changes: Any) -> dict[str, Any]:
         "msgBacklog": 15,
         "backlogSize": 2550,
         "earliestMsgPublishTimeInBacklog": NOW_MS - 90_500,
-        "msgRateOut": 3.0,
-        "consumers": [{}, {}],
+        "msgRateOut": 21.0,
+        "consumers": [
+            {"msgRateOut": 20.0, "avgMessagesPerEntry": 10},
+            {"msgRateOut": 1.0, "avgMessagesPerEntry": 0},
+        ],
         "unackedMessages": 2,
         "msgDelayed": 1,
     } | changes
@@ -35,13 +38,13 @@ def test_rows_of_backlog() -> None:
         "partition": 3,
         "subscription": "b",
         "type": "Shared",
-        "messages": 15,
+        "entries": 15,
         "bytes": 2550,
         "oldestSeconds": 90.5,
         "consumers": 2,
         "unacked": 2,
         "delayed": 1,
-        "rateOut": 3.0,
+        "rateOut": 21.0,
         "drainSeconds": 5.0,
     }
     assert (first["subscription"], first["oldestSeconds"], first["drainSeconds"]) == (
