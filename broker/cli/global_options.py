@@ -49,7 +49,7 @@ _GLOBALS: Final = (
     _option(
         *("--memory-limit", "-ml"),
         metavar="SIZE",
-        help="bytes on their way at once, of produce; 0: no limit (0)",
+        help="maximum bytes in flight (produce only); 0: no limit (0)",
         type=KINDS["bytes"][1],
     ),
     _option(
