@@ -1,4 +1,4 @@
-"""A whole cluster by the yardstick's loads, beside Apache Pulsar; one command.
+"""A whole cluster by the comparison loads, beside Apache Pulsar; one command.
 
     python -m benchmarks.cluster_figures --seconds 20 --out FOLDER [--pulsar .../pulsar.sh]
 
@@ -216,7 +216,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--pulsar", type=Path, metavar="SCRIPT", help="the peer's start and stop")
     parser.add_argument("--loads", help="comma list of names; default: all")
-    parser.add_argument("--loadgen", type=Path, default=PEERS / "loadgen", help="the yardstick's")
+    parser.add_argument(
+        "--loadgen", type=Path, default=PEERS / "loadgen", help="the Go client's load program"
+    )
     options = parser.parse_args(arguments)
     names = options.loads.split(",") if options.loads else [load.name for load in LOADS]
     loads = [load for load in LOADS if load.name in names]

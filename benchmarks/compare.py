@@ -1,4 +1,4 @@
-"""Turn two outputs of the yardstick (``measure.sh``) into a Markdown table with ratios.
+"""Turn two outputs of the comparison loads into a Markdown table with ratios.
 
     python benchmarks/compare.py PEER.txt OURS.txt
 

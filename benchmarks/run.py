@@ -3,8 +3,8 @@
     make bench [SECONDS_PER_LOAD=10]
     python benchmarks/run.py --url pulsar://host:port        a server that is already running
 
-For comparisons with other brokers use the yardstick described in benchmarks/README.md: this program
-needs nothing but the test extra, and its client is slower than the broker.
+For comparisons with other brokers use the comparison loads described in benchmarks/README.md: this
+program needs nothing but the test extra, and its client is slower than the broker.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""TLS beside plain text, with the yardstick's Go client: `python -m benchmarks.tls`.
+"""TLS beside plain text, with the Go client of the comparison loads: `python -m benchmarks.tls`.
 
     python -m benchmarks.tls                                     a fresh process of our own
     python -m benchmarks.tls --plain URL --tls URL --ca FILE [--pid PID]     a running broker
@@ -163,7 +163,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=5, help="of each load, but the drain")
     parser.add_argument("--loads", help="comma list; default: all")
-    parser.add_argument("--loadgen", type=Path, default=PEERS / "loadgen", help="the yardstick's")
+    parser.add_argument(
+        "--loadgen", type=Path, default=PEERS / "loadgen", help="the Go client's load program"
+    )
     options = parser.parse_args()
     if options.certificates is not None:
         authority, pair = certificates(options.certificates)

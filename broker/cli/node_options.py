@@ -19,13 +19,7 @@ def add_bookie_drain(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     url = "http://127.0.0.1:8080"
     add("address", nargs="?", metavar="URL", default=url, help=f"of its HTTP port ({url})")
-    add(
-        "--timeout",
-        type=float,
-        metavar="S",
-        default=30.0,
-        help="seconds to wait; then exit with 1 (30)",
-    )
+    add("--timeout", type=float, metavar="S", default=30.0, help="to wait, else exit with 1 (30)")
     add("--token", metavar="SOURCE", help="of a bookieAllowedRole: file:///PATH, or the token")
     add("--undo", action="store_true", help="let it take writers again")
 
@@ -41,12 +35,7 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "The server is Apache ZooKeeper and needs Java; it is in the pipeline's extra."
     add = parser.add_argument
     add("--data", metavar="DIR", default="data/zookeeper", help="(default: data/zookeeper)")
-    add(
-        "--client-port",
-        type=int,
-        default=2181,
-        help="-1: use only ports of the settings (default: 2181)",
-    )
+    add("--client-port", type=int, default=2181, help="-1: ports of the settings only (2181)")
     add("--bind", metavar="ADDRESS", default="0.0.0.0", help="for clients (default: all)")
     add(
         "--server",
@@ -55,11 +44,7 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
         metavar="ID=HOST:PORT:PORT",
         help="a member of the ensemble, also this one; repeated. Without: it is alone",
     )
-    add(
-        "--id",
-        type=int,
-        help="of this member (default: number at the end of the host name, plus 1)",
-    )
+    add("--id", type=int, help="of this member (default: number at the host name's end, plus 1)")
     add("--heap", metavar="SIZE", default="256m", help="of Java (default: 256m)")
     add(
         "--certificates",
