@@ -40,7 +40,7 @@ class BundleSplitStrategy:
         """The cuts of one round, the largest bundles first.
 
         Args:
-            bundles_of: how many bundles a namespace has; None: nobody knows, so no cut.
+            bundles_of: the number of bundles of a namespace; None: not known, so no split.
             busy: bundles that are moving or splitting.
         """
         config, before = self._config, self._hits

@@ -102,11 +102,11 @@ class Balancer:
         self._policies_known = True
 
     def restore(self, bundle: str, load: BundleData) -> None:
-        """What a leader before stored, or a quota; what is known already stays."""
+        """Set a bundle's load from an earlier leader's average or a quota, unless it is known."""
         self.state.bundles.setdefault(bundle, load)
 
     def restore_cooldowns(self, ages_s: Mapping[str, float], now_s: float) -> None:
-        """Bundles that leaders have moved, and how long ago. What is known already stays known."""
+        """Add cooldowns of bundles that leaders have moved, by age. A longer known one stays."""
         for bundle, age_s in ages_s.items():
             until_s = now_s + self.grace_s - max(0.0, age_s)
             if until_s > max(now_s, self._cooldown_until.get(bundle, now_s)):
@@ -204,7 +204,7 @@ class Balancer:
                     yield move
                 yield None
         finally:
-            for move in plan.moves[told:]:  # nobody asked for the rest
+            for move in plan.moves[told:]:  # the caller didn't ask for the rest
                 assert move.target is not None
                 self.state.rollback(move.bundle, move.source, move.target)
 

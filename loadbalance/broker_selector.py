@@ -1,4 +1,4 @@
-"""Which broker takes a bundle that nobody serves. Pure.
+"""Chooses the broker for a bundle without an owner. Pure.
 
 Rules: docs/spec/bundles.md, "Placement".
 
@@ -71,7 +71,7 @@ class BrokerSelector:
         self._allowed.clear()
 
     def place(self, bundle: str, now_s: float, *, non_persistent: bool = False) -> str | None:
-        """The broker that should take it; None: nobody may.
+        """Choose the broker that should own the bundle; None: no broker may.
 
         Args:
             non_persistent: topics of that kind are asked for.
@@ -89,7 +89,7 @@ class BrokerSelector:
         overloaded = self._config.load_balancer_broker_overloaded_threshold_percentage / 100
         if chosen.usage > overloaded and len(candidates) < len(allowed):
             # The preferences cost too much, if others have room. Anti-affinity is one of them: best
-            # effort. (Pulsar drops them here also when nobody has room, which helps nobody.)
+            # effort. (Pulsar drops them also when no broker has room, which helps no broker.)
             roomy = [each for each in allowed if each.usage <= overloaded]
             chosen = self._strategy(roomy, now_s) if roomy else chosen
         return chosen.broker
@@ -99,7 +99,7 @@ class BrokerSelector:
         return self._allowed_of(namespace)[0]
 
     def allows(self, namespace: str, broker: str) -> bool:
-        """Whether isolation lets a live broker serve a namespace."""
+        """Tell whether isolation lets a live broker serve a namespace."""
         return broker in self._allowed_of(namespace)[1]
 
     def _allowed_of(self, namespace: str) -> _Allowed:
@@ -116,7 +116,7 @@ class BrokerSelector:
         return found
 
     def policy_name(self, namespace: str) -> str | None:
-        """The isolation policy that governs it; None: it shares the brokers of nobody."""
+        """Name the isolation policy that governs the namespace; None: no policy governs it."""
         policy = self._isolation_of(namespace)
         return None if policy is None else policy.name
 
@@ -128,7 +128,7 @@ class BrokerSelector:
         return self._policy_of[namespace]
 
     def is_fresh(self, broker: BrokerState, now_s: float) -> bool:
-        """Whether its last report is young enough to judge by."""
+        """Tell whether the broker's last report is young enough to judge by."""
         return now_s - broker.made_s <= self._config.load_balancer_broker_load_data_ttl_in_seconds
 
     def anti_affinity_filter(self, bundle: str, brokers: Sequence[str]) -> Sequence[str]:

@@ -1,8 +1,8 @@
-"""What the leader believes of the cluster: reports, windows, and what it decided since. Pure.
+"""Holds the leader's view of the cluster: reports, windows, and its decisions since. Pure.
 
 A report is late by nature: a bundle that was placed or moved shows in it only after a while, and
-nobody knows how much of it shows. Until then the leader counts with what it expects: what the
-broker said before, and the bundle's load as a guess (``PendingDelta``). It goes by reports again
+the leader can't tell how much of it shows. Until then the leader expects the load of the broker's
+last report plus a guess of the bundle's load (``PendingDelta``). It goes by reports again
 once one was made ``SETTLE_S`` after the decision, or after twice that time if a report has shown
 the bundle come or gone (a larger change would have been reported).
 
@@ -28,7 +28,7 @@ _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(slots=True)
 class PendingDelta:
-    """What bundles that come add to a broker; negative for those that go."""
+    """Holds the load that incoming bundles add to a broker; negative for outgoing bundles."""
 
     usage: float = 0.0
     rate: float = 0.0
@@ -96,7 +96,7 @@ class BrokerState:
         return max(0.0, average + self.usage - self.reported_usage)
 
     def in_cooldown(self, now_s: float) -> bool:
-        """Whether it was part of a move that its reports don't show yet."""
+        """Tell whether the broker took part in a move that its reports don't show yet."""
         shown = self.made_s >= self.moved_s + SETTLE_S or now_s >= self.moved_s + 2 * SETTLE_S
         return not shown
 
@@ -127,7 +127,7 @@ class BrokerState:
 
 
 class ClusterState:
-    """All live brokers, the load of all bundles that were seen, and who has which.
+    """Holds all live brokers, the load of all known bundles, and the owner of each bundle.
 
     Invariant: ``owners[b]`` is the broker that has b ``placed`` (one at most), else the one that
     reported to have got it last. ``spread`` counts exactly ``owners``, without zeros.
@@ -223,7 +223,7 @@ class ClusterState:
         self._throughput = sum(each.load.throughput for each in self.brokers.values())
 
     def on_broker_gone(self, broker: str) -> None:
-        """Its node is gone. Its bundles belong to nobody until a report says otherwise."""
+        """Remove a broker whose node is gone. Its bundles have no owner until a report has one."""
         state = self.brokers.pop(broker, None)
         if state is None:
             return
@@ -240,7 +240,7 @@ class ClusterState:
     # --- decisions
 
     def add_pending(self, bundle: str, source: str | None, target: str, now_s: float) -> None:
-        """``bundle`` goes from ``source`` (None: from nobody) to ``target``, by our decision."""
+        """Note our decision to move ``bundle`` from ``source`` (None: no owner) to ``target``."""
         load = self.load_of(bundle)
         giver = None if source is None else self.brokers.get(source)
         usage = self.usage_of(load, giver)
@@ -261,7 +261,7 @@ class ClusterState:
             self._set_owner(bundle, target)
 
     def rollback(self, bundle: str, source: str | None, target: str) -> None:
-        """What was expected didn't happen: the broker that reports the bundle has it."""
+        """Undo a decision that wasn't carried out: the broker that reports the bundle has it."""
         for name in (source, target):
             if name is not None and (state := self.brokers.get(name)) is not None:
                 self._forget(state, bundle)
@@ -290,14 +290,14 @@ class ClusterState:
     # --- figures
 
     def load_of(self, bundle: str) -> BundleData:
-        """The default for a bundle that nobody has reported or stored."""
+        """Return a bundle's load; the default if no broker reported it and the store has none."""
         return self.bundles.get(bundle) or BundleData()
 
     def usage_of(self, load: BundleData, broker: BrokerState | None) -> float:
         """The part of a broker's usage that a bundle causes, by its share of the bytes.
 
         Args:
-            broker: who serves it; None: as on the average broker.
+            broker: the broker that serves it; None: as on the average broker.
         """
         if broker is None:
             # In an idle cluster all usage would be blamed on the few bytes that there are.
@@ -312,7 +312,7 @@ class ClusterState:
         """Bundles of a namespace by broker."""
         return self.spread.get(namespace, _NOWHERE)
 
-    # --- who has what
+    # --- owners of bundles
 
     def _reporter_of(self, bundle: str) -> str | None:
         having = (each for each in self.brokers.values() if bundle in each.bundles)

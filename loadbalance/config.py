@@ -39,7 +39,7 @@ class BalancerConfig:
     load_balancer_load_shedding_strategy: str = AVG_SHEDDER
     load_balancer_load_placement_strategy: str = AVG_SHEDDER
 
-    # Our own: the leader alone decides who owns what, by an epoch that brokers check
+    # Not in Pulsar: the leader alone assigns bundles to brokers, by an epoch that brokers check
     # (leader_epoch.py).
     load_balancer_leader_epoch_enabled: bool = False
 

@@ -107,7 +107,7 @@ def broker_load_document(load: BrokerLoad, weights_usage: float) -> Document:
     """LocalBrokerData.
 
     Args:
-        weights_usage: what ``BrokerLoad.usage`` says, for people who read the node.
+        weights_usage: the value of ``BrokerLoad.usage``, for operators that read the node.
     """
     document: Document = {
         "brokerId": load.broker_id,

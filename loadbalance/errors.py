@@ -13,7 +13,7 @@ class LoadBalanceError(Exception):
 
 
 class InvalidDocumentError(LoadBalanceError):
-    """What is stored can't be read. The reader keeps what was known before."""
+    """A stored document can't be parsed. The reader keeps the last one that it could parse."""
 
 
 class InvalidSettingError(LoadBalanceError):

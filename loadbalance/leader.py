@@ -1,4 +1,4 @@
-"""The leader among the brokers: it places bundles that nobody owns, and moves those of the busy.
+"""Elects the leader: it places bundles without an owner, and moves bundles from busy brokers.
 
 Being leader is a hint only. Two brokers can both believe it for as long as a lost session isn't
 noticed, so what a leader decides must be harmless when two decide: placing ends in the creation of
@@ -55,7 +55,7 @@ class LeaderBroker:
         return cls(broker_id, url, incarnation if isinstance(incarnation, int) else 0)
 
     def is_successor_of(self, value: bytes) -> bool:
-        """Whether it is of this process, or of an earlier one of this broker."""
+        """Tell whether the value names this process, or an earlier one of this broker."""
         other = LeaderBroker.decode(value)
         return other == self and other is not None and other.incarnation <= self.incarnation
 
@@ -86,7 +86,7 @@ class BrokerElection:
         await self._election.elect()
 
     async def leader(self) -> LeaderBroker | None:
-        """Who leads, as stored; None: nobody just now.
+        """Read the leader from the store; None: there is no leader now.
 
         Raises:
             MetadataError: the store can't tell.

@@ -1,15 +1,15 @@
-"""The mode in which the leader alone decides who owns what: epochs, and what was assigned in them.
+"""Implements the mode in which the leader alone assigns bundles to brokers, by epochs.
 
-A broker that becomes the leader raises the epoch by compare-and-set. Whatever it decides names its
-epoch, and brokers refuse what names a lower one than they know: so a leader that was deposed, wakes
-up and goes on changes nothing, be it the store that it writes to or the broker that it orders.
+A broker that becomes the leader raises the epoch by compare-and-set. Each of its decisions names
+its epoch, and brokers refuse a decision with a lower epoch than they know. So a deposed leader that
+wakes up and goes on changes nothing, neither in the store nor at a broker.
 
 | node | content | written by |
 |---|---|---|
-| ``/loadbalance/epoch`` | the epoch, and whose it is | who becomes the leader |
+| ``/loadbalance/epoch`` | the epoch, and its leader | the broker that becomes the leader |
 | ``/loadbalance/assignments/<bundle>`` | the broker that is to own it, and the epoch | the leader |
 
-An assignment is what a broker needs to create the node of a bundle that nobody owns. That node,
+A broker needs an assignment to create the node of a bundle without an owner. That node,
 which ends with its owner's session, stays the proof of ownership; messages are safe by fencing.
 """
 
@@ -36,7 +36,7 @@ class BundleAssignment:
 
     @classmethod
     def decode(cls, value: bytes | None) -> "BundleAssignment | None":
-        """None: nobody is assigned, as far as it can be read."""
+        """Parse an assignment; None: the value assigns no broker, or can't be parsed."""
         document = _document(value)
         broker, epoch = document.get("broker"), document.get("epoch")
         return cls(broker, epoch) if isinstance(broker, str) and isinstance(epoch, int) else None
@@ -67,13 +67,13 @@ class LeaderEpoch:
         return epoch
 
     async def current(self) -> int:
-        """The highest that was ever seen here; 0: nobody has begun one. Raises MetadataError."""
+        """Read the highest epoch seen here; 0: no leader has begun one. Raises MetadataError."""
         found = await self._store.get(EPOCH_PATH)
         self._highest = max(self._highest, _epoch_of(None if found is None else found.value))
         return self._highest
 
     async def is_current(self, epoch: int) -> bool:
-        """Whether what names it is to be obeyed. Raises MetadataError."""
+        """Tell whether brokers obey decisions of this epoch. Raises MetadataError."""
         if epoch > self._highest:  # its giver was faster than our server of the store
             self._highest = epoch
         return epoch >= await self.current()
@@ -100,7 +100,7 @@ class LeaderEpoch:
         return found is not None and BundleAssignment.decode(found.value) == wanted
 
     async def is_assigned(self, bundle: str, broker: str) -> bool:
-        """Whether a broker may take a bundle that nobody owns. Raises MetadataError."""
+        """Tell whether a broker may take a bundle without an owner. Raises MetadataError."""
         found = await self._store.get(f"{ASSIGNMENTS_ROOT}/{bundle}")
         assignment = BundleAssignment.decode(None if found is None else found.value)
         if assignment is None or assignment.broker != broker:

@@ -1,4 +1,4 @@
-"""What a leader knows and does while it leads: it follows the reports, places, moves and splits."""
+"""Runs the leader's work: it follows the load reports, and places, moves and splits bundles."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ _ORDER_WITHIN_S: Final = 240.0
 
 @dataclass(frozen=True, slots=True)
 class UnloadCallbacks:
-    """What a leader can have done, by the brokers that own the bundles.
+    """Holds the calls by which a leader has the owners of bundles move and split them.
 
     Attributes:
         move: whether the bundle left its source.
@@ -107,7 +107,7 @@ class LeaderTasks:
 
         Raises:
             MetadataError: the store can't tell.
-            InvalidDocumentError: policies that nobody can read; nothing is placed by chance.
+            InvalidDocumentError: policies can't be parsed; the leader places nothing without them.
         """
         async with self._following:
             policies = await self._policies.read()
@@ -140,7 +140,7 @@ class LeaderTasks:
                 await asyncio.sleep(0)
 
     async def place(self, bundle: str) -> str | None:
-        """The broker that is to own a bundle that nobody owns; None: none may.
+        """Choose the broker that is to own a bundle without an owner; None: no broker may.
 
         Raises:
             MetadataError, InvalidDocumentError: as ``follow``.
@@ -154,7 +154,7 @@ class LeaderTasks:
         return None
 
     async def _decides(self, bundle: str, broker: str | None) -> bool:
-        """Whether what was chosen holds: True where the leader only advises."""
+        """Assign the chosen broker, and tell whether it holds; True where the leader advises."""
         if self._leader_epoch is None:
             return True
         if not self._epoch:
@@ -162,13 +162,13 @@ class LeaderTasks:
         return broker is None or await self._leader_epoch.assign(bundle, broker, self._epoch)
 
     async def _is_leader(self) -> bool:
-        """Whether to go on; begins an epoch, if ours isn't the latest and this broker leads."""
+        """Tell whether to go on; begin an epoch if ours isn't the latest and this broker leads."""
         if self._leader_epoch is None or (
             self._epoch and await self._leader_epoch.is_current(self._epoch)
         ):
             return True
         self._epoch = 0
-        # One that was paused after its election mustn't outdo the epoch of who leads now.
+        # A broker that was paused after its election mustn't outdo the present leader's epoch.
         seat = await self._store.get(LEADER_PATH)
         if seat is None or not seat.stat.created_by_self:
             logger.warning("a later epoch has begun, and this broker doesn't lead")
@@ -178,7 +178,7 @@ class LeaderTasks:
         return True
 
     async def _restore(self, bundles: set[str]) -> None:
-        """What leaders before have learned of bundles, or operators expect."""
+        """Restore the loads of bundles from earlier leaders' averages or operators' quotas."""
         new: dict[str, list[str]] = {}
         for bundle in bundles - self._restored:
             new.setdefault(namespace_of(bundle), []).append(bundle)
@@ -237,7 +237,7 @@ class LeaderTasks:
     def rounds(
         self, actions: UnloadCallbacks
     ) -> dict[str, tuple[float, Callable[[], Awaitable[None]]]]:
-        """What a leader does now and then, by name; minutes between two: at least so many."""
+        """List the leader's periodic tasks by name, with the least minutes between two runs."""
         averages_minutes = self.config.load_balancer_resource_quota_update_interval_minutes
         return {
             "moves and splits": (0, partial(self._round, actions)),
@@ -348,7 +348,7 @@ class LeaderTasks:
                     await self._store.delete(f"{AVERAGES_ROOT}/{name}")
 
     async def _read_cooldowns(self) -> None:
-        """What other leaders have moved rests here, too, and the time is that of the store."""
+        """Read the cooldowns of bundles that other leaders moved, by the time of the store."""
         if self._store_clock.is_exact:
             found = await self._store.get(_MOVED_PATH)
             cooldowns = UnloadCooldowns.decode(None if found is None else found.value)
@@ -358,7 +358,7 @@ class LeaderTasks:
         self.balancer.restore_cooldowns(cooldowns.ages_s(self._store_clock.now_ms(now_s)), now_s)
 
     async def _claim(self, bundles: Sequence[str]) -> set[str]:
-        """Those that nobody has moved within the grace period, and that nobody will but us."""
+        """Claim bundles in the shared list of moves; returns those without a cooldown there."""
         claimed: list[str] = []
 
         def enter(cooldowns: UnloadCooldowns) -> UnloadCooldowns:

@@ -1,10 +1,10 @@
 """One broker's part in the sharing of work: it is registered, reports, and may lead.
 
-| who | what |
+| broker | parts |
 |---|---|
 | every broker | ``BrokerRegistry``, ``LoadReporter``, a candidate in ``BrokerElection`` |
-| the leader | an ``LeaderTasks``: where bundles go that nobody owns, moves, splits |
-| anybody, while nobody leads | an ``LeaderTasks`` for what it is asked itself |
+| the leader | a ``LeaderTasks``: places bundles without an owner, moves and splits bundles |
+| every broker, while there is no leader | a ``LeaderTasks``: answers the lookups it receives |
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class NoCandidateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RedirectTarget:
-    """Whom to ask about a bundle that nobody owns.
+    """Names the broker to ask about a bundle that no broker owns.
 
     Attributes:
         authoritative: that broker shall own it; else it is the leader and shall choose.
@@ -98,10 +98,10 @@ class LoadManager:
         await self.reporter.look(forced=True)
 
     async def assigned_broker(self, bundle: str) -> str | None:
-        """The broker that is to have a bundle of this one, which drains.
+        """Choose the broker that gets a bundle of this broker, which drains.
 
-        None: nobody can have it, or whoever decides is asked by the next lookup: the leader, where
-        it alone does.
+        None: no broker can take the bundle, or only the leader may choose, and this broker isn't
+        the leader: then the next lookup asks the leader.
 
         Raises:
             MetadataError: the store can't tell.
@@ -152,19 +152,19 @@ class LoadManager:
         return self._election is not None and self._election.is_leader
 
     async def leader(self) -> LeaderBroker | None:
-        """Who leads; None: nobody just now. Raises MetadataError."""
+        """Read the leader from the store; None: there is no leader now. Raises MetadataError."""
         return None if self._election is None else await self._election.leader()
 
     async def choose(
         self, bundle: str, promised_to: str | None = None, *, alone: bool = False
     ) -> RedirectTarget | None:
-        """Whom to ask about a bundle that nobody owns; None: this broker shall own it.
+        """Name the broker to ask about a bundle without an owner; None: this broker shall own it.
 
-        Followers name the leader. The leader, or whoever is asked while there is none, decides.
+        Followers name the leader. The leader decides; without a leader the broker asked decides.
 
         Args:
             promised_to: the broker that the bundle is on its way to.
-            alone: decide without the leader, which nobody may where it decides by epochs.
+            alone: decide without the leader; no follower may where the leader decides by epochs.
         Raises:
             NoCandidateError: retriable. MetadataError: the store can't tell.
         """
@@ -197,7 +197,7 @@ class LoadManager:
         return None if load.broker_id == self._broker_id else RedirectTarget(load, True)
 
     def rounds(self) -> dict[str, Callable[[], Awaitable[object]]]:
-        """What this broker does now and then, by name; more while it leads."""
+        """List this broker's periodic tasks by name; a leader has more."""
         rounds: dict[str, Callable[[], Awaitable[object]]] = {
             "load report": partial(self.reporter.look, forced=True)
         }

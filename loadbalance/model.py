@@ -1,4 +1,4 @@
-"""What brokers say of their load, what the leader makes of it, and what it decides. Pure data.
+"""Holds brokers' load reports, the averages the leader computes, and its decisions. Pure data.
 
 Units: messages and bytes a second, shares of a resource as fractions (1.0: all of it), seconds
 and milliseconds as the name says. JSON forms are in ``documents.py``.
@@ -212,7 +212,7 @@ class BundleData:
 
     @classmethod
     def of_quota(cls, quota: "BundleQuota") -> "BundleData":
-        """What an operator expects of a bundle, as weighty as a full history."""
+        """Build the bundle's load from an operator's quota, with the weight of a full history."""
         metrics = (quota.msg_rate_in, quota.msg_rate_out, quota.bandwidth_in, quota.bandwidth_out)
         return cls(
             TimeAverage(SHORT_SAMPLES, SHORT_SAMPLES, *metrics),
@@ -222,7 +222,7 @@ class BundleData:
 
 @dataclass(frozen=True, slots=True)
 class BundleQuota:
-    """What an operator expects a bundle to need; used until its load is known."""
+    """Holds an operator's resource quota of a bundle; used until the bundle's load is known."""
 
     msg_rate_in: float = 40.0
     msg_rate_out: float = 120.0
@@ -275,7 +275,7 @@ def largest_change(last: BrokerLoad, now: BrokerLoad, weights: Weights) -> float
 def report_due(
     last: BrokerLoad | None, age_s: float, now: BrokerLoad, config: BalancerConfig, weights: Weights
 ) -> bool:
-    """Whether ``now`` is to be written; asked every ``report_update_min_interval_millis``.
+    """Tell whether to write ``now``; asked every ``report_update_min_interval_millis``.
 
     Never ask while the store is out of reach. A split, the start and the beginning of a drain are
     reported at once, without asking.
@@ -289,8 +289,8 @@ def report_due(
         return False
     if largest_change(last, now, weights) > config.load_balancer_report_update_threshold_percentage:
         return True
-    # Not in Pulsar: one bundle of hundreds changes nothing by ten percent, and the leader, who
-    # moved it, would judge both brokers by its own guess for a quarter of an hour.
+    # Not in Pulsar: one bundle of hundreds changes no figure by ten percent. Without this the
+    # leader that moved it would judge both brokers by its own guess for a quarter of an hour.
     return age_s >= SETTLE_S and set(last.bundles) != set(now.bundles)
 
 

@@ -1,4 +1,4 @@
-"""One round of shedding: who is judged, what may move, where to, and the rules for all strategies.
+"""Plans a round of shedding: brokers to judge, bundles to move, their targets, and common rules.
 
 A strategy ranks brokers by a score (usage, or messages, or bytes), says how much of it a broker
 should give, and asks ``Plan.move`` bundle by bundle. The plan refuses what no strategy may do:
@@ -130,7 +130,7 @@ class Plan:
         )
 
     def has_policies(self, bundle: str) -> bool:
-        """Whether isolation or anti-affinity says something about it."""
+        """Tell whether isolation or anti-affinity policies cover the bundle's namespace."""
         namespace = namespace_of(bundle)
         return self._placement.is_isolated(namespace) or self._placement.has_group(namespace)
 

@@ -122,7 +122,7 @@ class IsolationPolicies:
         return next((each for each in self.policies if each.governs(namespace)), None)
 
     def is_shared(self, broker: str) -> bool:
-        """Whether it is nobody's primary, so that it serves namespaces without a policy."""
+        """Tell whether the broker is primary in no policy: it serves namespaces without one."""
         return not any(each.is_primary(broker) for each in self.policies)
 
     def candidates(self, namespace: str, brokers: Sequence[str]) -> list[str]:
@@ -225,7 +225,7 @@ def _least_shared(
 
 @dataclass(frozen=True, slots=True)
 class PlacementPolicies:
-    """What operators have said about namespaces and brokers."""
+    """Holds the operators' placement policies for namespaces and brokers."""
 
     isolation: IsolationPolicies = IsolationPolicies()
     domains: Mapping[str, str] = field(default_factory=dict)  # by broker

@@ -1,4 +1,4 @@
-"""What operators have said about namespaces and brokers, read from the store and kept current."""
+"""Reads operators' policies for namespaces and brokers from the store, and keeps them current."""
 
 import asyncio
 import logging

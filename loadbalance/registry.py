@@ -1,7 +1,7 @@
-"""Which brokers live: each has an ephemeral node, and in it what it says of its load.
+"""Lists the live brokers: each has an ephemeral node that holds its load report.
 
 A broker that isn't in this list is no candidate for any bundle. The list may trail the store by the
-delay of its events, so a candidate can have gone; whoever is sent there asks again.
+delay of its events, so a candidate can have gone; a client redirected to it looks up again.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class BrokerRegistry:
             return False
         written = await self._lock.change(value)
         self._load = load
-        # Whoever asks now sees it, and not only once its event has come.
+        # Callers of ``reports`` see it from now on, before its event has come.
         self._loads.invalidate(self._lock.path)
         self._forget()
         return written
@@ -142,7 +142,7 @@ class BrokerRegistry:
 
     async def _all_have(self, name: str) -> bool:
         reports = await self.reports()
-        # A broker whose report nobody can read is registered, too.
+        # A broker whose report can't be parsed is registered, too.
         return bool(self._names) and all(
             each in reports and reports[each].load.properties.get(name) == "true"
             for each in self._names or ()
@@ -229,7 +229,7 @@ class BrokerRegistry:
 
 
 def _decode(path: str, value: bytes) -> BrokerLoad | None:
-    """None: a report that nobody can read; its broker is no candidate."""
+    """Parse a broker's load report; None: it can't be parsed, and the broker is no candidate."""
     try:
         return broker_load_of(path.rpartition("/")[2], parse(path, value))
     except InvalidDocumentError as error:

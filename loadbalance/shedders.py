@@ -217,10 +217,10 @@ class AvgShedder:
     Only after a difference has lasted: 40 points for two rounds, 15 points for eight. All pairs
     act in the same round, so a cluster of any size is even after a few.
 
-    What lasts is that a broker stands on one side: high, or low. (Pulsar counts any pair that
-    it is in, so where two halves of a cluster are busy in turn, each minute the other one, it
-    moves bundles from one to the other and back for ever, and every move is wrong a minute
-    later.)
+    A broker must stay on one side, high or low, for all these rounds. (Pulsar counts any pair that
+    has the broker. Where two halves of a cluster are busy in turn, each minute the other one,
+    Pulsar moves bundles from one to the other and back for ever, and every move is wrong a
+    minute later.)
 
     It keeps for how many rounds in a row a broker was the high or the low one of such a pair.
     """
@@ -296,7 +296,7 @@ def _amount(
     volume = (source.throughput - target.throughput) * fraction
     if volume <= config.min_unload_message_throughput:
         # Not in Pulsar: a small machine may be full with less traffic than a large one that is
-        # idle. What the difference of usage is in bytes, if they are what fills it.
+        # idle. The difference of usage is converted to bytes, as if bytes cause all usage.
         volume = source.throughput * (source.score - target.score) / source.score * fraction
     return (volume if volume > config.min_unload_message_throughput else 0.0), throughput_of
 

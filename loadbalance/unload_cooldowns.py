@@ -1,11 +1,11 @@
-"""What leaders leave to each other: which bundles were moved, and when. Pure.
+"""Keeps the list, shared by all leaders, of moved bundles and the times of their moves. Pure.
 
-A bundle is in cooldown after a move, whoever leads then, and two brokers may both believe that they
-lead. So a move is ordered only after its bundle was entered in a list that both share, by
-compare-and-set: the one who comes second finds it there. Times are those of the store's clock
+A bundle is in cooldown after a move, also under the next leader, and two brokers may both believe
+that they lead. So a leader orders a move only after it entered the bundle in a list that both
+share, by compare-and-set: the second leader finds it there. Times are those of the store's clock
 (``StoreClock``): the clocks of brokers differ by minutes, or jump.
 
-A list that nobody can read is begun anew: nothing worse follows than a bundle that moves again.
+A leader replaces a list that it can't parse by an empty one: at worst a bundle moves again.
 """
 
 from collections.abc import Mapping, Sequence
