@@ -98,6 +98,7 @@ class LeaderTasks:
         self._seen: object = None  # the reports that were told last
         self._fed: dict[str, BrokerLoad] = {}
         self._used: object = None  # the policies that the balancer knows
+        self._all_overloaded = False
         self._restored: set[str] = set()  # bundles whose stored averages were looked for
 
     # --- knowing
@@ -264,6 +265,7 @@ class LeaderTasks:
                 await asyncio.sleep(0)
             else:
                 moves.append(move)
+        self._report_overload()
         if moves:
             claimed: set[str] = set()
             try:
@@ -274,6 +276,16 @@ class LeaderTasks:
                         self.balancer.on_move_failed(move, self._clock())
             await self._carry_out([move for move in moves if move.bundle in claimed], actions)
         await self._split(actions)
+
+    def _report_overload(self) -> None:
+        """Log when all brokers become overloaded, as no move helps then, and when that ends."""
+        metrics = self.balancer.metrics
+        all_overloaded = 0 < metrics.brokers == metrics.overloaded
+        if all_overloaded and not self._all_overloaded:
+            logger.warning("all %d brokers are overloaded: add brokers", metrics.brokers)
+        elif self._all_overloaded and not all_overloaded:
+            logger.info("%d of %d brokers are overloaded", metrics.overloaded, metrics.brokers)
+        self._all_overloaded = all_overloaded
 
     async def _carry_out(self, moves: Sequence[Move], actions: UnloadCallbacks) -> None:
         decided_s, left = self._clock(), iter(moves)

@@ -203,7 +203,7 @@ def test_half_of_the_brokers_die_and_come_back() -> None:
 
 @pytest.mark.parametrize("strategy", SHEDDERS)
 def test_all_brokers_are_too_busy(strategy: str) -> None:
-    """F22: no rotation, and somebody is told."""
+    """F22: no rotation, and metrics show it (the leader warns: test_unload_cooldowns.py)."""
     run = begin(strategy, mean_usage=2.0, empty=0.0)
     run.hours(2)
     assert run.moves <= 60

@@ -153,6 +153,25 @@ async def test_two_leaders_of_one_moment_share_the_moves(scene: Scene) -> None:
     assert len(ordered) == len(set(ordered)) == one.balancer.metrics.moves
 
 
+async def test_the_leader_warns_once_when_all_brokers_are_overloaded(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "magnetar.loadbalance.leader_tasks")
+    scene.config = replace(scene.config, load_balancer_history_resource_percentage=0.0)
+    registry = BrokerRegistry(scene.base.new_session(), Weights.of(scene.config))
+    await scene.publish(busy([]))
+    await registry.register(report("b:8080", 0.2, {}))
+    tasks, said = scene.tasks(), []
+    for usage in (0.2, 0.99, 0.99, 0.3, 0.2):
+        await registry.publish(report("b:8080", usage, {}))
+        caplog.clear()
+        await tasks._round(actions([]))
+        said += [each.getMessage() for each in caplog.records if "overloaded" in each.message]
+        said.append("")
+    warning, end = "all 2 brokers are overloaded: add brokers", "1 of 2 brokers are overloaded"
+    assert said == ["", warning, "", "", end, "", ""]
+
+
 async def test_a_later_leader_lets_rest_what_the_one_before_has_moved(scene: Scene) -> None:
     """F30: its clock is a day behind, and that of the machine says nothing."""
     await scene.publish(busy([bundle(0), bundle(1)]), load_of("b"))
