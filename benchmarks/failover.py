@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from magnetar.bundles.hash_ranges import topic_hash
+from magnetar.bundles.namespace_bundles import topic_hash
 from tests.child_process import suspend
 from tests.cluster_process import ClusterProcess
 from tests.cluster_tools import (

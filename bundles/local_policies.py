@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from magnetar.bundles.errors import InvalidBundleError
-from magnetar.bundles.hash_ranges import HashRange, NamespaceBundles
+from magnetar.bundles.namespace_bundles import HashRange, NamespaceBundles
 from magnetar.metadata.errors import BadVersionError, MetadataError, ValueTooLargeError
 from magnetar.metadata.recipes import CachedValues, update
 from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore

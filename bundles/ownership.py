@@ -20,14 +20,14 @@ from magnetar.bundles.errors import (
     BundleNotReadyError,
     InvalidBundleError,
 )
-from magnetar.bundles.hash_ranges import (
+from magnetar.bundles.local_policies import LOCAL_POLICIES_ROOT, BundleFactory
+from magnetar.bundles.lookup import BrokerLookup, LookupAction, decide_lookup
+from magnetar.bundles.namespace_bundles import (
     DEFAULT_BUNDLE_COUNT,
     HashRange,
     NamespaceBundles,
     namespace_of,
 )
-from magnetar.bundles.local_policies import LOCAL_POLICIES_ROOT, BundleFactory
-from magnetar.bundles.lookup import BrokerLookup, LookupAction, decide_lookup
 from magnetar.metadata.coordination import ResourceLock
 from magnetar.metadata.errors import (
     LockBusyError,

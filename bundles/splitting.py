@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from magnetar.bundles.errors import InvalidBundleError
-from magnetar.bundles.hash_ranges import HashRange
+from magnetar.bundles.namespace_bundles import HashRange
 
 RANGE_EQUALLY_DIVIDE = "range_equally_divide"
 TOPIC_COUNT_EQUALLY_DIVIDE = "topic_count_equally_divide"

@@ -32,7 +32,7 @@ from magnetar.managed_ledger.append_core import (
     RotationLimits,
     WriteBatch,
 )
-from magnetar.managed_ledger.empty import NOTHING
+from magnetar.managed_ledger.empty_containers import NOTHING
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.errors import AppendFailedError, ManagedLedgerFencedError
 from magnetar.managed_ledger.logger import logger

@@ -13,7 +13,7 @@ from magnetar.managed_ledger.cursor.cursor import (
     delete_cursor,
     load_or_create_cursor,
 )
-from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.empty_containers import NO_ITEMS
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError
 from magnetar.managed_ledger.position import InitialPosition, Position
 from magnetar.metadata.paths import decode_name

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from magnetar.bookkeeper.client.client import BookKeeperClient
-from magnetar.bookkeeper.client.replicas import ReadMetrics
+from magnetar.bookkeeper.client.replica_choice import ReadMetrics
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger import closing
 from magnetar.managed_ledger.append_core import AppendBudget
@@ -22,6 +22,7 @@ from magnetar.managed_ledger.errors import (
     ManagedLedgerNotFoundError,
     OpenFailedError,
 )
+from magnetar.managed_ledger.ledger_list_claim import claim_list
 from magnetar.managed_ledger.ledger_rows import LedgerRows
 from magnetar.managed_ledger.logger import logger
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -34,7 +35,6 @@ from magnetar.managed_ledger.managed_ledger_info import (
 from magnetar.managed_ledger.offload.interfaces import LedgerOffloader
 from magnetar.managed_ledger.offload.offload_path import Offloading
 from magnetar.managed_ledger.orphan_ledgers import collect_leaked_chunks, collect_leaked_ledgers
-from magnetar.managed_ledger.recovery import claim_list
 from magnetar.metadata.errors import BadVersionError, MetadataError
 from magnetar.metadata.item_errors import Item, ItemErrors
 from magnetar.metadata.store import CREATE_ONLY, MetadataStore

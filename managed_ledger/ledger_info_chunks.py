@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from magnetar.managed_ledger import ledger_rows
-from magnetar.managed_ledger.empty import NOTHING
+from magnetar.managed_ledger.empty_containers import NOTHING
 from magnetar.managed_ledger.errors import ManagedLedgerFormatError
 from magnetar.managed_ledger.ledger_rows import ChunkRef, PackedRows
 from magnetar.managed_ledger.logger import logger

@@ -18,7 +18,7 @@ from typing import Final
 
 import orjson
 
-from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.empty_containers import NO_ITEMS
 from magnetar.managed_ledger.errors import ManagedLedgerFormatError
 from magnetar.managed_ledger.ledger_rows import ChunkRef, LedgerInfo, LedgerRows, PackedRows
 from magnetar.managed_ledger.offload.context import (

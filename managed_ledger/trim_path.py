@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from magnetar.bookkeeper.errors import LedgerError
-from magnetar.managed_ledger.empty import NOTHING
+from magnetar.managed_ledger.empty_containers import NOTHING
 from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerFencedError
 from magnetar.managed_ledger.ledger_rows import LedgerRows
 from magnetar.managed_ledger.logger import logger

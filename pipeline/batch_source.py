@@ -16,7 +16,7 @@ from magnetar.pipeline.errors import DataLossError
 from magnetar.pipeline.filters import RowFilters, wanted_by
 from magnetar.pipeline.offsets import Offset
 from magnetar.pipeline.options import ReadOptions
-from magnetar.pipeline.plan import (
+from magnetar.pipeline.read_plan import (
     EntryRange,
     InputSplit,
     cut_by_size,

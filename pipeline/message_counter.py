@@ -15,7 +15,7 @@ from magnetar.broker.protocol.entry_header import HEAD_BYTES, message_counts
 from magnetar.pipeline.admin import ClusterAccess
 from magnetar.pipeline.offsets import Offset
 from magnetar.pipeline.partition_reader import BookieConnections, PartitionReader
-from magnetar.pipeline.plan import EntryIterator, EntryRange
+from magnetar.pipeline.read_plan import EntryIterator, EntryRange
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
 
 _log = logging.getLogger(__name__)

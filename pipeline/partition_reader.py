@@ -10,7 +10,7 @@ from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.client.ledger_store import VersionedLedger
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.client.replicas import Replicas
+from magnetar.bookkeeper.client.replica_choice import Replicas
 from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig

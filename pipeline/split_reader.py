@@ -16,7 +16,7 @@ from magnetar.broker.cli.loop_thread import LoopThread
 from magnetar.pipeline.admin import ClusterAccess
 from magnetar.pipeline.errors import DataLossError
 from magnetar.pipeline.partition_reader import BookieConnections, PartitionReader
-from magnetar.pipeline.plan import EntryRange, InputSplit
+from magnetar.pipeline.read_plan import EntryRange, InputSplit
 from magnetar.pipeline.topic_snapshot import TopicLedger
 
 _log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from magnetar.pipeline.offsets import (
     stream_offsets_to_json,
 )
 from magnetar.pipeline.options import ReadOptions, TriggerLimits
-from magnetar.pipeline.plan import (
+from magnetar.pipeline.read_plan import (
     BatchQuota,
     EntryIterator,
     EntryRange,

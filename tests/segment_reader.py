@@ -13,7 +13,7 @@ from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.client.replicas import Replicas
+from magnetar.bookkeeper.client.replica_choice import Replicas
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient

@@ -17,12 +17,12 @@ from time import perf_counter
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.deferred_sync import DeferredAdds
+from magnetar.bookkeeper.bookie.duplicate_adds import DuplicateAdds
 from magnetar.bookkeeper.bookie.integrity.integrity_listener import DataIntegrityListener
 from magnetar.bookkeeper.bookie.journal.journal import JournalGroup
 from magnetar.bookkeeper.bookie.journal.journal_thread import JournalThread
 from magnetar.bookkeeper.bookie.lac_watch import LacWatch, told_lac
 from magnetar.bookkeeper.bookie.metrics import BookieMetrics
-from magnetar.bookkeeper.bookie.re_adds import ReAdds
 from magnetar.bookkeeper.bookie.registration import Registration
 from magnetar.bookkeeper.bookie.storage.disk_space import DiskSpace
 from magnetar.bookkeeper.bookie.storage.flush import flush_steps
@@ -101,7 +101,9 @@ class Bookie(BookieClient):
         self._fences: dict[int, asyncio.Future[int]] = {}
         self._lac_watch = LacWatch()
         self._deferred = DeferredAdds(self._loop)
-        self._re_adds = ReAdds(self._readers, self._loop, storage, self._add, self._on_not_added)
+        self._duplicates = DuplicateAdds(
+            self._readers, self._loop, storage, self._add, self._on_not_added
+        )
 
     @property
     def bookie_id(self) -> str:
@@ -136,7 +138,7 @@ class Bookie(BookieClient):
 
     def add_entries(self, request: AddRequest) -> None:
         """Store entries; ``request.done`` gets a code, never within this call."""
-        if not (self._re_adds.lines and self._re_adds.takes(request)):
+        if not (self._duplicates.lines and self._duplicates.takes(request)):
             self._add(request, looked=False)
 
     def _add(self, request: AddRequest, looked: bool) -> None:
@@ -164,7 +166,7 @@ class Bookie(BookieClient):
 
     def _on_not_added(self, request: AddRequest, code: int) -> None:
         if code == LedgerStorage.LOOK_FIRST:
-            return self._re_adds.begin(request)
+            return self._duplicates.begin(request)
         self.metrics.refused_adds += 1
         if code in (codes.OTHER_CREATOR, codes.ENTRY_DIFFERS):
             _log.error("an add is refused: %s", error_for_code(code, f"ledger {request.ledger_id}"))

@@ -1,4 +1,4 @@
-"""Limbo: what a bookie does that knows that it lost data.
+"""Limbo, a state of a ledger in BookKeeper (BP-46): its bookie knows that it lost data.
 
 Rules: docs/spec/storage.md, "Limbo".
 

@@ -30,7 +30,7 @@ from magnetar.bookkeeper.client.ledger_writer import (
 from magnetar.bookkeeper.client.pending_adds import SendAdds
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, choose_replacements
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.client.replicas import Replicas
+from magnetar.bookkeeper.client.replica_choice import Replicas
 from magnetar.bookkeeper.errors import (
     AddQuorumTimeoutError,
     BookkeeperError,

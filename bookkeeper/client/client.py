@@ -12,7 +12,7 @@ from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.client.replicas import Replicas
+from magnetar.bookkeeper.client.replica_choice import Replicas
 from magnetar.bookkeeper.errors import UnauthorizedAccessError
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from magnetar.metadata.store import MetadataStore

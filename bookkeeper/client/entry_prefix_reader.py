@@ -16,7 +16,7 @@ from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_reader import worst_failure
 from magnetar.bookkeeper.client.ledger_store import LedgerMetadataSource
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.client.replicas import FailedReplicas, Replicas
+from magnetar.bookkeeper.client.replica_choice import FailedReplicas, Replicas
 from magnetar.bookkeeper.client.speculative_read import SpeculativeRead, first_good
 from magnetar.bookkeeper.client.striped_runs import StripeRead, plan_parts, put_together
 from magnetar.bookkeeper.errors import (

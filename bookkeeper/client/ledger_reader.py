@@ -16,7 +16,7 @@ from crc32c import crc32c
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.ledger_tail import LedgerTail
-from magnetar.bookkeeper.client.replicas import FailedReplicas
+from magnetar.bookkeeper.client.replica_choice import FailedReplicas
 from magnetar.bookkeeper.client.speculative_read import SpeculativeRead, first_good
 from magnetar.bookkeeper.client.striped_runs import StripeRead, plan_parts, put_together
 from magnetar.bookkeeper.errors import (

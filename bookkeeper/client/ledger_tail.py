@@ -22,7 +22,7 @@ from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_store import LedgerMetadataSource
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.client.replicas import Replicas
+from magnetar.bookkeeper.client.replica_choice import Replicas
 from magnetar.bookkeeper.errors import BookieUnavailableError, BookkeeperError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.bookkeeper.packet import Buffer, decode_header, is_intact

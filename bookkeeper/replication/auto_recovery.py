@@ -15,8 +15,8 @@ from magnetar.bookkeeper.replication.auditor_elector import AuditorElector
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
 from magnetar.bookkeeper.replication.metrics import AuditorMetrics
+from magnetar.bookkeeper.replication.replication_worker import ReplicationWorker
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.bookkeeper.replication.worker import ReplicationWorker
 from magnetar.metadata.store import MetadataStore
 
 

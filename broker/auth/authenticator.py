@@ -17,12 +17,12 @@ from magnetar.bookkeeper.auth.errors import CredentialsError
 from magnetar.bookkeeper.auth.refusal_log import RefusalLog
 from magnetar.bookkeeper.auth.tokens import Principal
 from magnetar.broker.auth.basic import BasicProvider
-from magnetar.broker.auth.chain import Credentials, ProviderChain
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.file_renewal import FileRenewal
 from magnetar.broker.auth.issuer_keys import IssuerKeys
 from magnetar.broker.auth.password_checks import PasswordChecks
 from magnetar.broker.auth.provider import AuthenticationProvider, KeysNeededError
+from magnetar.broker.auth.provider_chain import Credentials, ProviderChain
 from magnetar.broker.auth.provider_factory import build, key_files
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import AuthenticationError, BrokerError

@@ -13,11 +13,11 @@ from magnetar.bookkeeper.auth.keys import (
 )
 from magnetar.bookkeeper.auth.tokens import TokenRules
 from magnetar.broker.auth.basic import BasicProvider, parse_htpasswd
-from magnetar.broker.auth.chain import ProviderChain
 from magnetar.broker.auth.file_renewal import KeyFile
 from magnetar.broker.auth.issuer_keys import IssuerKeys, IssuerSettings
 from magnetar.broker.auth.openid import OpenIdProvider
 from magnetar.broker.auth.provider import AuthenticationProvider, CertificateProvider, TokenProvider
+from magnetar.broker.auth.provider_chain import ProviderChain
 from magnetar.broker.config import BrokerConfig, ConfigError
 
 _PREFIX: Final = "org.apache.pulsar.broker.authentication."

@@ -8,9 +8,9 @@ from magnetar.broker.cli.errors import CliError
 
 
 def run_cluster(options: argparse.Namespace) -> int:
+    from magnetar.broker.local_cluster.cluster_folder import ClusterFolder
     from magnetar.broker.local_cluster.errors import LocalClusterError
-    from magnetar.broker.local_cluster.folder import ClusterFolder
-    from magnetar.broker.local_cluster.member import RestartPolicy
+    from magnetar.broker.local_cluster.member_process import RestartPolicy
     from magnetar.broker.local_cluster.plan import (
         FREE,
         ClusterOptions,

@@ -6,9 +6,9 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from magnetar.broker.auth.chain import Credentials
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.auth.client_auth_error import ClientAuthError
+from magnetar.broker.auth.provider_chain import Credentials
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 
 if TYPE_CHECKING:

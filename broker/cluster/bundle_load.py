@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.errors import NamespaceNotFoundError
-from magnetar.bundles.hash_ranges import HashRange, NamespaceBundles, topic_hash
+from magnetar.bundles.namespace_bundles import HashRange, NamespaceBundles, topic_hash
 from magnetar.bundles.splitting import (
     FLOW_OR_QPS_EQUALLY_DIVIDE,
     SPECIFIED_POSITIONS_DIVIDE,

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from magnetar.bookkeeper.auth.tokens import Principal
-from magnetar.broker.auth.chain import AuthenticatedClient, Credentials
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.provider import BUSY, REFUSED
+from magnetar.broker.auth.provider_chain import AuthenticatedClient, Credentials
 from magnetar.broker.connection.connection import Connection
 from magnetar.broker.errors import AuthenticationError, AuthorizationError, BrokerError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from magnetar.broker.auth.chain import Credentials
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.provider import BUSY, REFUSED
+from magnetar.broker.auth.provider_chain import Credentials
 from magnetar.broker.connection.auth_session import method_of
 from magnetar.broker.connection.connection import UNKNOWN_FRAME_BYTES_MAX, Connection
 from magnetar.broker.connection.session_commands import PONG_FRAME

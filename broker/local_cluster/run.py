@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from magnetar.broker.local_cluster.folder import ClusterFolder, candidate_ports, port_is_free
+from magnetar.broker.local_cluster.cluster_folder import (
+    ClusterFolder,
+    candidate_ports,
+    port_is_free,
+)
 from magnetar.broker.local_cluster.java import find_jars, find_java
-from magnetar.broker.local_cluster.member import RestartPolicy
+from magnetar.broker.local_cluster.member_process import RestartPolicy
 from magnetar.broker.local_cluster.plan import (
     ClusterOptions,
     ClusterPlan,

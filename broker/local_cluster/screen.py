@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.local_cluster.member import MemberState
+from magnetar.broker.local_cluster.member_process import MemberState
 from magnetar.broker.local_cluster.status_table import COLUMNS, ProcessRow, summary, text_table
 
 if TYPE_CHECKING:

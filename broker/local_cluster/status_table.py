@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.broker.local_cluster.member import Member, MemberState
+from magnetar.broker.local_cluster.member_process import Member, MemberState
 from magnetar.broker.local_cluster.plan import PlannedProcess
 
 COLUMNS: Final = ("process", "pid", "address", "state", "health", "memory", "CPU", "restarts")

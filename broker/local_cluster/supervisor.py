@@ -16,9 +16,14 @@ from typing import Final
 import psutil
 
 from magnetar.broker.local_cluster import parent_guard
+from magnetar.broker.local_cluster.cluster_folder import ClusterFolder
 from magnetar.broker.local_cluster.errors import LocalClusterError
-from magnetar.broker.local_cluster.folder import ClusterFolder
-from magnetar.broker.local_cluster.member import Member, MemberState, RestartPolicy, how_it_ended
+from magnetar.broker.local_cluster.member_process import (
+    Member,
+    MemberState,
+    RestartPolicy,
+    how_it_ended,
+)
 from magnetar.broker.local_cluster.plan import STAGES, ClusterPlan, PlannedProcess, ProcessKind
 from magnetar.broker.local_cluster.probes import ClusterRegistry, health_of, zookeeper_answers
 from magnetar.broker.local_cluster.status_table import ProcessRow, ProcessStats, row

@@ -25,7 +25,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 from magnetar.broker.schema.registry import SCHEMAS
-from magnetar.bundles.hash_ranges import NamespaceBundles
+from magnetar.bundles.namespace_bundles import NamespaceBundles
 from magnetar.metadata.errors import (
     BadVersionError,
     NotEmptyError,

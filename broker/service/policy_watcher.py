@@ -24,8 +24,8 @@ from magnetar.broker.resources.resources import (
 from magnetar.broker.service.store_follower import EVERYTHING, StoreFollower
 from magnetar.broker.topic.loaded_topics import LoadedTopics
 from magnetar.broker.topic.topic import Topic
-from magnetar.bundles.hash_ranges import namespace_of
 from magnetar.bundles.local_policies import is_heartbeat
+from magnetar.bundles.namespace_bundles import namespace_of
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.store import MetadataStore
 

@@ -7,7 +7,7 @@ with every topic looked at for every bundle that would be their product.
 from bisect import bisect_left, insort
 
 from magnetar.broker.topic.topic import Topic
-from magnetar.bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
+from magnetar.bundles.namespace_bundles import FULL_UPPER, HashRange, namespace_of, topic_hash
 
 
 class LoadedTopics(dict[str, "Topic"]):

@@ -23,7 +23,7 @@ from typing import Final, Protocol, TypeVar
 from pyroaring import BitMap
 
 from magnetar.managed_ledger.cursor.cursor_image import ENTRY_END, CursorImage
-from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.empty_containers import NO_ITEMS
 from magnetar.managed_ledger.errors import InvalidPositionError
 from magnetar.managed_ledger.position import Position, format_position
 

@@ -24,7 +24,7 @@ from magnetar.managed_ledger.cursor.errors import (
     CursorFencedError,
     CursorWriteError,
 )
-from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.empty_containers import NO_ITEMS
 from magnetar.managed_ledger.errors import CursorClosedError, ManagedLedgerError
 from magnetar.managed_ledger.managed_ledger_view import ManagedLedgerView
 from magnetar.managed_ledger.position import Position

@@ -21,7 +21,7 @@ import orjson
 from magnetar.managed_ledger.cursor.cursor_format import decode_node_state
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.errors import CursorFencedError, CursorFormatError
-from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.empty_containers import NO_ITEMS
 from magnetar.managed_ledger.managed_ledger_view import ManagedLedgerView
 from magnetar.managed_ledger.position import Position
 from magnetar.metadata.errors import (

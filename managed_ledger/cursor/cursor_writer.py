@@ -48,7 +48,7 @@ from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.cursor_ledger import CursorLedger
 from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER, CursorNode, CursorStore, fits
 from magnetar.managed_ledger.cursor.errors import CursorFencedError, CursorWriteError
-from magnetar.managed_ledger.empty import NOTHING
+from magnetar.managed_ledger.empty_containers import NOTHING
 from magnetar.managed_ledger.managed_ledger_view import ManagedLedgerView
 from magnetar.managed_ledger.orphan_ledgers import cursor_metadata
 from magnetar.managed_ledger.position import Position

@@ -22,7 +22,7 @@ from magnetar.bookkeeper.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from magnetar.managed_ledger.empty import NOTHING
+from magnetar.managed_ledger.empty_containers import NOTHING
 from magnetar.managed_ledger.errors import (
     InvalidPositionError,
     ManagedLedgerError,

@@ -43,7 +43,7 @@ from magnetar.pipeline.jobs.manifest import (
 from magnetar.pipeline.jobs.progress import Progress, size_text
 from magnetar.pipeline.offsets import BEGINNING, Offset, Offsets, stream_offsets_to_json
 from magnetar.pipeline.options import Bound, ReadOptions, parse_read_options
-from magnetar.pipeline.plan import EntryRange, cut_step, entry_ranges_between, lost_before
+from magnetar.pipeline.read_plan import EntryRange, cut_step, entry_ranges_between, lost_before
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
 from magnetar.pipeline.topics import find_partitions, resolve_bound, snapshot_of
 

@@ -10,12 +10,12 @@ import pytest
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.duplicate_adds import DuplicateCheck
 from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
 from magnetar.bookkeeper.bookie.integrity.integrity_service import (
     IntegrityService,
     IntegrityServiceConfig,
 )
-from magnetar.bookkeeper.bookie.re_adds import DuplicateCheck
 from magnetar.bookkeeper.client.ledger_store import ledger_path
 from magnetar.bookkeeper.errors import OtherCreatorError
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, encode_head
@@ -237,7 +237,7 @@ async def test_adds_wait_behind_a_look_and_keep_their_order(
         *(codes.OK, codes.ENTRY_DIFFERS, codes.OK, codes.ENTRY_DIFFERS)
     ]
     assert await payloads(bookie, 9) == [ours(entry_id) for entry_id in range(7)]
-    assert not bookie._re_adds.lines
+    assert not bookie._duplicates.lines
     await bookie.close()
 
 

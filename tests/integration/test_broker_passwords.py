@@ -22,9 +22,9 @@ from magnetar.bookkeeper.auth.tokens import Principal
 from magnetar.broker.auth import password_checks
 from magnetar.broker.auth.authenticator import Authenticator
 from magnetar.broker.auth.basic import BasicProvider
-from magnetar.broker.auth.chain import Credentials, ProviderChain
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.password_checks import PasswordChecks
+from magnetar.broker.auth.provider_chain import Credentials, ProviderChain
 from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
 from magnetar.broker.protocol import pulsar_api_pb2 as pb

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import magnetar
 from magnetar.broker.auth.authenticator import Authenticator
-from magnetar.broker.auth.chain import ProviderChain
+from magnetar.broker.auth.provider_chain import ProviderChain
 from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
 from magnetar.broker.http.middleware.request_context import HttpMetrics
 from magnetar.broker.http.server import http_pre_auth as http_pre_auth

@@ -10,7 +10,7 @@ import pytest
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.pipeline.admin import Admin, ClusterAccess
 from magnetar.pipeline.message_counter import MessageCounter
-from magnetar.pipeline.plan import BatchQuota, EntryIterator, EntryRange, InputSplit
+from magnetar.pipeline.read_plan import BatchQuota, EntryIterator, EntryRange, InputSplit
 from magnetar.pipeline.split_reader import SplitReader
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
 from tests.official_client import open_client

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from magnetar.pipeline.admin import Admin, NoSuchTopicError, parse_access
 from magnetar.pipeline.errors import DataLossError, OptionsError, SegmentsUnavailableError
 from magnetar.pipeline.offsets import BEGINNING, END
-from magnetar.pipeline.plan import cut_by_count, entry_ranges_between
+from magnetar.pipeline.read_plan import cut_by_count, entry_ranges_between
 from magnetar.pipeline.split_reader import SplitReader
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
 from tests.pipeline.stream_query import Query, numbered

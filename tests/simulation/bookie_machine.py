@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from magnetar.bookkeeper import codes, packet
 from magnetar.bookkeeper.bookie.config import StorageConfig
+from magnetar.bookkeeper.bookie.duplicate_adds import add_unless_stored, is_same_entry
 from magnetar.bookkeeper.bookie.gc.compaction import Compaction, compact_steps
 from magnetar.bookkeeper.bookie.gc.garbage_scan import (
     GarbageReport,
@@ -17,7 +18,6 @@ from magnetar.bookkeeper.bookie.gc.garbage_scan import (
 )
 from magnetar.bookkeeper.bookie.gc.over_replicated import empty_steps
 from magnetar.bookkeeper.bookie.journal.journal import JournalGroup
-from magnetar.bookkeeper.bookie.re_adds import add_after_look, is_same_entry
 from magnetar.bookkeeper.bookie.storage.flush import flush_steps
 from magnetar.bookkeeper.bookie.storage.ledger_storage import FlushJob, LedgerStorage
 from magnetar.bookkeeper.bookie.storage.storage_startup import open_storage
@@ -166,7 +166,7 @@ class Machine:
             bodies.append(body)
         total = sum(map(len, heads)) + sum(map(len, bodies))
         request = AddRequest(ledger_id, KEY, ids, heads, bodies, total, recovery, self.on_added)
-        code = add_after_look(self.storage, request)
+        code = add_unless_stored(self.storage, request)
         if code == codes.OK:
             self.on_accepted(request)
             promises.next_entry[ledger_id] = max(next_entry, ids[-1] + 1)

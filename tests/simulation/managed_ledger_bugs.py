@@ -14,7 +14,7 @@ from zlib import crc32
 
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.errors import LedgerError
-from magnetar.managed_ledger import append_path, factory, ledger_info_chunks, recovery
+from magnetar.managed_ledger import append_path, factory, ledger_info_chunks, ledger_list_claim
 from magnetar.managed_ledger.append_core import AppendCore, AppendState, CloseLedger, PendingBatch
 from magnetar.managed_ledger.append_path import AppendPath
 from magnetar.managed_ledger.cursor import cursor_ledger, cursor_writer
@@ -244,7 +244,7 @@ def only_the_last_ledger_is_fenced(plant: Plant) -> None:
                 info = info.with_closed(ledger.ledger_id, entries, metadata.length, now_ms())
         return await old(client, info, config, now_ms, ends)
 
-    old = plant.set(recovery, "recover_ledgers", recover)
+    old = plant.set(ledger_list_claim, "recover_ledgers", recover)
 
 
 @bug(*LEDGER_WORLDS)
@@ -274,7 +274,7 @@ def the_claim_ignores_who_was_faster(plant: Plant) -> None:
     ) -> LedgerInfoStore:
         stored = await store.get(path)
         info = ManagedLedgerInfo() if stored is None else decode_list_node(stored.value, path).info
-        recovered = await recovery.recover_ledgers(client, info, config, now_ms, {})
+        recovered = await ledger_list_claim.recover_ledgers(client, info, config, now_ms, {})
         info = replace(recovered, owner=token)
         written = await store.put(path, encode_info(info), None)
         return LedgerInfoStore(store, path, token, info, written.stat.version)

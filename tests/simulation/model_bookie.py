@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.bookie.re_adds import is_same_entry
+from magnetar.bookkeeper.bookie.duplicate_adds import is_same_entry
 from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.errors import OtherCreatorError
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, decode_header, is_intact

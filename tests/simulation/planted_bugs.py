@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.bookie import cookie, open_bookie, re_adds
+from magnetar.bookkeeper.bookie import cookie, duplicate_adds, open_bookie
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.deferred_sync import DeferredAdds
 from magnetar.bookkeeper.bookie.gc import compaction as compactions
@@ -569,7 +569,7 @@ def a_recovery_writes_for_whoever_has_the_id(plant: Plant) -> None:
 
 @bug(RESTORED, "0034: what is stored stays")
 def the_newest_payload_wins(plant: Plant) -> None:
-    plant.set(re_adds, "is_same_entry", lambda *_: True)
+    plant.set(duplicate_adds, "is_same_entry", lambda *_: True)
 
 
 @bug(RESTORED, "0034: what is stored stays")
@@ -578,7 +578,7 @@ def only_memory_is_compared(plant: Plant) -> None:
         old(self, *rest)
         self._missing = []
 
-    old = plant.set(re_adds.DuplicateCheck, "__init__", init)
+    old = plant.set(duplicate_adds.DuplicateCheck, "__init__", init)
 
 
 @bug(RESTORED, "0034: old journals and indexes")
@@ -631,7 +631,7 @@ def the_last_entry_on_disk_is_not_compared(plant: Plant) -> None:
         last = storage.ledgers[request.ledger_id].flushed_last
         self._missing = [at for at in self._missing if request.entry_ids[at] != last]
 
-    old = plant.set(re_adds.DuplicateCheck, "__init__", init)
+    old = plant.set(duplicate_adds.DuplicateCheck, "__init__", init)
 
 
 @bug(SURVIVORS, "0034: handles of the first ledger")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.duplicate_adds import add_unless_stored
 from magnetar.bookkeeper.bookie.gc.compaction import (
     Compaction,
     compact_steps,
@@ -17,7 +18,6 @@ from magnetar.bookkeeper.bookie.gc.compaction import (
 )
 from magnetar.bookkeeper.bookie.gc.garbage_scan import drop_steps, remove_unreferenced_logs
 from magnetar.bookkeeper.bookie.gc.over_replicated import empty_steps
-from magnetar.bookkeeper.bookie.re_adds import add_after_look
 from magnetar.bookkeeper.bookie.storage.entry_log import DATA_OFFSET, DIRECTORY
 from magnetar.bookkeeper.bookie.storage.flush import flush_steps
 from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
@@ -62,7 +62,7 @@ class Disk:
         total = sum(map(len, heads)) + sum(map(len, bodies))
         done: Callable[[AddRequest, int], None] = lambda _request, _code: None  # noqa: E731
         request = AddRequest(ledger_id, KEY, ids, heads, bodies, total, recovery, done)
-        assert add_after_look(self.storage, request) == codes.OK
+        assert add_unless_stored(self.storage, request) == codes.OK
         journal = self.storage.journal
         while (group := journal.take_group()) is not None:
             self.storage.writer.write(group)

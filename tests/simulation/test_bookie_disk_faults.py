@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.duplicate_adds import add_unless_stored
 from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
-from magnetar.bookkeeper.bookie.re_adds import add_after_look
 from magnetar.bookkeeper.bookie.storage import record_format as record_format
 from magnetar.bookkeeper.bookie.storage.flush import flush_steps
 from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
@@ -70,7 +70,7 @@ def add(storage: LedgerStorage, first: int, count: int, acked: Acked, size: int 
     ]
     total = sum(map(len, heads)) + sum(map(len, bodies))
     request = AddRequest(1, KEY, ids, heads, bodies, total, False, lambda _request, _code: None)
-    assert add_after_look(storage, request) == codes.OK
+    assert add_unless_stored(storage, request) == codes.OK
     write_groups(storage)
     for entry_id, head, body in zip(ids, heads, bodies, strict=True):
         acked[entry_id] = head + body
@@ -291,7 +291,7 @@ def test_a_payload_that_looks_like_a_journal_group_does_not_stop_a_start() -> No
     request = AddRequest(
         1, KEY, range(3, 4), [head], [body], 36 + len(body), False, lambda _request, _code: None
     )
-    assert add_after_look(storage, request) == codes.OK
+    assert add_unless_stored(storage, request) == codes.OK
     group = storage.journal.take_group()
     assert group is not None
     storage.writer.write(group)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.bookie.duplicate_adds import add_unless_stored
 from magnetar.bookkeeper.bookie.integrity.scrub import ScrubStep, scrub_steps
 from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
 from magnetar.bookkeeper.bookie.limbo import note_steps
 from magnetar.bookkeeper.bookie.open_bookie import open_damaged
-from magnetar.bookkeeper.bookie.re_adds import add_after_look
 from magnetar.bookkeeper.bookie.storage import index_format as index_format
 from magnetar.bookkeeper.bookie.storage.index_format import LIMBO_CHECKING, LIMBO_ENTERING
 from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
@@ -42,7 +42,7 @@ def offer(
     request = AddRequest(
         ledger_id, KEY, ids, heads, bodies, size, recovery, lambda _request, _code: None
     )
-    code = add_after_look(storage, request)
+    code = add_unless_stored(storage, request)
     if code != codes.OK:
         return code
     write_groups(storage)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.config import StorageConfig
+from magnetar.bookkeeper.bookie.duplicate_adds import DuplicateCheck
 from magnetar.bookkeeper.bookie.journal import journal_format as journal_format
 from magnetar.bookkeeper.bookie.journal.journal import JournalWriter, retire_segments
 from magnetar.bookkeeper.bookie.journal.journal_format import Mark, SegmentHeader
@@ -14,7 +15,6 @@ from magnetar.bookkeeper.bookie.journal.journal_reader import (
     salvage_journal,
 )
 from magnetar.bookkeeper.bookie.metadata_commit_check import keep_mark, load_mark
-from magnetar.bookkeeper.bookie.re_adds import DuplicateCheck
 from magnetar.bookkeeper.bookie.storage import entry_log as entry_log
 from magnetar.bookkeeper.bookie.storage import index_format as index_format
 from magnetar.bookkeeper.bookie.storage import record_format as record_format

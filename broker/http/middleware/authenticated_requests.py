@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from magnetar.bookkeeper.auth.tokens import Principal
     from magnetar.broker.auth.authenticator import Authenticator
-    from magnetar.broker.auth.chain import Credentials
+    from magnetar.broker.auth.provider_chain import Credentials
 
 _TIMER_S_MAX: Final = 3600.0
 """The wall clock may be set meanwhile: a later expiry is looked at anew after this."""

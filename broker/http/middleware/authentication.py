@@ -13,9 +13,9 @@ import binascii
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
-from magnetar.broker.auth.chain import Credentials
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.provider import BUSY, REFUSED
+from magnetar.broker.auth.provider_chain import Credentials
 from magnetar.broker.cluster.broker_client import CALLER
 from magnetar.broker.errors import AuthenticationError, BrokerError
 from magnetar.broker.http.errors import error_response, refuse

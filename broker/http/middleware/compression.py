@@ -13,7 +13,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.http.long_answers import IN_PIECES
+from magnetar.broker.http.streamed_answers import IN_PIECES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -36,7 +36,7 @@ from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.bundles.errors import BundleBusyError, BundleError, InvalidBundleError
-from magnetar.bundles.hash_ranges import BUNDLES_MAX, HashRange, NamespaceBundles, topic_hash
+from magnetar.bundles.namespace_bundles import BUNDLES_MAX, HashRange, NamespaceBundles, topic_hash
 from magnetar.bundles.splitting import RANGE_EQUALLY_DIVIDE, SPLIT_ALGORITHMS
 
 routes = Routes(

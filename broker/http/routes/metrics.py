@@ -3,9 +3,9 @@
 from fastapi import Request, Response
 
 from magnetar.broker.http.dependencies import Service
-from magnetar.broker.http.long_answers import in_pieces
 from magnetar.broker.http.metrics.metrics import metrics_pieces
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
+from magnetar.broker.http.streamed_answers import in_pieces
 
 routes = Routes(tag="metrics", access=Access.FREE, mode=RoutingMode.LOCAL)
 

@@ -26,7 +26,7 @@ from magnetar.broker.policies.table import POLICIES
 from magnetar.broker.policies.values import Names
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.bundles.errors import InvalidBundleError
-from magnetar.bundles.hash_ranges import BUNDLES_MAX, NamespaceBundles
+from magnetar.bundles.namespace_bundles import BUNDLES_MAX, NamespaceBundles
 
 routes = Routes(
     "/admin/v2/namespaces", tag="namespaces", access=Access.ADMIN_401, mode=RoutingMode.LOCAL

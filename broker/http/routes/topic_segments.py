@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 
 from magnetar.broker.http.dependencies import Flag, Service, Topic, flag
-from magnetar.broker.http.long_answers import in_pieces
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
+from magnetar.broker.http.streamed_answers import in_pieces
 from magnetar.broker.http.topics.topic_access import NOT_FOUND, OF_PARTITIONED, TOPIC, persistent
 from magnetar.broker.http.topics.topic_segments import topic_segments
 

@@ -10,10 +10,10 @@ from fastapi import Depends, Query, Request, Response
 from magnetar.broker.cluster.broker_client import BrokerCall, topic_path
 from magnetar.broker.http.dependencies import Service, Topic, flag
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.long_answers import in_pieces, long_object
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.http.routing.scatter_gather import Spread, each
+from magnetar.broker.http.streamed_answers import in_pieces, long_object
 from magnetar.broker.http.topics.partitioned_stats import sum_topic_stats
 from magnetar.broker.http.topics.topic_access import (
     NOT_FOUND,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.responses import Response
 
-    from magnetar.broker.auth.chain import Credentials
+    from magnetar.broker.auth.provider_chain import Credentials
     from magnetar.broker.config import BrokerConfig
     from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
     from magnetar.broker.http.middleware.request_context import HttpMetrics

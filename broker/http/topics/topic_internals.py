@@ -9,8 +9,8 @@ import orjson
 
 from magnetar.bookkeeper.ledger_metadata import FORMAT_VERSION, LedgerMetadata, LedgerState
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.broker.http.long_answers import long_array
 from magnetar.broker.http.routing.scatter_gather import each
+from magnetar.broker.http.streamed_answers import long_array
 from magnetar.broker.http.topics.topic_access import stored
 from magnetar.broker.http.topics.topic_segments import position_fields
 from magnetar.broker.rate_limits.rate_sampler import iso_time

@@ -11,8 +11,8 @@ import orjson
 
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.broker.errors import TopicFencedError
-from magnetar.broker.http.long_answers import long_array
 from magnetar.broker.http.routing.scatter_gather import each
+from magnetar.broker.http.streamed_answers import long_array
 from magnetar.broker.http.topics.topic_access import stored
 from magnetar.broker.service.bookie_access import BookieAccess, BookieAddressResolver
 from magnetar.broker.topic.persistent_topic import PersistentTopic

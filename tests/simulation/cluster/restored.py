@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.duplicate_adds import is_same_entry
 from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
-from magnetar.bookkeeper.bookie.re_adds import is_same_entry
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.client.ledger_store import LedgerStore

@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from magnetar.bundles.errors import BundleNotReadyError
-from magnetar.bundles.hash_ranges import HashRange
 from magnetar.bundles.local_policies import LocalPolicies
 from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.namespace_bundles import HashRange
 from magnetar.bundles.ownership import Ownership, OwnershipService
 from magnetar.bundles.splitting import halve_range
 from magnetar.metadata.embedded import EmbeddedMetadataStore

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.bundles.errors import InvalidBundleError
-from magnetar.bundles.hash_ranges import (
+from magnetar.bundles.namespace_bundles import (
     FULL_UPPER,
     HashRange,
     NamespaceBundles,

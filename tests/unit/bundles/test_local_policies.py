@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from magnetar.bundles.errors import InvalidBundleError
-from magnetar.bundles.hash_ranges import NamespaceBundles
 from magnetar.bundles.local_policies import BundleFactory, LocalPolicies
+from magnetar.bundles.namespace_bundles import NamespaceBundles
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 
 LOCAL, POLICIES = "/admin/local-policies/t/n", "/admin/policies/t/n"

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from magnetar.bundles.errors import BundleBusyError, BundleNotReadyError, InvalidBundleError
-from magnetar.bundles.hash_ranges import NamespaceBundles
 from magnetar.bundles.local_policies import LocalPolicies
 from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.namespace_bundles import NamespaceBundles
 from magnetar.bundles.ownership import Ownership, OwnershipService
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.store import MetadataEvent

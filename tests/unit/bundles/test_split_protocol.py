@@ -9,8 +9,8 @@ import pytest
 
 from magnetar.bundles import local_policies
 from magnetar.bundles.errors import BundleBusyError, BundleNotReadyError, InvalidBundleError
-from magnetar.bundles.hash_ranges import HashRange
 from magnetar.bundles.local_policies import BundleFactory, LocalPolicies
+from magnetar.bundles.namespace_bundles import HashRange
 from magnetar.bundles.splitting import halve_range
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import MetadataError, ValueTooLargeError

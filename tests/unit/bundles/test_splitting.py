@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.bundles.errors import InvalidBundleError
-from magnetar.bundles.hash_ranges import FULL_UPPER, HashRange, NamespaceBundles
+from magnetar.bundles.namespace_bundles import FULL_UPPER, HashRange, NamespaceBundles
 from magnetar.bundles.splitting import (
     TopicLoad,
     at_positions,

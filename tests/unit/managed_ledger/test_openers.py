@@ -9,8 +9,8 @@ import pytest
 from magnetar.managed_ledger.cursor.errors import CursorFencedError
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
 from magnetar.managed_ledger.factory import ROOT, ManagedLedgerFactory
+from magnetar.managed_ledger.ledger_list_claim import CLAIM_REFUSALS_MAX
 from magnetar.managed_ledger.position import EARLIEST
-from magnetar.managed_ledger.recovery import CLAIM_REFUSALS_MAX
 from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, read_all
 
 PATH = f"{ROOT}/{NAME}"

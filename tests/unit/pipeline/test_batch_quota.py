@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.pipeline.plan import BatchQuota, EntryIterator, shares_of
+from magnetar.pipeline.read_plan import BatchQuota, EntryIterator, shares_of
 
 _ENTRIES = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 2000)), min_size=1, max_size=60)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.pipeline.offsets import Offset, Offsets
-from magnetar.pipeline.plan import EntryRange, cut_step, entry_ranges_between
+from magnetar.pipeline.read_plan import EntryRange, cut_step, entry_ranges_between
 from magnetar.pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
 ENTRY = 100

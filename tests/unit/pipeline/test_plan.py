@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata
 from magnetar.pipeline.errors import DataLossError
 from magnetar.pipeline.offsets import BEGINNING, END, Offset
-from magnetar.pipeline.plan import (
+from magnetar.pipeline.read_plan import (
     EntryRange,
     InputSplit,
     cut_by_count,

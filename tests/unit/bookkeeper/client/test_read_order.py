@@ -15,7 +15,7 @@ from magnetar.bookkeeper.client.read_order import (
     order_replicas,
     replica_class,
 )
-from magnetar.bookkeeper.client.replicas import zone_of
+from magnetar.bookkeeper.client.replica_choice import zone_of
 
 HERE = ReplicaState()
 THERE = ReplicaState(is_local=False)

@@ -25,8 +25,8 @@ from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, decode
 from magnetar.bookkeeper.packet import is_intact
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.fragments import fragments_of, join_runs
+from magnetar.bookkeeper.replication.replication_worker import ReplicationWorker
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.bookkeeper.replication.worker import ReplicationWorker
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
 from magnetar.bookkeeper.transport import ReadReply, ReadRequest
 from magnetar.metadata.node_tree import Node

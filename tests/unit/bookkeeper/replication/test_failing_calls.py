@@ -12,7 +12,7 @@ from magnetar.bookkeeper.replication.audit_pass import AuditPass
 from magnetar.bookkeeper.replication.auditor import Auditor
 from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig
 from magnetar.bookkeeper.replication.cluster_watch import ClusterWatch, read_zones
-from magnetar.bookkeeper.replication.worker import read_suspended_bookies
+from magnetar.bookkeeper.replication.replication_worker import read_suspended_bookies
 from magnetar.bookkeeper.replication.zone_store import ZoneStore
 from magnetar.bookkeeper.replication.zones import ZonePhase
 from magnetar.bookkeeper.service_info import RACKS_PATH

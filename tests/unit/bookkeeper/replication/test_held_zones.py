@@ -12,7 +12,7 @@ from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig
 from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
 from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
-from magnetar.bookkeeper.replication.worker import read_suspended_bookies
+from magnetar.bookkeeper.replication.replication_worker import read_suspended_bookies
 from magnetar.bookkeeper.replication.zone_store import ZoneStore
 from magnetar.bookkeeper.replication.zones import ZoneConfig, ZonePhase
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, COOKIES_PATH, ServiceInfo

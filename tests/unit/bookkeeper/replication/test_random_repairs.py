@@ -14,7 +14,7 @@ from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.fragments import fragments_of
-from magnetar.bookkeeper.replication.worker import ReplicationWorker
+from magnetar.bookkeeper.replication.replication_worker import ReplicationWorker
 from magnetar.metadata.node_tree import Node
 from tests.simulation.simulator import seeds
 from tests.unit.bookkeeper.replication.cluster import Cluster, until_async, virtual

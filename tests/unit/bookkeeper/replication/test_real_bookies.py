@@ -19,8 +19,8 @@ from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.packet import is_intact
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.fragments import fragments_of
+from magnetar.bookkeeper.replication.replication_worker import ReplicationWorker
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.bookkeeper.replication.worker import ReplicationWorker
 from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.memory_file_system import MemoryFileSystem

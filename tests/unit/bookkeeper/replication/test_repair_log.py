@@ -8,7 +8,7 @@ import pytest
 from magnetar.bookkeeper.replication.replicator import RepairReport
 from tests.unit.bookkeeper.replication.cluster import Cluster, is_replaced, until_async, virtual
 
-_LOGGER = "magnetar.bookkeeper.replication.worker"
+_LOGGER = "magnetar.bookkeeper.replication.replication_worker"
 
 
 def lines(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:

@@ -16,7 +16,6 @@ from magnetar.bookkeeper.auth.keys import load_secret_key
 from magnetar.bookkeeper.auth.tokens import Principal, TokenRules
 from magnetar.broker.auth.authenticator import Authenticator
 from magnetar.broker.auth.basic import BasicProvider
-from magnetar.broker.auth.chain import Credentials, ProviderChain
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.openid import OpenIdProvider, parse_discovery, parse_key_set
 from magnetar.broker.auth.password_checks import PasswordChecks
@@ -25,6 +24,7 @@ from magnetar.broker.auth.provider import (
     KeysNeededError,
     TokenProvider,
 )
+from magnetar.broker.auth.provider_chain import Credentials, ProviderChain
 from magnetar.broker.auth.provider_factory import build
 from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.errors import AuthenticationError, AuthorizationError

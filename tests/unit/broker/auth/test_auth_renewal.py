@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from magnetar.bookkeeper.auth.tokens import Principal
 from magnetar.broker.auth.authenticator import Authenticator
 from magnetar.broker.auth.basic import BasicProvider
-from magnetar.broker.auth.chain import Credentials, ProviderChain
 from magnetar.broker.auth.file_renewal import FileRenewal, KeyFile, complaint
 from magnetar.broker.auth.password_checks import PasswordChecks
 from magnetar.broker.auth.provider import KeysNeededError
+from magnetar.broker.auth.provider_chain import Credentials, ProviderChain
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import AuthenticationError
 

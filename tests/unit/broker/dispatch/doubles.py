@@ -6,7 +6,7 @@ from struct import Struct
 
 from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
 from magnetar.broker.dispatch.interfaces import ConsumerState
-from magnetar.managed_ledger.empty import NO_ITEMS
+from magnetar.managed_ledger.empty_containers import NO_ITEMS
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.errors import InvalidPositionError
 from magnetar.managed_ledger.position import Position

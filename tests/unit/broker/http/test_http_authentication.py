@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.bookkeeper.auth.tokens import Principal
 from magnetar.broker.auth.authenticator import Authenticator
-from magnetar.broker.auth.chain import ProviderChain
+from magnetar.broker.auth.provider_chain import ProviderChain
 from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.http.middleware.authentication import AuthenticationMiddleware
 

@@ -9,7 +9,7 @@ import pytest
 from fastapi import Request
 from starlette.responses import StreamingResponse
 
-from magnetar.broker.http.long_answers import in_pieces, long_array, long_object
+from magnetar.broker.http.streamed_answers import in_pieces, long_array, long_object
 from magnetar.broker.http.topics.topic_internals import internal_stats, ledger_info, offline_stats
 from magnetar.broker.http.topics.topic_segments import topic_segments
 from magnetar.broker.topic.persistent_topic import PersistentTopic

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magnetar.broker.errors import PersistenceError, TopicNotFoundError
-from magnetar.broker.http import long_answers as long_answers
+from magnetar.broker.http import streamed_answers
 from magnetar.broker.http.metrics import metrics as metrics
 from magnetar.broker.http.metrics.broker_metrics import CacheRates
 from magnetar.broker.http.metrics.metrics import metrics_pieces
@@ -195,7 +195,7 @@ async def test_a_large_page_is_sent_in_pieces(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, encoding: str, http_version: str
 ) -> None:
     monkeypatch.setattr(metrics, "PIECE_BYTES", 2_000)
-    monkeypatch.setattr(long_answers, "_WHOLE_BYTES", 2_000)
+    monkeypatch.setattr(streamed_answers, "_WHOLE_BYTES", 2_000)
     await load(broker, 20, 1)
     app = AnswerOf(create_app(broker.service), http_version)
     transport = httpx.ASGITransport(app)

@@ -8,10 +8,15 @@ import pytest
 
 from magnetar.broker.cli.main import build_parser
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.local_cluster.cluster_folder import ClusterFolder, SavedPorts
 from magnetar.broker.local_cluster.errors import LocalClusterError
-from magnetar.broker.local_cluster.folder import ClusterFolder, SavedPorts
 from magnetar.broker.local_cluster.java import java_major
-from magnetar.broker.local_cluster.member import Member, MemberState, RestartPolicy, how_it_ended
+from magnetar.broker.local_cluster.member_process import (
+    Member,
+    MemberState,
+    RestartPolicy,
+    how_it_ended,
+)
 from magnetar.broker.local_cluster.plan import (
     ClusterOptions,
     ClusterPlan,

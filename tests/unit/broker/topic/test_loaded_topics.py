@@ -8,7 +8,7 @@ import pytest
 from magnetar.broker.topic.loaded_topics import LoadedTopics
 from magnetar.broker.topic.topic import Topic
 from magnetar.bundles.errors import InvalidBundleError
-from magnetar.bundles.hash_ranges import FULL_UPPER, HashRange, namespace_of, topic_hash
+from magnetar.bundles.namespace_bundles import FULL_UPPER, HashRange, namespace_of, topic_hash
 
 TOPIC = cast("Topic", object())
 NAMESPACES = ("t/a", "t/b", "u/a")

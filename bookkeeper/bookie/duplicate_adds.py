@@ -97,7 +97,7 @@ class DuplicateCheck:
         return is_same_entry(packet, request.heads[at], request.bodies[at])
 
 
-def add_after_look(storage: LedgerStorage, request: AddRequest) -> int:
+def add_unless_stored(storage: LedgerStorage, request: AddRequest) -> int:
     """``storage.add`` for callers that may block; its code."""
     code = storage.add(request)
     if code != LedgerStorage.LOOK_FIRST:
@@ -106,7 +106,7 @@ def add_after_look(storage: LedgerStorage, request: AddRequest) -> int:
     return storage.add(request, looked=True) if code == codes.OK else code
 
 
-class ReAdds:
+class DuplicateAdds:
     """The line of each ledger that is looked after. Loop only.
 
     Args:

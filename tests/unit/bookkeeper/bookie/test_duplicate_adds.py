@@ -5,8 +5,8 @@ from pathlib import Path
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.duplicate_adds import is_same_entry
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
-from magnetar.bookkeeper.bookie.re_adds import is_same_entry
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, encode_head
 from magnetar.bookkeeper.transport import AddRequest
 from magnetar.metadata.embedded import EmbeddedMetadataStore
@@ -56,7 +56,7 @@ async def test_all_that_waits_behind_a_look_is_answered_in_its_turn() -> None:
     sent = [0, 1, 4, 2, 3, 5]
     for entry_id in sent:
         add(entry_id)
-    assert bookie._re_adds.lines
+    assert bookie._duplicates.lines
     async with asyncio.timeout(30):  # one that is forgotten is never answered
         assert [await answers.get() for _ in sent] == [(entry_id, codes.OK) for entry_id in sent]
     assert await bookie.list_entries(1) == [(0, 6)]
