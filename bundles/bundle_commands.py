@@ -1,7 +1,7 @@
 """Orders to brokers about their bundles: give one to another broker, or cut it.
 
-An order is an ephemeral node of whoever gives it, below ``/loadbalance/orders``; its name says all,
-so that nobody has to read it. Its source, the owner of the bundle, carries it out; a broker that
+A broker gives an order by an ephemeral node below ``/loadbalance/orders``; the node's name says
+all, and its value is empty. Its source, the bundle's owner, carries it out; a broker that
 doesn't own the bundle forgets it. So two leaders, or a leader that was deposed, can do no harm:
 a bundle leaves its owner by the owner's hand alone. The node goes when it is done, or can't be.
 
@@ -39,7 +39,7 @@ SplitBundle = Callable[[str, str, bool], Awaitable[None]]
 """Cut an owned bundle by an algorithm, and unload the parts or not."""
 
 AcceptsEpoch = Callable[[int], Awaitable[bool]]
-"""Whether orders of an epoch are to be carried out. Raises MetadataError."""
+"""Tells whether brokers carry out orders of an epoch. Raises MetadataError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class BundleCommand:
     """
     Attributes:
         source: id of the broker that owns the bundle.
-        destination: id of the broker that gets it; "": whoever is chosen for the next lookup.
+        destination: id of the broker that gets it; "": the one chosen at the next lookup.
         algorithm: "": it is to be moved; else how it is to be cut.
         unload: unload the parts of a cut bundle.
         epoch: of the leader that gives it; 0: epochs aren't used.
@@ -135,7 +135,7 @@ class BundleCommandQueue:
             try:
                 await self._store.put(command.path, b"", CREATE_ONLY, ephemeral=True)
             except BadVersionError:
-                return False  # somebody gives it already
+                return False  # another broker gives it already
             try:
                 async with asyncio.timeout(timeout_s):
                     await gone.wait()
@@ -149,10 +149,10 @@ class BundleCommandQueue:
         return owner is None or owner != source
 
     async def hand_over(self, command: BundleCommand, taken_s: float) -> bool:
-        """Give a bundle of this broker's own away, as one does that stops; whether it left.
+        """Give a bundle of this broker, which stops, to another one; returns whether it left.
 
-        Unlike ``give`` it doesn't depend on the other one, which may be stopping, too: the bundle
-        is given up, clients are told where it goes, and who finds it with nobody chooses anew.
+        Unlike ``give`` it doesn't depend on the other one, which may be stopping, too: this broker
+        gives the bundle up and tells clients its new owner; if none takes it, a lookup chooses.
 
         Args:
             taken_s: how long to wait for the other one to have it.

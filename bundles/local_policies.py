@@ -1,4 +1,4 @@
-"""What this cluster knows about a namespace, above all its bundle boundaries.
+"""Stores this cluster's local policies of a namespace, above all its bundle boundaries.
 
 Stored as Pulsar's LocalPolicies JSON at ``/admin/local-policies/<tenant>/<ns>``; fields that we
 don't use are kept as they are. Boundaries are written once, create-only, and afterwards changed
@@ -30,7 +30,7 @@ _HEARTBEAT = re.compile(r"pulsar/[^/]+:\d+")
 
 
 def is_heartbeat(namespace: str) -> bool:
-    """Whether it is a broker's own, ``pulsar/host:port``: one bundle, and no policies."""
+    """Tells whether a namespace is a broker's, ``pulsar/host:port``: one bundle, no policies."""
     return _HEARTBEAT.fullmatch(namespace) is not None
 
 
@@ -73,7 +73,7 @@ def bundles_of_policies(namespace: str, policies: Mapping[str, Any]) -> Namespac
 
 
 def already_cut(bundles: NamespaceBundles, bundle: HashRange, points: Sequence[int]) -> bool:
-    """Whether the cut is made: so a write whose reply was lost isn't an error when repeated."""
+    """Tells whether the split is stored: so repeating it after a lost reply is no error."""
     wanted = [bundle.lower, *points, bundle.upper]
     inside = [each for each in bundles.boundaries if bundle.lower <= each <= bundle.upper]
     return inside == wanted
@@ -234,7 +234,7 @@ class BundleFactory:
                 await self._store.put(path, value, policies.stat.version)
                 return
             except BadVersionError:
-                continue  # somebody else changed them
+                continue  # another broker changed them
 
     async def _copy_later(self, namespace: str) -> None:
         while True:

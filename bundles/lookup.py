@@ -70,7 +70,7 @@ class BrokerLookup:
         )
 
     def is_successor_of(self, value: bytes) -> bool:
-        """Whether ``value`` is of this process, or of an earlier one with the same URLs.
+        """Tells whether this process wrote ``value``, or an earlier one with the same URLs.
 
         A later one's isn't: a process that was given up and lives on, cut off from the others, must
         take nothing back from the one that was started in its place.
@@ -89,8 +89,8 @@ def _incarnation_of(document: Mapping[str, object]) -> int:
 
 class LookupAction(Enum):
     ANSWER_OWNER = "answer_owner"
-    ACQUIRE = "acquire"  # nobody owns the bundle and this broker may: acquire, then answer
-    CHOOSE = "choose"  # nobody owns it: find out which broker is to
+    ACQUIRE = "acquire"  # the bundle has no owner, and this broker may be: acquire, answer
+    CHOOSE = "choose"  # the bundle has no owner: choose a broker
     ANSWER_NOBODY = "answer_nobody"
     NOT_READY = "not_ready"  # retriable: ask again
 
@@ -104,19 +104,19 @@ def decide_lookup(
     read_only: bool,
     authoritative: bool,
 ) -> LookupAction:
-    """What a lookup does next, given what is known about the bundle of its topic.
+    """Chooses the next step of a lookup from the state of its topic's bundle.
 
     Args:
         owner_known: the bundle has an owner node, or is owned here.
         owned_here: this broker's ownership cache has it.
         unloading: this broker is giving it up.
         session_proven: this broker's metadata session is alive as far as it knows.
-        read_only: tell only who owns it.
-        authoritative: who asks was sent here to have it owned here.
+        read_only: tell only the owner, acquire nothing.
+        authoritative: a broker redirected the client here so that this broker owns the bundle.
     """
     if unloading:
         return LookupAction.NOT_READY
-    # What this broker can't prove it doesn't answer: the nodes of a lost session may be another's.
+    # This broker answers only what it can prove: another may have the nodes of a lost session.
     if not session_proven:
         return LookupAction.NOT_READY
     if owned_here or owner_known:

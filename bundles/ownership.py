@@ -1,4 +1,4 @@
-"""Which bundles this broker owns, and who owns the others.
+"""Keeps the bundles that this broker owns, and finds the owners of the others.
 
 Ownership is an ephemeral node at ``/namespace/<tenant>/<ns>/<range>`` that holds the owner's URLs.
 It is advisory: what keeps two brokers from appending to one topic is the fencing of its ledgers.
@@ -55,10 +55,10 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Who is to be asked about a bundle that nobody owns.
+    """Names the broker to ask about a bundle without an owner.
 
     Attributes:
-        authoritative: that broker shall own it; else it shall find out who.
+        authoritative: that broker shall own it; else it shall choose the owner.
     """
 
     bundle: str
@@ -67,7 +67,7 @@ class Redirect:
 
 
 ChooseBroker = Callable[[str], Awaitable[Redirect | None]]
-"""Whom to ask about an unowned bundle; None: this broker shall own it.
+"""Names the broker to ask about an unowned bundle; None: this broker shall own it.
 
 Raises:
     BundleNotReadyError: no broker may own it now, or that can't be told.
@@ -75,7 +75,7 @@ Raises:
 
 
 PermitBundle = Callable[[str], Awaitable[None]]
-"""Whether this broker may take an unowned bundle now.
+"""Checks that this broker may take an unowned bundle now.
 
 Raises:
     BundleNotReadyError: it may not, or that can't be told.
@@ -117,7 +117,7 @@ class OwnershipService:
                 or to go to its ``new_owner``; awaited before a bundle is released, and started when
                 one is lost.
             choose: None: the broker that is asked for an unowned bundle takes it.
-            permit: asked before this broker takes a bundle that nobody owns and nobody gave to it.
+            permit: asked before this broker takes an unowned bundle that no broker gave to it.
             unload_timeout_s: after this the bundle is given up all the same; what still tries to
                 append then is fenced by the next owner.
         """
@@ -162,13 +162,13 @@ class OwnershipService:
         return None if bundles is None else bundles.bundle_of(topic_name)
 
     def owns_nowait(self, topic_name: str) -> bool:
-        """Whether the topic may be loaded here now; False may mean unknown: call ``acquire``."""
+        """Tells whether a topic may be loaded here now; False may mean unknown: ``acquire``."""
         bundle = self.bundle_of_nowait(topic_name)
         owned = None if bundle is None else self._owned.get(bundle)
         return owned is not None and not owned.unloading and owned.lock.proven
 
     async def owner_of(self, topic_name: str) -> BrokerLookup | None:
-        """The broker that serves the topic, or None if nobody owns its bundle.
+        """Finds the broker that serves the topic; None: no broker owns its bundle.
 
         Raises:
             BundleNotReadyError: retriable; unloading, or this broker's session is lost.
@@ -177,7 +177,7 @@ class OwnershipService:
         return None if answer is None else answer.broker
 
     async def owner_of_bundle(self, bundle: str) -> BrokerLookup | None:
-        """As its node says, be it this broker or another one; None: nobody.
+        """Reads the owner, this broker or another one, from the bundle's node; None: no owner.
 
         Raises:
             InvalidBundleError: what is there names no broker.
@@ -189,8 +189,8 @@ class OwnershipService:
     async def acquire(self, topic_name: str) -> Ownership:
         """Makes this broker the owner of the topic's bundle; at once when it is already.
 
-        The bundle is owned when this returns. Whoever then waits before the topic can be found by
-        ``unload`` asks ``owns_nowait`` again.
+        The bundle is owned when this returns. A caller that awaits anything before ``unload`` can
+        find the topic asks ``owns_nowait`` again.
 
         Raises:
             BundleBusyError: another broker owns it.
@@ -203,13 +203,13 @@ class OwnershipService:
         return Ownership(bundle, self.broker)
 
     async def acquire_if_assigned(self, topic_name: str) -> None:
-        """Returns once this broker owns the topic's bundle; takes what nobody owns, if chosen to.
+        """Returns once this broker owns the topic's bundle; takes an unowned one if chosen to.
 
         For calls that load a topic wherever they arrive: placement holds for them as for lookups.
 
         Raises:
-            BundleBusyError: another broker owns it, or is to: ``lookup`` tells who.
-            BundleNotReadyError: retriable; unloading, nobody may own it now, or this broker's
+            BundleBusyError: another broker owns it, or is to: ``lookup`` names it.
+            BundleNotReadyError: retriable; unloading, no broker may own it now, or this broker's
                 session is lost.
         """
         if self.owns_nowait(topic_name):
@@ -222,14 +222,14 @@ class OwnershipService:
         await self._acquire(bundle)
 
     async def ensure_owned(self, topic_name: str) -> None:
-        """Returns once this broker owns the topic's bundle, which it doesn't take from nobody.
+        """Returns once this broker owns the topic's bundle; it doesn't take an unowned bundle.
 
-        For clients who were told that it is here: if nobody owns it, somebody chooses first. A
-        bundle that is on its way here from another broker is waited for.
+        For clients that a lookup sent here: if the bundle has no owner, a lookup chooses one first.
+        If another broker is giving the bundle to this one, this call waits for it.
 
         Raises:
             BundleBusyError: another broker owns it.
-            BundleNotReadyError: retriable; nobody owns it, it is unloading, or this broker's
+            BundleNotReadyError: retriable; no broker owns it, it is unloading, or this broker's
                 session is lost.
         """
         if self.owns_nowait(topic_name):
@@ -250,11 +250,11 @@ class OwnershipService:
     async def lookup(
         self, topic_name: str, *, read_only: bool = False, authoritative: bool = True
     ) -> Ownership | Redirect | None:
-        """Who serves the topic; when nobody does, who is to be asked next, or acquires its bundle.
+        """Finds the topic's owner; without one, names the broker to ask, or acquires the bundle.
 
         Args:
-            read_only: don't acquire; None when nobody owns the bundle.
-            authoritative: this broker takes what nobody owns, as one that was chosen does; False:
+            read_only: don't acquire; None when no broker owns the bundle.
+            authoritative: this broker takes an unowned bundle, as the chosen broker does; False:
                 the answer may be a ``Redirect``.
         Raises:
             BundleBusyError, BundleNotReadyError: retriable.
@@ -302,7 +302,7 @@ class OwnershipService:
         return chosen or await self._acquire_or_name(bundle)
 
     async def _acquire_or_name(self, bundle: str) -> Ownership:
-        """Own the bundle, or tell who was faster."""
+        """Acquires the bundle, or returns the broker that acquired it first."""
         try:
             await self._acquire(bundle)
         except BundleBusyError:
@@ -315,7 +315,7 @@ class OwnershipService:
     # --- bundles that go from one broker to another
 
     def new_owner(self, bundle: str) -> BrokerLookup | None:
-        """Who gets a bundle that is being unloaded here, as far as it is known."""
+        """Returns the new owner of a bundle that this broker unloads; None: not known."""
         return self._new_owners.get(bundle)
 
     def is_lost(self, bundle: str) -> bool:
@@ -327,11 +327,11 @@ class OwnershipService:
     def expect(
         self, bundle: str, given_up: asyncio.Event, giver: BrokerLookup | None = None
     ) -> "asyncio.Task[None]":
-        """Take a bundle as soon as its owner gives it up; clients who come early wait for it.
+        """Takes a bundle as soon as its owner gives it up; clients that come early wait for it.
 
         Args:
             given_up: once set, the bundle doesn't come.
-            giver: owns it; if another broker does, it doesn't come. None: whoever owns it.
+            giver: its owner; if another broker owns it, it doesn't come. None: any owner.
         Returns:
             Ends when the bundle is owned here, or doesn't come.
         """
@@ -474,7 +474,7 @@ class OwnershipService:
     # --- bundles that are none (any more)
 
     def _reconcile_soon(self, namespace: str) -> None:
-        """Compare what is owned with the stored boundaries: somebody has changed them."""
+        """Compares the owned bundles with the stored boundaries, which a broker has changed."""
         self._changed_namespaces.add(namespace)
         if self._reconciling is None and not self._closed:
             self._reconciling = asyncio.get_running_loop().create_task(self._reconcile())
@@ -605,10 +605,10 @@ class OwnershipService:
         return owned
 
     async def _check_boundaries(self, bundle: str, owned: _OwnedBundle) -> None:
-        """Since the caller looked at the boundaries the bundle may have been split.
+        """Checks that no broker split the bundle since the caller looked at the boundaries.
 
-        They are read after the node was created: whoever split it has stored them before giving
-        its node up, so this read can't miss the split.
+        They are read after the node was created: the broker that split it has stored them before
+        giving its node up, so this read can't miss the split.
         """
         namespace = bundle.rpartition("/")[0]
         try:
