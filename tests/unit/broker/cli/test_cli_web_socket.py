@@ -1,10 +1,10 @@
 """The commands for ws:// URLs, against the library's own server."""
 
 import asyncio
-import os
 import re
 import signal
 import ssl
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,7 +120,8 @@ def test_a_failure_does_not_wait_for_a_server_that_takes_nothing(
 
 def test_ctrl_c_is_an_end() -> None:
     async def interrupt(connection: ServerConnection) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        # To the thread that waits: another one wouldn't wake it.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         await connection.wait_closed()
 
     with served(interrupt) as url:
