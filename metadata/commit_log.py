@@ -1,9 +1,9 @@
 """The log of an embedded store: writing its newest segment, and what a start concludes from it.
 
 The log holds each commit before the database does, durably, and reaches back to the last but one
-checkpoint. So a start compares: what the database lacks (a power cut took its WAL, somebody damaged
-it, or it is an older copy) comes from the log; whatever neither of both can prove to be complete
-ends the start. docs/formats/metadata-log.md has the table.
+checkpoint. So a start compares them and takes commits that the database lacks from the log (a power
+cut took its WAL, the file is damaged or an older copy). If neither can prove that all commits
+are there, the start fails. docs/formats/metadata-log.md has the table.
 """
 
 import contextlib
@@ -99,7 +99,7 @@ class LogWriter:
 def missing_records(
     database: Path, segments: Sequence[LogSegment], state: FileState
 ) -> tuple[list[LogRecord], LogPosition]:
-    """What the database, which is at ``state``, lacks; and the state that it shall have then.
+    """Finds the records that a database at ``state`` lacks, and its state after them.
 
     Raises:
         DatabaseError: the two can't prove that they hold every commit together; it names a file.
@@ -145,7 +145,7 @@ def missing_records(
 
 
 def _check_last(database: Path, segments: Sequence[LogSegment], state: FileState) -> LogHeader:
-    """The newest segment's header: without it nobody knows how far the log went."""
+    """Returns the newest segment's header; without it a start can't tell where the log ended."""
     if not segments or segments[-1].number < state.segment:
         raise DatabaseError(segment_path(database, state.segment), "this file is missing")
     last = segments[-1]

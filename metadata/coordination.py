@@ -6,7 +6,7 @@ Both create an ephemeral node and watch it. What is found there decides (spec, b
     own     | own    | ours, maybe by a create whose reply was lost | adopt
     own     | other  | ours, written under an older configuration   | delete, create again
     other   | own    | of a previous session or process of ours     | write, delete, create again
-    other   | other  | somebody else's                              | busy
+    other   | other  | another holder's                             | busy
 
 So a value must name its holder: no two processes may use the same one, or they would take the node
 from each other for ever. A holder that changes its value while it holds the node, or follows a
@@ -44,7 +44,7 @@ _ROUNDS_MAX = 100
 _RETRY_MIN_S, _RETRY_MAX_S = 0.1, 10.0
 
 IsOwn: TypeAlias = Callable[[bytes], bool]
-"""Whether a stored value is this holder's, be it an older one."""
+"""Tells whether this holder wrote a stored value, also under an older configuration."""
 
 
 async def claim(store: MetadataStore, path: str, value: bytes, is_own: IsOwn | None = None) -> None:

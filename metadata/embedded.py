@@ -35,7 +35,7 @@ def _wall_clock_ms() -> int:
 
 
 class _Shared:
-    """What the sessions of one store have in common: the committer and who is alive."""
+    """Holds the parts that all sessions of a store share: the committer and the live sessions."""
 
     def __init__(self, database: Database, now_ms: Callable[[], int]) -> None:
         self.committer = GroupCommitter(database, now_ms, self._deliver, self._on_fatal)
@@ -255,7 +255,7 @@ class EmbeddedMetadataStore(MetadataStore):
 
     def _check_alive(self, session_id: str) -> None:
         # Evaluated with the group: a session that ended while its operation was queued must not
-        # leave an ephemeral node that nobody deletes.
+        # leave an ephemeral node that outlives its session.
         if session_id not in self._shared.live_sessions:
             raise SessionLostError(session_id)
 

@@ -20,8 +20,8 @@ async def connect_store(
 
     Args:
         config_path: properties for TLS and login, see docs/operate/metadata.md.
-        start_timeout_s: how long to try again while nobody answers, be it that the server's name
-            can't be resolved yet; None: as long as for an answer to an operation.
+        start_timeout_s: how long to try again while no server answers, also because a server's
+            name can't be resolved yet; None: as long as for an answer to an operation.
     Raises:
         ValueError: the URL or the properties can't be used.
         OSError: the properties can't be read.

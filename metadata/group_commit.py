@@ -3,7 +3,7 @@
 The loop evaluates a group on the tree (``CommitBatch``), one dedicated thread writes its rows, and
 one ``call_soon_threadsafe`` brings the answer for all of them. No timer: an idle store commits a
 lone operation at once. Only after the commit does the tree change, are events delivered and do the
-callers wake up, so nobody ever sees what a power cut could take back.
+callers wake up, so no reader ever sees a change that a power cut could take back.
 """
 
 import asyncio
@@ -148,7 +148,7 @@ class GroupCommitter:
                 self._loop.call_soon_threadsafe(
                     self._finish if job is not None else self._end, error
                 )
-            except RuntimeError:  # the loop was closed under us: nobody waits for the answer
+            except RuntimeError:  # the loop was closed under us: no caller waits for the answer
                 self._database.close()
                 return
             if job is None:

@@ -73,7 +73,7 @@ class LogHeader:
 
 @dataclass(slots=True)
 class LogSegment:
-    """What is found in a file.
+    """Holds the content of a segment's file, as far as it is intact.
 
     Attributes:
         header: None: damaged.
@@ -104,7 +104,7 @@ def find_segments(database: Path) -> list[tuple[int, Path]]:
     try:
         names = os.listdir(database.parent)
     except OSError:
-        return []  # whoever opens the database says why
+        return []  # opening the database raises the reason
     found = [(int(match[1]), match[0]) for match in map(pattern.fullmatch, names) if match]
     return [(number, database.with_name(name)) for number, name in sorted(found)]
 
@@ -127,7 +127,7 @@ def encode_record(
 
 
 def record_bytes(body_bytes: int) -> int:
-    """What a record takes of its segment."""
+    """Returns the bytes that a record takes of its segment."""
     size = _BODY_AT + body_bytes
     return -(-size // ALIGNMENT) * ALIGNMENT
 

@@ -3,7 +3,7 @@
 ``NodeTree`` is what readers see. A ``CommitBatch`` evaluates operations, in order, on top of the
 tree and of its own earlier operations, and collects what has to be written; the tree stays as it is
 until ``NodeTree.apply(group)``, which the shell calls when the group is durable. A group that
-couldn't be written is dropped, and nobody has seen it. One group at a time: a second one that
+couldn't be written is dropped, and no reader has seen it. One group at a time: a second one that
 starts before the first is applied would be evaluated on a tree that is about to change.
 
 Ephemeral nodes are part of the tree and of no row: they live as long as this process, so a restart
@@ -130,10 +130,10 @@ class CommitBatch:
         self._removed: dict[str, set[str]] = {}  # parent -> names the tree lists, gone by now
 
     def to_change(self, *, with_old: bool) -> CommitRows:
-        """What has to be written; nothing of ephemeral nodes.
+        """Collects the rows to write; ephemeral nodes have none.
 
         Args:
-            with_old: also what it replaces.
+            with_old: also the rows that they replace.
         """
         nodes = self._tree.nodes
         puts, deletes, replaced = list[Row](), list[str](), list[Row]()

@@ -1,4 +1,4 @@
-"""What is built on a metadata store: the update loop, ids, cached values; locks and elections."""
+"""Recipes for a metadata store: the update loop, ids, cached values; locks and elections."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from magnetar.metadata.store import (
 
 T = TypeVar("T")
 
-# Only contention repeats a round, and in every round somebody's change succeeds.
+# Only contention repeats a round, and in every round one writer's change succeeds.
 _ROUNDS_MAX = 1000
 
 
 async def update(
     store: MetadataStore, path: str, change: Callable[[bytes | None], bytes | None]
 ) -> Versioned | None:
-    """Read, change, compare-and-set, again until nobody was faster.
+    """Read, change and compare-and-set a value; repeat if another writer was faster.
 
     After a lost reply the stored value tells: if it is what we wrote, the write happened. Two
     writers of identical values can't be told apart then, so a change that isn't idempotent
@@ -60,9 +60,9 @@ async def update(
 
 
 class IdGenerator:
-    """Ids that are never given twice, by anybody, also after crashes.
+    """Gives ids that no process ever gives twice, also after crashes.
 
-    The node holds the first id that nobody has reserved, as decimal text. A block is reserved
+    The node holds the first id that no process has reserved, as decimal text. A block is reserved
     before its first id is given; what a process doesn't use is skipped.
     """
 
@@ -79,7 +79,7 @@ class IdGenerator:
     def skip(self, count: int) -> None:
         """Give none of our block any more, nor of the ``count`` ids behind it.
 
-        For whoever finds that the node was set back, and ids are in use already.
+        For a caller that finds that the node was set back, and ids are in use already.
         """
         self._next, self._floor = self._end, self._end + count
 
@@ -90,8 +90,8 @@ class IdGenerator:
         process took earlier.
 
         Args:
-            above: the id shall be greater than this one, which somebody was given. What is left of
-                the block below it is skipped.
+            above: the id shall be greater than this one, which is in use. The ids of the block
+                up to it are skipped.
         Raises:
             MetadataError: a new block is needed and can't be reserved; retry later.
         """
@@ -100,7 +100,7 @@ class IdGenerator:
             if self._next < self._end:
                 self._next += 1
                 return self._next - 1
-            async with self._fetching:  # who waits here finds the block of the one before
+            async with self._fetching:  # a waiting caller finds the block of the one before
                 if self._next == self._end:
                     await self._fetch(above)
 
@@ -148,7 +148,7 @@ class CachedValues(Generic[T]):
         decode: Callable[[str, bytes], T],
         entries_max: int = 100_000,
     ) -> None:
-        """What ``decode(path, value)`` raises goes to the caller of ``get`` and isn't cached."""
+        """``get`` raises the errors of ``decode(path, value)``; they aren't cached."""
         self._store, self._decode, self._entries_max = store, decode, entries_max
         self._entries: dict[str, CachedValue[T] | None] = {}  # None: known to be absent
         self._reading: dict[str, object] = {}  # path -> token of the newest read under way
@@ -179,7 +179,7 @@ class CachedValues(Generic[T]):
         return self._entries.get(path)
 
     def is_known(self, path: str) -> bool:
-        """Whether ``get_nowait`` knows the answer, be it that there is no value."""
+        """Tell whether ``get_nowait`` knows the answer, also that there is no value."""
         return path in self._entries
 
     def invalidate(self, path: str) -> None:

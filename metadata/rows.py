@@ -25,11 +25,11 @@ _COUNTS = Struct(">III")
 
 @dataclass(slots=True)
 class CommitRows:
-    """What one commit writes.
+    """Holds the rows and counters that one commit writes.
 
     Attributes:
-        replaced, old_counters: what was there before of ``puts``, ``deletes`` and ``counters``;
-            only a store with a log needs them.
+        replaced, old_counters: the values before the commit of ``puts``, ``deletes`` and
+            ``counters``; only a store with a log needs them.
     """
 
     puts: Sequence[Row] = ()
@@ -39,7 +39,7 @@ class CommitRows:
     old_counters: Mapping[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """What the log stores of it: rows put, paths deleted, counters."""
+        """Encodes the commit for the log: rows put, paths deleted, counters."""
         return b"".join(
             (
                 _COUNTS.pack(len(self.puts), len(self.deletes), len(self.counters)),

@@ -1,4 +1,4 @@
-"""What is left of a damaged embedded store, for an operator who goes on without the rest. Blocks.
+"""Reads the rest of a damaged embedded store for an operator that gives up the lost part. Blocks.
 
 Nothing here proves that something is complete: that is ``database.py``. Files are read from a copy,
 as SQLite changes what it opens.
@@ -58,7 +58,7 @@ def salvage(database: Path) -> Salvage:
             found = _pick_up(_copy(database, Path(directory) / "pieces"))
         except UnknownVersionError as error:
             raise MetadataError(str(error)) from error
-    # It names the copies, of which nobody knows.
+    # It names the copies; the operator knows only the originals.
     found.refusal = whole.refusal.replace(str(Path(directory) / "whole"), str(database.parent))
     return found
 

@@ -44,7 +44,7 @@ _OTHER_TYPES = (TypeError, AttributeError, StructError, UnicodeError)
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What the file knows of itself.
+    """Holds the file's identity and its last commit, as stored in the file.
 
     Attributes:
         store_id: random, made with the store: 16 bytes.
@@ -214,7 +214,7 @@ class SqliteFile:
             sqlite3.Error: the commits are still where they were.
         """
         (is_busy, _, _) = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        assert not is_busy  # nobody else has the file
+        assert not is_busy  # no other connection has the file open
 
     def close(self) -> None:
         self._db.close()

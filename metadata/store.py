@@ -116,7 +116,7 @@ class MetadataStore(ABC):
 
         Missing parents are created as persistent nodes with empty values. Changing a node never
         changes its kind: an existing persistent node stays persistent, and an ephemeral node stays
-        its creator's, whoever writes its value. To own a node, create it with CREATE_ONLY.
+        its creator's, also if another session writes it. To own a node, use CREATE_ONLY.
 
         Args:
             expected_version: None creates or changes, -1 only creates, n changes version n.
@@ -177,7 +177,7 @@ class MetadataStore(ABC):
     @property
     @abstractmethod
     def session_key(self) -> str:
-        """Whoever has it can end this session by ``end_session``; new when ``session_id`` is."""
+        """Lets its holder end this session by ``end_session``; new with each ``session_id``."""
 
     @abstractmethod
     async def end_session(self, key: str) -> None:

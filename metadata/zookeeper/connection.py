@@ -1,4 +1,4 @@
-"""Shell of ``SessionCore``: dials, writes what one turn of the loop brought, wakes who waits.
+"""Shell of ``SessionCore``: connects, writes the requests of one turn of the loop, wakes callers.
 
 No thread: the connection lives on the event loop (why: decision 0017).
 """
@@ -39,8 +39,8 @@ HEAD_START_S = 0.25
 Server = tuple[str, int]
 
 
-# Not longer: a server that is back is of use only once we have seen it, and until then nobody can
-# be told where a topic is, or take a dead broker's.
+# Not longer: a server that is back is of use only once this client is connected to it. Until then
+# this broker answers no lookups, and takes no bundles of a dead broker.
 _BACKOFF_MIN_S, _BACKOFF_MAX_S = 0.05, 1.0
 _ATTEMPT_MIN_S, _ATTEMPT_MAX_S = 1.0, 10.0
 _CLOSE_S = 5.0
@@ -328,8 +328,8 @@ class _Protocol(asyncio.Protocol):
 async def reach_one(
     servers: list[Server], timeout_s: float, on_failure: Callable[[Server, Exception], None]
 ) -> tuple[Server, socket.socket] | None:
-    """The first one that is reached; earlier ones are asked earlier. A machine that is gone doesn't
-    refuse, it is silent, so nobody waits for one before the next is asked, too.
+    """Connects to the first server that answers; asks them in order. A machine that is gone sends
+    no refusal, so the next server is asked before an attempt has failed.
 
     Args:
         servers: those that failed, and the one that is reached, are taken out.

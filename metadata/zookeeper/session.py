@@ -199,7 +199,7 @@ class SessionCore:
         return effects
 
     def take_output(self, now: float) -> list[bytes]:
-        """What is to be written to the connection now, all of it."""
+        """Takes all bytes that the shell shall write to the connection now."""
         if self._queue and self._phase is _OPEN:
             append = self._output.append
             for call in self._queue:

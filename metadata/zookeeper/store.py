@@ -228,15 +228,15 @@ def _report(message: str, error: BaseException) -> None:
 _READ_BYTES = 4096
 _ATTEMPT_MAX_S = 5.0
 _ROUNDS, _PAUSE_S = 6, 0.02
-"""Whoever ends it at the same moment gets our connections closed until its end is committed."""
+"""If another process ends the session now, servers close our connections until that commits."""
 
 
 async def end_session(settings: ZooKeeperSettings, session_id: int, password: bytes) -> None:
     """Ends the session of another process, over a connection of its own: asks one server after the
     other, more than once, until the session is over.
 
-    ZooKeeper lets whoever has a session's id and password resume it on a new connection, and close
-    it there. What its holder sends afterwards is refused.
+    ZooKeeper lets a client with a session's id and password resume it on a new connection, and
+    close it there. The servers refuse all later requests of the session's first client.
 
     Raises:
         StoreUnreachableError: none of them has said so.

@@ -1,4 +1,4 @@
-"""What became of a change whose answer was lost.
+"""Finds out whether the server applied a change whose answer was lost.
 
 Asked after the same session was resumed and a sync went through: by then the change has happened or
 never will (the server drops what is left of the old connection; a moved session's requests are
@@ -70,7 +70,7 @@ def resolve_outcome(
         alone: no other create of the path was under way in this session.
     """
     if node is None:
-        # Nobody came or went here since: it was missing then as it is now.
+        # No child was created or deleted here since: the node was missing then as it is now.
         untouched = children_zxid is not None and children_zxid <= sent_zxid
         return WriteOutcome.NOT_APPLIED if untouched else WriteOutcome.UNKNOWN
     match change.action:
@@ -110,7 +110,7 @@ def _set_outcome(change: UnansweredChange, sent_zxid: int, node: NodeState) -> W
     if node.modified_zxid <= sent_zxid:
         return WriteOutcome.NOT_APPLIED
     if change.version is None:
-        # Who wanted this value whatever was there before has it, whoever wrote it last.
+        # An unconditional set has its effect if the value is there, by whichever client.
         return WriteOutcome.APPLIED if node.value == change.value else WriteOutcome.UNKNOWN
     if node.created_zxid > sent_zxid:
         return WriteOutcome.UNKNOWN

@@ -86,7 +86,7 @@ def get_children(path: str) -> ZooKeeperCall:
 
 
 def sync(path: str) -> ZooKeeperCall:
-    """What the leader has committed before it takes this is seen by the reads that follow."""
+    """Builds a sync: later reads see all that the leader committed before it takes the sync."""
     return ZooKeeperCall(CallKind.READ, _body(Sync(path)))
 
 

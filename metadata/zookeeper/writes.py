@@ -192,7 +192,7 @@ class ZooKeeperWrites:
         await self._create_nodes(missing)
 
     async def _create_nodes(self, full_paths: Sequence[str]) -> None:
-        # Lost answers and nodes that vanish again don't matter: who needs the nodes tries again.
+        # Lost answers and nodes that vanish again don't matter: the caller's write tries again.
         calls = [
             wire.create(
                 each, b"", ephemeral=False, sequential=False, creator_only=self._creator_only
