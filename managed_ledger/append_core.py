@@ -239,7 +239,7 @@ class AppendCore:
             self._effects.append(EndLedger(self.current))
 
     def close_if_idle(self, now_ms: int) -> None:
-        """Ends an old ledger that nobody is writing to; the next append makes a new one."""
+        """Ends an old ledger without appends under way; the next append makes a new one."""
         if self.state is _OPEN and self.next_entry and not self._sent:
             age_ms = now_ms - self._created_ms
             if age_ms >= self.limits.age_max_ms:
@@ -357,7 +357,7 @@ class AppendCore:
 
     @property
     def has_effects(self) -> bool:
-        """Whether the shell has anything to do after a call."""
+        """Tells whether the shell has anything to do after a call."""
         return bool(self._effects or self._done)
 
     # Steps
@@ -486,7 +486,7 @@ class AppendCore:
         )
 
     def _requeue(self) -> None:
-        """What was sent above the definite end is queued again, before what was queued since."""
+        """Queues entries sent above the definite end again, before those queued since."""
         for slot, batch in enumerate(self._sent):
             if batch.confirmed:  # the end lies inside of it, and its first part is reported
                 self.pending_bytes -= batch.entry_bytes
@@ -509,7 +509,7 @@ class AppendCore:
 
 
 ENTRY_OVERHEAD_BYTES = 256
-"""What an entry under way costs beside its bytes: lists, sequence ids, the answer."""
+"""Memory of an entry under way beside its bytes: lists, sequence ids, the answer."""
 
 
 class AppendBudget:

@@ -82,7 +82,7 @@ class AppendPath:
     _tasks: frozenset[asyncio.Task[None]] = field(default=NOTHING, init=False)
     _reporting: list[AppendsDone] | None = field(default=None, init=False)
     _has_moved: bool = field(default=False, init=False)
-    # What the process's budget knows of what is pending here.
+    # Bytes that the process's budget counts for pending appends of this log.
     _charged: int = field(default=0, init=False)
     _waiters: list[asyncio.Future[None]] = field(default_factory=list, init=False)
     # Ledgers whose close or its record in the list failed, with the end if it is known: the
@@ -252,7 +252,7 @@ class AppendPath:
         log.on_list_changed(info)
         core.on_ledger_ready(ledger_id, self.created_ms)
         self.run()
-        log.trimmer.trim_if_consumed()  # what was the last ledger may go now
+        log.trimmer.trim_if_consumed()  # the ledger that was the last may go now
 
     async def _discard(self, writer: AsyncLedgerWriter) -> None:
         """Deletes a ledger that is certainly not listed."""
@@ -366,7 +366,7 @@ class AppendPath:
     def on_failed(self, ledger_id: int, error: LedgerError) -> None:
         """The ledger's writer has stopped."""
         if isinstance(error, LedgerFencedError | LedgerClosedError):
-            # Somebody else ended our ledger: a new owner, or a repair that took us for dead.
+            # Another process closed our ledger: a new owner, or a repair that took us for dead.
             self._log.fence(ManagedLedgerFencedError(f"ledger {ledger_id}: {error}"))
             return
         logger.warning("%s: ledger %d failed: %s", self._log.name, ledger_id, error)
@@ -383,8 +383,8 @@ class AppendPath:
             self._reporting.extend(reports)
             return  # a callback appended: the loop below goes on with these
         self._reporting = reports
-        # Readers first: their turn then comes before the receipts are written, so that whoever
-        # publishes and consumes over one connection gets both with one write.
+        # Readers first: their turn then comes before the receipts are written, so that a client
+        # that publishes and consumes over one connection gets both with one write.
         self._tell_moved()
         try:
             for done in reports:

@@ -43,7 +43,7 @@ async def terminate(log: ManagedLedger) -> Position:
     try:
         await appends.close_writers()
         if appends.writers:
-            # What was refused may be in it after all: behind the last position there will ever be.
+            # Refused entries may be in it after all: behind the last position there will ever be.
             raise AppendFailedError(f"{log.name}: ledger {min(appends.writers)} has no end yet")
         last = log.last_confirmed
         await log.update_list(lambda x: x.with_terminated(last))
@@ -136,7 +136,7 @@ async def delete(log: ManagedLedger) -> None:
 
 
 def is_deleted(log: ManagedLedger) -> bool:
-    """Whether its deletion was decided; then all that may be done is to finish it."""
+    """Tells whether the log is marked for deletion; then a caller may only finish that."""
     return DELETING in log.lists.info.properties
 
 

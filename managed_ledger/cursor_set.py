@@ -65,8 +65,8 @@ class CursorSet:
         return cursor
 
     async def _require_list(self) -> None:
-        """After nodes were taken and before they serve: an owner who came later takes them back,
-        without regard for what a cursor here would have been told is durable.
+        """Checks the list's owner after taking cursor nodes and before serving: a later owner takes
+        them back, and ignores acknowledgements that a cursor here would have reported as durable.
 
         Raises:
             ManagedLedgerFencedError: the log is another owner's; it was given up here.

@@ -4,7 +4,7 @@ Entries are held in chunks, a run of one ledger each, which are evicted whole an
 memory they keep alive. There are two kinds:
 
 - *tail* chunks collect entries as they are confirmed, so that consumers at the end of a log never
-  reach storage. A log that nobody reads keeps only a window of a few chunks.
+  reach storage. A log without readers keeps only a window of a few chunks.
 - *read* chunks hold one run as it came from storage, for a reader that catches up. They have a
   share of the budget of their own, so that draining an old backlog evicts only other backlog.
 
@@ -26,9 +26,9 @@ CHUNK_BYTES_MAX = 1 << 20
 ENTRY_OVERHEAD_BYTES = 144
 """Two ``bytes`` objects and two list slots."""
 TAIL_WINDOW_CHUNKS = 4
-"""Tail chunks that a log keeps although nobody reads it: a consumer may come a little later."""
+"""Tail chunks that a log without readers keeps: a consumer may connect a little later."""
 READ_WINDOW_CHUNKS = 64
-"""The same while somebody reads from it, whose cursor is too far behind to count: a consumer of a
+"""The same for a log with a reader whose cursor is too far behind to count: a consumer of a
 shared subscription with one message that is never acknowledged."""
 VICTIM_CANDIDATES = 16
 """How many of the oldest chunks are looked at for one that all readers have passed."""
@@ -50,7 +50,7 @@ class CacheChunk:
         self.size = 0
         self.born = born
         self.is_ahead = False
-        """Whether the run after this one was asked for."""
+        """True once the log has begun to read the run after this one."""
 
     def slice(self, entry_id: int, entries_max: int, bytes_max: int) -> EntryBatch:
         """Entries from ``entry_id`` on within both limits, one at least. REQUIRES: it is inside."""
@@ -83,13 +83,13 @@ def retained_bytes(heads: list[bytes], bodies: list[Buffer], entry_bytes: int) -
 
 
 class LedgerCache:
-    """What the cache holds of one managed ledger; made at the first entry, dropped when empty."""
+    """Holds a managed ledger's cached chunks; made at the first entry, dropped when empty."""
 
     __slots__ = ("_cache", "chunks", "is_read", "keys", "slowest", "tail")
 
     def __init__(self, cache: "EntryCache", slowest: Callable[[], Position | None]) -> None:
         """Args:
-        slowest: position before which no active reader will read; None: nobody reads.
+        slowest: position before which no active reader will read; None: no active reader.
         """
         self._cache = cache
         self.slowest = slowest
@@ -302,5 +302,5 @@ class EntryCache:
 
 
 def _is_passed(chunk: CacheChunk, slowest: Position | None) -> bool:
-    """Whether no active reader will come to the chunk; ``slowest`` is None without any."""
+    """Tells whether no active reader will read the chunk; ``slowest`` is None without any."""
     return slowest is None or slowest >= (chunk.ledger_id, chunk.end - 1)

@@ -105,7 +105,7 @@ class ManagedLedgerFactory:
         self._sweeping: asyncio.Task[None] | None = None
         self._sweeps = ItemErrors("sweep of logs", logger, ())
         self.rounds: Final = {"sweep of logs": self._sweep}
-        """What is done now and then, by name; gets the time."""
+        """Lists the factory's periodic tasks by name; each gets the time."""
 
     @property
     def read_metrics(self) -> ReadMetrics:
@@ -133,7 +133,7 @@ class ManagedLedgerFactory:
         if self._is_closed:
             raise ManagedLedgerClosedError("the factory is closed")
         while (log := self._open.get(name)) is not None:
-            # It may have been open for long without anybody who would have heard of another owner.
+            # It may have been open for long without a write that would have found another owner.
             if log.is_open and await self._is_ours(log):
                 return log
             await log.close()  # fenced or closing: this is a new beginning
@@ -171,7 +171,7 @@ class ManagedLedgerFactory:
         return True
 
     async def exists(self, name: str) -> bool:
-        """Whether such a log is stored."""
+        """Tells whether the log is stored."""
         return await self._store.exists(f"{ROOT}/{name}")
 
     async def delete(self, name: str, config: ManagedLedgerConfig | None = None) -> None:

@@ -3,10 +3,10 @@
 A chunk is written before the compare-and-set of the node that names it, never changed, and deleted
 after a compare-and-set that doesn't name it any more. Its name begins with the only version of the
 node that can be the first to name it: once the node has that version and doesn't, it never will.
-The owner's token and a number make the name unique, so nobody writes another's chunk, and an owner
-whose write may have got through doesn't write the same one again.
+The owner's token and a number make the name unique, so no owner writes another's chunk, and an
+owner whose write may have got through doesn't write the same one again.
 
-So whoever has the node at hand and misses a chunk looks at the node again: if that still names the
+So a reader of the node that misses a chunk reads the node again: if the node still names the
 chunk, it is lost.
 """
 
@@ -35,7 +35,7 @@ from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore,
 
 CHUNKS_ROOT: Final = "/managed-ledger-chunks"
 NODE_BYTES: Final = 600_000
-"""What the node takes at most, if rows can be put elsewhere: claim, trim and delete need room."""
+"""Limit of the node's value if rows can go into chunks: claim, trim and delete need room."""
 _AT_ONCE: Final = 16
 
 
@@ -96,14 +96,14 @@ async def delete_leaked_chunks(store: MetadataStore, path: str) -> list[str]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class LedgerInfoChunks:
-    """The chunks of one log, for one who reads or owns it."""
+    """Reads the chunks of one log, and writes them for its owner."""
 
     _store: MetadataStore
     _path: str
     _token: str = ""
     """See `LedgerInfoStore`; without one it only reads."""
     _are_read: Callable[[], bool] = lambda: True
-    """Whether every broker that may open the log reads chunks."""
+    """Tells whether every broker that may open the log reads chunks."""
     _known: dict[str, PackedRows] = field(default_factory=dict, init=False)
     _uncertain: frozenset[str] = field(default=NOTHING, init=False)
     _count: int = field(default=0, init=False)

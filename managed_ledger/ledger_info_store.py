@@ -3,7 +3,7 @@
 Every open writes its own token into the list. So when a compare-and-set fails, a second look tells
 an answer that got lost (the token is still ours) from a list that another owner has taken.
 
-The version alone doesn't prove that nobody came between: a log that was deleted and made anew
+The version alone doesn't prove that no owner came between: a log that was deleted and made anew
 begins at version 0 again. So each write is preceded by a look at the token; see
 docs/decisions/0004-look-before-a-conditional-write.md for what that leaves.
 """
@@ -56,7 +56,7 @@ class LedgerInfoStore:
         self.chunks = read_chunks or LedgerInfoChunks(self._store, self._path, self._token)
 
     def is_unlisted(self, ledger_id: int) -> bool:
-        """Whether a ledger that we tried to list certainly isn't, and never will be.
+        """Tells whether a ledger that we tried to list certainly isn't, and never will be.
 
         Once another's value was seen, none of our compare-and-sets can succeed any more; if one
         did before, its answer lost, then that owner has the ledger.

@@ -9,8 +9,8 @@ A compare-and-set that is refused is settled by reading the list again:
 - its owner is the one of the first read: that one wrote once more, and perhaps listed a ledger that
   isn't fenced yet. Recover again, then claim again. It can't go on like this: it is fenced by now.
 - its owner is this open: the answer to the claim was lost.
-- its owner is another: one who opens at the same time was faster, and yields to nobody who came
-  with it. This open yields. Two that went on would fence each other in turns.
+- its owner is another: a process that opened the log at the same time was faster. It keeps the
+  log, and this open yields. Two that went on would fence each other in turns.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ CLAIM_FAILURES_MAX = 5
 CLAIM_REFUSALS_MAX = 30
 """An owner that doesn't know yet that it is fenced may go on trimming its list for a while."""
 NOBODY = "nobody"
-"""In the place of a token: there was no list, or nobody has ever opened it."""
+"""Stands for a token: there was no list, or no process has ever opened it."""
 
 Ends: TypeAlias = dict[int, LedgerMetadata]
 """Ledgers that were found closed, which is for ever; by id."""
@@ -59,7 +59,7 @@ async def claim_list(
             time was faster; retry later.
         ManagedLedgerFormatError: the stored list is damaged.
     """
-    earlier: str | None = None  # whom this open takes the log from
+    earlier: str | None = None  # token of the owner that this open replaces
     ends: Ends = {}
     failures = refusals = 0
     chunks = LedgerInfoChunks(store, path, token, chunks_are_read)

@@ -67,7 +67,7 @@ class LedgerInfo:
 
 
 class ChunkRef(NamedTuple):
-    """What the list's node says of a chunk; all but ``rows`` and ``crc`` without trimmed rows."""
+    """Describes a chunk in the list's node; all but ``rows`` and ``crc`` without trimmed rows."""
 
     name: str
     first: int
@@ -121,7 +121,7 @@ class _CopyColumns:
         return part
 
     def append(self, other: _CopyColumns) -> None:
-        """REQUIRES: nobody else has this object; the places of both are equal."""
+        """REQUIRES: only the caller has this object; the places of both are equal."""
         if self._uuid_width == other._uuid_width:
             self.uuids += other.uuids
         else:
@@ -132,7 +132,7 @@ class _CopyColumns:
         self.place += other.place
 
     def equals(self, other: _CopyColumns) -> bool:
-        """Whether each column is the same."""
+        """Tells whether each column is the same."""
         columns = (self.states, self.completed_ms, self.sizes, self.place, self.places)
         if columns != (other.states, other.completed_ms, other.sizes, other.place, other.places):
             return False
@@ -308,7 +308,7 @@ class PackedRows:
         )
 
     def is_like(self, other: PackedRows) -> bool:
-        """Whether both may be parts of one segment: of one size, their copies in one state."""
+        """Tells whether both may form one segment: of one size, their copies in one state."""
         if self._level == _LEVELS - 1 or self._level != other._level:
             return False
         if self._copies is None or other._copies is None:
@@ -580,7 +580,7 @@ class LedgerRows(Sequence[LedgerInfo]):
         return packed + [x for x in self.tail if x.ledger_id in rest]
 
     def has(self, ledger_id: int) -> bool:
-        """Whether a ledger is listed."""
+        """Tells whether a ledger is listed."""
         if not self.segments or ledger_id > self.segments[-1].last_id:
             return self.find(ledger_id) is not None
         return self.segments[self._segment_of(ledger_id)].slot_of(ledger_id) is not None
@@ -734,7 +734,7 @@ class LedgerRows(Sequence[LedgerInfo]):
 
 
 def _are_equal(blocks: Iterable[PackedRows], others: Iterable[PackedRows]) -> bool:
-    """Whether as many rows are the same, by column, wherever one segment ends and another begins:
+    """Tells whether all rows are the same, by column, however they are divided into segments:
     a million rows as objects would hold the loop for seconds.
     """
     left, others_left = iter(blocks), iter(others)

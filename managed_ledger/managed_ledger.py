@@ -477,7 +477,7 @@ class ManagedLedger:
             self._reads.forget(ledger_id)
 
     def retained_from(self) -> tuple[Position | None, int]:
-        """What trimming must spare: from the first position on, and from the ledger id on.
+        """Returns the limits of trimming: it spares that position and that ledger id, and later.
 
         The position is the lowest durable mark-delete, of cursors in the making too; None without
         durable cursors. The ledger is the one that is written.

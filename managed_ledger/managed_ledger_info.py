@@ -237,7 +237,7 @@ def encode_info(info: ManagedLedgerInfo, *, is_chunked: bool = False) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LedgerInfoNode:
-    """What the node alone says: the list without the rows in its chunks, and these."""
+    """Holds the node's content: the list without the rows in chunks, and references to chunks."""
 
     info: ManagedLedgerInfo
     chunks: tuple[ChunkRef, ...]
@@ -435,7 +435,7 @@ class LedgerOffsets:
         return slot if slot >= 0 and self._ids[slot] == ledger_id else None
 
     def is_valid(self, position: Position) -> bool:
-        """Whether a confirmed entry exists at the position."""
+        """Tells whether a confirmed entry exists at the position."""
         entries = self.entries(position[0])
         return entries is not None and 0 <= position[1] < entries
 

@@ -1,4 +1,4 @@
-"""What a cursor may ask of the managed ledger it belongs to, and tell it.
+"""Defines the calls that a cursor makes to its managed ledger.
 
 A cursor sees its ledger through this Protocol only, so its tests need no ledger. All methods are
 synchronous and cheap (O(log n) in the number of ledgers).

@@ -1,4 +1,4 @@
-"""What one log counts of its work, for metrics: by period, as Pulsar shows it. Pure.
+"""Counts the work of one log for metrics: by period, as Pulsar shows it. Pure.
 
 Each kind of event gets its counters when it happens for the first time: most logs are idle.
 """

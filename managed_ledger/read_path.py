@@ -36,7 +36,7 @@ class _Reading:
     ledger_id: int
     first: int
     last: int
-    """What is asked for; the answer may be shorter, for its bytes, but never empty."""
+    """Last entry asked for; the answer may be shorter, for its bytes, but never empty."""
     task: asyncio.Task[EntryBatch]
 
 

@@ -1,7 +1,7 @@
-"""What may be read of a log at one moment: for readers that go to the bookies themselves.
+"""Describes the readable part of a log at one moment, for readers that read from bookies.
 
-Taken without a pause, so all of it is of the same moment. What such a reader needs beside it, the
-metadata of the ledgers, is read afterwards: then they name the bookies of every entry up to
+Taken without a pause, so all of it is of the same moment. Such a reader reads the metadata of the
+ledgers afterwards: so they name the bookies of every entry up to
 ``last_confirmed``, as a writer stores a change of bookies before it confirms what they hold.
 Meanwhile ledgers may be trimmed; ``left_of`` leaves out what is gone by then.
 """
@@ -41,7 +41,7 @@ class ReadableLedger:
 
     @property
     def is_in_bookies(self) -> bool:
-        """Whether they may be asked for it."""
+        """Tells whether a reader may read the ledger from bookies."""
         return self.offload is None or not self.offload.is_only
 
 

@@ -1,4 +1,4 @@
-"""What the metadata store holds of a log and its cursors, read without opening it."""
+"""Reads the stored metadata of a log and its cursors without opening the log."""
 
 import asyncio
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class StoredManagedLedger:
 
 
 async def read_stored(store: MetadataStore, name: str) -> StoredManagedLedger | None:
-    """What is stored of the log ``name``; None: there is none. Nothing is fenced or changed.
+    """Reads the stored metadata of the log ``name``; None: no such log. Fences, changes nothing.
 
     Raises:
         MetadataError, ManagedLedgerFormatError, CursorFormatError.

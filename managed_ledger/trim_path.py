@@ -90,8 +90,8 @@ class Trimmer:
     def trim_if_consumed(self) -> None:
         """Trims soon, if there are cursors that have their share.
 
-        Without any, old ledgers go when one is closed or by the sweep, as in Pulsar: whoever opens
-        a log again and reads it without a subscription isn't cut off at its first append.
+        Without any, old ledgers go when one is closed or by the sweep, as in Pulsar: so a reader
+        that opens a log again without a subscription isn't cut off at the first append.
         """
         if len(self._log.lists.info.ledgers) > 1 and self._log.retained_from()[0] is not None:
             self.trim_soon()

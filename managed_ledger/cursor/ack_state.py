@@ -45,7 +45,7 @@ _ADOPTED_SETS: Final = 16 << 10
 
 
 class LedgerPositions(Protocol):
-    """What the state asks of its log: a part of `managed_ledger_info.LedgerOffsets`."""
+    """Defines the calls of the state to its log: a part of `managed_ledger_info.LedgerOffsets`."""
 
     @property
     def last_confirmed(self) -> Position: ...
@@ -295,7 +295,7 @@ class AckState:
     # -- questions -------------------------------------------------------------------------------
 
     def is_acked(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged."""
+        """Tells whether the whole entry is acknowledged."""
         if position <= self.mark_delete:
             return True
         entries = self._acked.get(position[0])
@@ -399,7 +399,7 @@ class AckState:
 
     @property
     def is_changed(self) -> bool:
-        """Whether something changed since the last `take_increment` or `mark_stored`."""
+        """Tells whether the state changed since the last `take_increment` or `mark_stored`."""
         return (
             self.mark_delete != self._stored_mark_delete
             or bool(self._changed_acked)
@@ -408,7 +408,7 @@ class AckState:
         )
 
     def take_increment(self) -> CursorImage:
-        """What changed since the last take; the caller stores it, or stores a whole image later."""
+        """Takes the changes since the last take; the caller stores them, or a whole image later."""
         mark_delete = self.mark_delete
         acked = _above(self._changed_acked, mark_delete)
         batches = {

@@ -68,7 +68,7 @@ def _end_of(entries: BitMap, count: int) -> int:
 
 
 class _SectionBuilder:
-    """What is to be written together, by its form.
+    """Collects the acknowledged entries to write together, by their form.
 
     Attributes:
         work: about what `take` costs; at `_PACKED_WORK` it is due.
@@ -118,7 +118,7 @@ class _SectionBuilder:
             first = end
 
     def take(self, *, all_of_it: bool = False) -> Iterator[Body]:
-        """What is complete: dense pieces, and the fuller group when both have enough."""
+        """Takes the complete sections: dense pieces, and the fuller group when both have enough."""
         dense, self._dense = self._dense, []
         yield from dense
         ids, runs = self._ids, self._runs

@@ -47,7 +47,7 @@ class Cursor:
         state: what is acknowledged; others only ask it.
 
     One object, because every operation is an order of the same three: the state, the write under
-    way, and who waits for it.
+    way, and the calls that wait for it.
     """
 
     _view: ManagedLedgerView
@@ -85,7 +85,7 @@ class Cursor:
 
     @property
     def durable_mark_delete(self) -> Position:
-        """What trimming must go by: no crash takes the cursor back behind it."""
+        """Limits trimming: no crash takes the cursor back behind this position."""
         if self._writer is None:
             return self.state.mark_delete
         position = self._durable_mark_delete
@@ -314,8 +314,8 @@ class Cursor:
 
         Raises:
             MetadataWriteError: the cursor is there, and goes on.
-            CursorFencedError, MetadataError: perhaps deleted. Nobody could tell what an
-                acknowledgement is worth now, so the log is given up: its next open finds out.
+            CursorFencedError, MetadataError: perhaps deleted. Acknowledgements might get lost now,
+                so this process gives the log up: its next open finds out.
         """
         before, refusal = self._refusal, CursorClosedError(f"cursor {self.name} is deleted")
         self._refusal = refusal

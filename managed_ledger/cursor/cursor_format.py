@@ -64,7 +64,7 @@ _WORD_MASK: Final = (1 << 64) - 1
 _LAST_CHUNK: Final = 1  # flag
 _SETS_PER_SECTION: Final = 2048
 _SETS_BYTES_MAX: Final = CHUNK_BYTES_MAX // 2
-_PACKED_SETS: Final = 4096  # what a section of packed sets holds, or little more
+_PACKED_SETS: Final = 4096  # sets in a section of packed sets, or few more
 _PACKED_SETS_MIN: Final = 256
 _PACKED_LEDGERS_MAX: Final = 1024
 _WORK_OF_SET: Final = 8
@@ -165,7 +165,7 @@ def seal_node_state(body: list[bytes]) -> bytes:
 
 
 def work_of(section: bytes) -> int:
-    """What it costs to make a section or to read it, in bytes of a bitmap or of batch sets that
+    """Estimates the work to make or read a section, in bytes of a bitmap or of batch sets that
     cost as much.
     """
     if section[0] == _PACKED_ACKED:

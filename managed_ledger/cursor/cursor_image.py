@@ -1,4 +1,4 @@
-"""What is stored of a cursor: a value, complete (a snapshot) or in part (an increment)."""
+"""Holds the stored state of a cursor: complete (a snapshot) or in part (an increment)."""
 
 from dataclasses import dataclass, field
 from typing import Final

@@ -80,7 +80,7 @@ class CursorLedger:
             asyncio.get_running_loop().call_soon(self._finish, self.error)
 
     def on_written(self, records: list[bytes], *, is_snapshot: bool) -> None:
-        """What was appended last is durable."""
+        """Notes that the records appended last are durable."""
         size = sum(map(len, records))
         if is_snapshot:
             self.base = self._last_entry + 1 - len(records)
@@ -174,7 +174,7 @@ async def recover_state(ledger: ManagedLedgerView, name: str, node: CursorNode) 
 
 
 async def recover_image(ledger: ManagedLedgerView, name: str, node: CursorNode) -> CursorImage:
-    """What the cursor ledger says, or the node when it names none.
+    """Reads the state from the cursor ledger, or from the node when it names none.
 
     Falls back to the position in the node, which is an older one, only if the cursor ledger is
     definitely lost: its metadata is gone, or it is empty. Anything else fails the open, because a

@@ -5,8 +5,8 @@ that after a lost reply or a refused version it can tell its own earlier write f
 
 Another's token alone doesn't end an owner: two processes that open a log at the same time both take
 the nodes of its cursors, and the one whose list was taken over meanwhile may be the later one here.
-It looks at the list before it serves (`CursorSet`), and yields. So the list decides: whoever owns
-it writes over the other's value, anybody else is fenced.
+It looks at the list before it serves (`CursorSet`), and yields. So the list decides: its owner
+writes over the other's value, any other process is fenced.
 """
 
 import base64
@@ -91,9 +91,9 @@ def encode_node(node: CursorNode, writer: str) -> bytes:
 
 
 def fits(node: CursorNode) -> bool:
-    """Whether the node's value may be written, with room for other properties of the subscription.
+    """Tells whether a node's value fits, with room for other properties of the subscription.
 
-    O(properties); only what is near the limit is encoded to know.
+    O(properties); encodes only a value near the limit.
     """
     names = sum(map(len, node.properties)) + 24 * len(node.properties)
     texts = sum(len(k) + len(v) + 6 for k, v in node.cursor_properties.items())

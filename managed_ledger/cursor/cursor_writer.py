@@ -220,7 +220,7 @@ class CursorWriter:
         except CursorFencedError:
             raise
         except (BookkeeperError, MetadataError) as error:
-            self._ledger = None  # what is appended to it after this couldn't be relied on
+            self._ledger = None  # later appends to it couldn't be relied on
             raise CursorWriteError(f"{self._where}: reset not stored: {error}") from error
 
     async def update_node(

@@ -93,7 +93,7 @@ class BlockOffloader:
     async def delete(self, copy: LedgerCopy) -> None:
         try:
             store = self._open_store(copy.location)
-            # The index first: without it nobody takes the rest for a copy.
+            # The index first: without it no reader takes the data for a copy.
             await store.delete(f"{copy.name}.index")
             await store.delete(f"{copy.name}.data")
         except OSError as error:

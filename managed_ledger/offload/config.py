@@ -1,4 +1,4 @@
-"""What copies elsewhere are set to and counted by: settings, directories, totals. Pure."""
+"""Holds the settings, directories and totals of offloading. Pure."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ class OffloadConfig:
     driver: str = ""
     """Of new copies; empty: none are made. Copies that exist are read whatever it says."""
     location: tuple[tuple[str, str], ...] = ()
-    """What the driver needs to know; stored with each copy."""
+    """Settings of the driver; stored with each copy."""
     threshold_bytes: int = -1
     """Closed ledgers are copied, oldest first, while more than this isn't; -1: not by size."""
     threshold_s: int = -1

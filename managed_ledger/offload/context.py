@@ -1,4 +1,4 @@
-"""What the list of a managed ledger says of copies of its ledgers elsewhere. Pure.
+"""Describes the offloaded copies of ledgers, as a managed ledger's list stores them. Pure.
 
 A copy goes one way: STARTED (named, perhaps half written), COMPLETE (proved equal to the ledger),
 ONLY (bookies are about to lose, or have lost, the ledger), SETTLED (they have). Each step is one
@@ -32,7 +32,7 @@ class LedgerCopy:
     driver: str
     """Name of the offloader that has it."""
     location: Mapping[str, str] = field(default_factory=dict)
-    """What that offloader needs to find it again, whatever the settings say by then."""
+    """Settings by which that offloader finds it again, also after the settings have changed."""
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class OffloadContext:
 
     @property
     def is_only(self) -> bool:
-        """Whether the ledger must not be looked for in bookies any more."""
+        """Tells whether readers must not read the ledger from bookies any more."""
         return self.state >= CopyState.ONLY
 
 

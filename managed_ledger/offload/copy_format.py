@@ -28,7 +28,7 @@ _DIGEST: Final = Struct(">I")
 RECORD_HEAD: Final = Struct(">IIQ")
 """Bytes of the entry, CRC32C, entry id; the entry follows."""
 _DIGESTED: Final = Struct(">QQI")
-"""What a record's digest begins with: ledger, entry, bytes; none may pass for another."""
+"""Head of a record's digest: ledger, entry, bytes; so no record can pass for another."""
 _LENGTH: Final = Struct(">I")
 _MARK: Final = Struct(">QQ")
 MARK_BYTES: Final = 64 << 10
@@ -93,11 +93,11 @@ class CopyWriter:
 
     @property
     def is_block_full(self) -> bool:
-        """Whether `end_block` is due."""
+        """Tells whether `end_block` is due."""
         return self.offset - self._start >= self._block_bytes
 
     def end_block(self) -> None:
-        """What is added from now on is in the next block."""
+        """Ends the block: later records go into the next one."""
         if self.offset > self._start:
             size = self.offset - self._start
             self._blocks.append(Block(self._first, self._start, size, self._digest))

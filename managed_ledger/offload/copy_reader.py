@@ -126,7 +126,7 @@ class _Records:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the next record is here."""
+        """Tells whether the whole next record was read."""
         return 0 < self.wanted <= len(self._view) - self._at
 
     def take(self) -> tuple[int, int, memoryview]:

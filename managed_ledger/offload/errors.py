@@ -29,7 +29,7 @@ class OffloadBusyError(OffloadError):
 
 
 class OffloadedReadError(LedgerError):
-    """The copy can't be read. Never means that the entry doesn't exist: nobody may skip it."""
+    """The copy can't be read. The entry still exists: a reader must not skip it."""
 
     code = codes.IO_ERROR
 

@@ -27,7 +27,7 @@ class CopyJob:
 
     copy: LedgerCopy
     log: str
-    """The managed ledger's name, for people who look at the store."""
+    """The managed ledger's name, for operators that look at the store."""
     entries: int
     size: int
     """Bytes of all its entries."""
@@ -73,13 +73,13 @@ class LedgerOffloader(Protocol):
 
 
 class Upload(Protocol):
-    """An object that is being written; nobody else sees it."""
+    """Writes an object; no reader of the store sees it before `complete`."""
 
     async def write(self, buffers: Sequence[Buffer]) -> None:
         """Adds bytes at the end."""
 
     async def end_block(self) -> None:
-        """What was written so far may be sent as a part."""
+        """Lets the store send the bytes written so far as a part."""
 
     async def sync(self) -> None:
         """Returns when everything written is durable, and can be read with `read`."""

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TAKE_BACK_PAUSES_S: Final = (0.1, 0.5, 2.0)
-"""Between attempts to delete a copy that nobody else knows of: the end of the log waits for it."""
+"""Between attempts to delete a copy that only this process knows: closing the log waits for it."""
 _DELETED_AT_ONCE: Final = 16
 """Copies of a log that is trimmed far: a distant store takes its time for each."""
 _ERRORS: Final = (LedgerError, MetadataError, ManagedLedgerError)
@@ -63,7 +63,7 @@ _ERRORS: Final = (LedgerError, MetadataError, ManagedLedgerError)
 
 @dataclass(frozen=True, slots=True)
 class Offloading:
-    """What all logs of a process share."""
+    """Holds the parts of offloading that all logs of a process share."""
 
     offloaders: Mapping[str, LedgerOffloader]
     """By driver."""
@@ -259,7 +259,7 @@ class OffloadPath:
         await self._forget_in_bookies()
 
     async def _clear(self) -> None:
-        """Deletes copies that nobody needs, and those that an earlier owner left unfinished."""
+        """Deletes copies that no reader needs, and those that an earlier owner left unfinished."""
 
         def doom(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
             for ledger in _started(info):
@@ -311,7 +311,7 @@ class OffloadPath:
                 self.last_failure_ms = log.now_ms()
             try:
                 await asyncio.shield(self._start(self._take_back(copy), is_last=True))
-            except _ERRORS as failure:  # what ended the copy is told, not this
+            except _ERRORS as failure:  # the caller gets the copy's error, not this
                 logger.warning("%s: copy %s may be left: %s", log.name, copy.name, failure)
             raise
         finally:

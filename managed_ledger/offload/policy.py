@@ -17,7 +17,7 @@ AT_ONCE = 1000
 
 
 def is_offloaded(ledger: LedgerInfo) -> bool:
-    """Whether there is a complete copy."""
+    """Tells whether the ledger has a complete copy."""
     return ledger.offload is not None and ledger.offload.is_complete
 
 
