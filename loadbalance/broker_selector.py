@@ -13,7 +13,7 @@ every other filter is dropped when nothing would be left.
 | RoundRobinBrokerSelector | the next one |
 
 A choice counts as load of its broker at once (``ClusterState.add_pending``), so a thousand bundles
-of a dead broker, placed before anybody reports, don't all go to the broker that was idlest before.
+of a dead broker, placed before a broker reports, don't all go to the broker that was idlest before.
 """
 
 import re
@@ -158,7 +158,7 @@ class BrokerSelector:
     def _serving(
         self, allowed: Sequence[str], now_s: float, non_persistent: bool
     ) -> list[BrokerState]:
-        """Those that take such bundles, rather with fresh reports than with old ones."""
+        """Filter brokers that serve such topics; prefer those with fresh reports."""
         serving = []
         for name in allowed:
             broker = self._state.brokers[name]

@@ -90,7 +90,7 @@ class LoadManager:
         self._reporting = asyncio.get_running_loop().create_task(self.reporter.run())
 
     async def begin_drain(self) -> None:
-        """Tell everybody what ``measure`` says from now on: that this broker drains.
+        """Report the load by ``measure`` at once: all brokers learn that this broker drains.
 
         Raises:
             MetadataError: the store can't tell.

@@ -93,7 +93,7 @@ class Plan:
         return [self.projections[name] for _, name in self._order]
 
     def rested(self) -> list[ProjectedLoad]:
-        """Those that may take part in moves."""
+        """List the brokers that may take part in moves."""
         return [each for each in self.ranked() if not each.in_cooldown]
 
     def average(self, projected: ProjectedLoad) -> float:

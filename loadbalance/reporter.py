@@ -37,7 +37,7 @@ class LoadReporter:
         self._forced = asyncio.Event()
 
     def report_soon(self) -> None:
-        """Whatever the thresholds say: bundles were split, or a drain begins."""
+        """Report regardless of thresholds: bundles were split, or a drain begins."""
         self._forced.set()
 
     async def run(self) -> None:
