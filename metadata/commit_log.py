@@ -186,7 +186,7 @@ def _gap(
 
 
 def remove_segments(database: Path, below: int) -> None:
-    """Those with smaller numbers. What can't be removed is met again by the next start."""
+    """Removes segments with smaller numbers. The next start retries those it can't remove."""
     for number, path in find_segments(database):
         if number < below:
             with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """Nodes that one session at a time can have: a lock on a resource, the seat of a leader.
 
-Both create an ephemeral node and watch it. What is found there decides (spec, bundles 3.1 and 3.3):
+Both create an ephemeral node and watch it. The node found decides (spec, bundles 3.1 and 3.3):
 
     session | value  | meaning                              | answer
     own     | own    | ours, maybe by a create whose reply was lost | adopt
@@ -84,7 +84,7 @@ async def claim(store: MetadataStore, path: str, value: bytes, is_own: IsOwn | N
 async def unclaim(
     store: MetadataStore, path: str, value: bytes, is_own: IsOwn | None = None
 ) -> None:
-    """Deletes the node if this session created it with ``value``; anybody else's node stays.
+    """Deletes the node if this session created it with ``value``; another holder's node stays.
 
     The session is what makes it safe to delete after a read: only this session or its end can
     replace the node, and after its end the store refuses the delete.

@@ -1,8 +1,8 @@
 """A durable tree: a SQLite file and the log beside it. Used by one thread at a time; blocks.
 
 Invariants:
-- The log has a commit, durably, before the database gets it, and the database has it before anybody
-  is told. So after ``kill -9`` both hold all of it, and after a power cut the log does.
+- The log has a commit, durably, before the database gets it, and the database has it before a
+  caller is told. So after ``kill -9`` both hold all of it, and after a power cut the log does.
 - A state has a number (how many commits made it) and a digest of its rows; both files say which
   state is theirs. Opened is the newest state, proven by its digest, or the start is refused.
 - A segment of the log is begun only after the database has everything before it, durably; one more

@@ -22,7 +22,7 @@ class ItemPass:
 
     @contextmanager
     def item(self, name: str) -> Iterator[None]:
-        """Whatever is raised inside is noted and goes no further; a cancellation does."""
+        """Notes an exception raised inside and suppresses it; raises a cancellation."""
         try:
             yield
         except Exception as error:

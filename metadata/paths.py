@@ -1,6 +1,6 @@
 """Paths of the metadata tree: ``/a/b/c``, no trailing slash, names encoded as Pulsar encodes them.
 
-What a path may contain is what ZooKeeper accepts, so that a tree can move between backends.
+A path may contain the characters that ZooKeeper accepts, so a tree can move between backends.
 """
 
 import re

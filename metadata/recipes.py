@@ -32,7 +32,7 @@ async def update(
 
     Args:
         change: pure; gets the stored value (None: no node) and returns the new one, or None when
-            nothing is to be done. What it raises ends the update.
+            nothing is to be done. Its errors end the update.
     Returns:
         The node afterwards; None if there is none and ``change`` wanted none.
     Raises:

@@ -149,8 +149,8 @@ class MetadataStore(ABC):
         """Reports changes, by any session, of ``path_prefix`` and of everything below it.
 
         The prefix ends at a name: "/a" covers "/a" and "/a/b", not "/ab". Events come in the order
-        of the commits, after them, on the loop. What a callback raises goes to the loop's exception
-        handler and disturbs no one.
+        of the commits, after them, on the loop. The loop's exception handler gets a callback's
+        errors; other callbacks run all the same.
         """
 
     @abstractmethod

@@ -34,7 +34,7 @@ from magnetar.metadata.zookeeper.settings import ZooKeeperSettings
 logger = logging.getLogger(__name__)
 
 HEAD_START_S = 0.25
-"""Before the next server is asked, too: more than an answer takes, less than anybody notices."""
+"""Before the next server is asked, too: more than an answer takes, less than a client notices."""
 
 Server = tuple[str, int]
 

@@ -336,7 +336,7 @@ def _windows(calls: Sequence[ZooKeeperCall]) -> list[Sequence[ZooKeeperCall]]:
 
 
 def _check_size(path: str, body: bytes, value: bytes) -> None:
-    # A server hangs up on a larger request, and on everybody's requests behind it.
+    # A server closes the connection at a larger request, and all requests behind it fail.
     if len(body) + 4 > wire.REQUEST_BYTES_MAX:
         room = wire.REQUEST_BYTES_MAX - 4 - (len(body) - len(value))
         raise ValueTooLargeError(path, len(value), min(room, VALUE_BYTES_MAX))
