@@ -332,7 +332,7 @@ async def _serve(new_node: Callable[[], Standalone]) -> int:
     end_s = standalone.config.broker_shutdown_timeout_ms / 1000 + _LATE_S
     stop = await start_process(standalone.start(), cannot, end_s)
     standalone.service.request_shutdown = stop.set
-    # All objects that are alive now stay alive: never walk it again in a collection.
+    # Objects that are alive now stay alive: no collection needs to walk them again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_YOUNG_OBJECTS, *_COLLECT_OLDER)
