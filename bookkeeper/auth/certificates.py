@@ -25,3 +25,8 @@ def common_name(certificate: bytes) -> str | None:
     except (ValueError, TypeError):
         raise CredentialsError("unreadable client certificate") from None
     return None
+
+
+def end_s(certificate: bytes) -> float:
+    """When a certificate ends, seconds since 1970. REQUIRES: TLS has verified it."""
+    return x509.load_der_x509_certificate(certificate).not_valid_after_utc.timestamp()

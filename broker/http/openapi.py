@@ -28,6 +28,7 @@ TAGS: Final = {
     "brokers": "The broker processes: who they are, their settings, their health.",
     "bookies": "The storage nodes.",
     "resource quotas": "Expected load of bundles.",
+    "access": "Roles: who asks, what a role may do, who has changed something.",
     "lookup": "Which broker serves a topic.",
     "health": "Liveness for load balancers.",
     "metrics": "Figures for Prometheus.",

@@ -5,6 +5,7 @@ The official client: ``tests/interop/test_auth_rights.py``.
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -252,3 +253,26 @@ def test_the_metrics_page_counts_refusals(broker: Server, namespace: str) -> Non
     with http(broker, "nobody") as client:
         assert client.get(f"/admin/v2/namespaces/{namespace}").status_code == 403
     assert refused() == before + 1
+
+
+def test_who_asks(broker: Server, namespace: str) -> None:
+    def whoami(**claims: Any) -> Any:
+        credentials = jwt.encode(claims, SECRET, "HS256")
+        headers = {"Authorization": f"Bearer {credentials}"}
+        query = {"namespace": namespace}
+        url = f"{broker.web_url}/admin/v2/whoami"
+        return httpx.get(url, params=query, headers=headers, timeout=WAIT_S).json()
+
+    until_s = int(time.time()) + 1000
+    answer = whoami(sub="cons", exp=until_s)
+    assert (answer["role"], answer["method"]) == ("cons", "token")
+    assert answer["expiresAt"] == until_s * 1000
+    assert "consume" in answer["rights"][namespace]["permissions"]
+    assert whoami(sub="ten")["adminOf"] == _tenants(broker)
+    assert httpx.get(f"{broker.web_url}/admin/v2/whoami").status_code == 401
+
+
+def _tenants(broker: Server) -> list[str]:
+    """Of all tests here, each with the admin ``ten``."""
+    names = admin(broker, "GET", "/tenants").json()
+    return [name for name in names if name.startswith("test")]

@@ -1,6 +1,7 @@
 """Who sends a request: the layer in front of all routes while authentication is enabled.
 
-Sets ``scope["state"]["role"]``, for a proxy also ``["original_role"]``. Whether that role may do
+Sets ``scope["state"]["role"]``, for a proxy also ``["original_role"]``; ``["login"]`` is the method
+with the end of what was shown, in seconds since 1970. Whether that role may do
 what it asks is decided later (route_permissions.py). Refusals:
 AuthenticationService.authenticateHttpRequest; unlike there, credentials that are wrong are refused
 also where showing none would be good enough.
@@ -93,6 +94,7 @@ class AuthenticationMiddleware:
         authenticator.success(method)
         state = scope["state"]
         state["role"] = principal.role
+        state["login"] = method, principal.expires_at_s
         if original is not None:
             state["original_role"] = original
         CALLER.set(principal.role if original is None else original)

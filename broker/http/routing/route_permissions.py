@@ -67,7 +67,7 @@ async def authorize(request: Request, rule: Access) -> None:
     if rule.permission is Permission.NOTHING:
         return
     template: str = scope["route"].path
-    right = (caller_of(scope), rule.permission, _resource_of(rule, template, scope["path_params"]))
+    right = (caller_of(scope), rule.permission, resource_of(rule, template, scope["path_params"]))
     scope["state"]["right"] = right
     try:
         await require(access, scope, (right,), rule.status)
@@ -127,7 +127,7 @@ def right_of(connection: HTTPConnection) -> Right | None:
     return right
 
 
-def _resource_of(rule: Access, template: str, names: Mapping[str, Any]) -> Resource:
+def resource_of(rule: Access, template: str, names: Mapping[str, Any]) -> Resource:
     """The resource in the path, decoded exactly as its route will do (dependencies.py).
 
     Raises:

@@ -49,6 +49,7 @@ from magnetar.broker.http.routes import (
     topic_statistics,
     topics,
     unsupported_services,
+    whoami,
 )
 from magnetar.broker.http.routing.redirects import redirection
 from magnetar.broker.http.websocket.middleware import WebSocketMiddleware
@@ -123,6 +124,7 @@ def create_app(service: BrokerService) -> FastAPI:
         bookies,
         resource_quotas,
         unsupported_services,
+        whoami,
         lookup,
         health,
         metrics,

@@ -7,13 +7,10 @@ differs, or has no such route, docs/reference/http-differences.md says so. A new
 there.
 """
 
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI
 
@@ -27,6 +24,7 @@ from magnetar.broker.http.routing.route import Access, RoutingMode, declared_rou
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.http.websocket.routes import websocket_routes
 from tests.unit.broker.doubles import Broker
+from tests.unit.broker.http.authorized import acting_as, client_of
 
 ANSWERS = Path(__file__).with_name("access_answers.txt")
 ROLES = ("nobody", "prod", "cons", "ten")
@@ -101,48 +99,6 @@ def test_every_route_has_an_expected_answer() -> None:
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    broker = Broker(
-        authentication_enabled=True,
-        anonymous_user_role="anonymous",
-        authorization_enabled=True,
-        super_user_roles="admin",
-    )
-    await broker.start()
-    # Roles are set by the tests, in front of the application.
-    broker.service.config = replace(
-        broker.service.config, authentication_enabled=False, authorization_enabled=False
-    )
-    grants = {"prod": ["produce"], "cons": ["consume"]}
-    resources = broker.service.resources
-    await resources.create_tenant("t1", {"adminRoles": ["ten"]})
-    await resources.create_namespace(
-        "t1/ns", ["c"], 4, {"auth_policies": {"namespace_auth": grants}}
-    )
-    yield broker
-    await broker.close()
-
-
-def acting_as(app: FastAPI, role: str | None, original: str | None = None) -> Any:
-    """The application behind an authentication that always finds the same role."""
-
-    async def layer(scope: Any, receive: Any, send: Any) -> None:
-        state = scope.setdefault("state", {})
-        if role is not None:
-            state["role"] = role
-        if original is not None:
-            state["original_role"] = original
-        await app(scope, receive, send)
-
-    return layer
-
-
-def client_of(app: FastAPI, role: str | None, original: str | None = None) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(acting_as(app, role, original), raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
-
-
-@pytest.fixture
 def stop_after_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever passes gets 418, and no route runs."""
     require = access.require
@@ -178,8 +134,8 @@ async def open_socket(app: Any, path: str, query: bytes = b"") -> list[dict[str,
 
 
 @pytest.mark.usefixtures("stop_after_rules")
-async def test_the_answers_are_pulsars(broker: Broker) -> None:
-    app, wrong = create_app(broker.service), []
+async def test_the_answers_are_pulsars(authorized: Broker) -> None:
+    app, wrong = create_app(authorized.service), []
     cases: list[tuple[str | None, str]] = [("admin", "y"), (None, "n")]
     for number, role in enumerate(ROLES):
         cases.append((role, str(number)))
@@ -199,8 +155,8 @@ async def test_the_answers_are_pulsars(broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("stop_after_rules")
-async def test_the_answers_of_sockets(broker: Broker) -> None:
-    app = create_app(broker.service)
+async def test_the_answers_of_sockets(authorized: Broker) -> None:
+    app = create_app(authorized.service)
     for (method, template), (status, answers) in expected().items():
         if method != "WEBSOCKET":
             continue
@@ -266,16 +222,16 @@ async def test_no_websocket_opens_before_its_rule_was_asked(template: str) -> No
     ],
 )
 async def test_what_a_path_means(
-    broker: Broker, role: str, method: str, path: str, status: int
+    authorized: Broker, role: str, method: str, path: str, status: int
 ) -> None:
-    async with client_of(create_app(broker.service), role) as client:
+    async with client_of(create_app(authorized.service), role) as client:
         assert (await client.request(method, path)).status_code == status
 
 
 @pytest.mark.usefixtures("stop_after_rules")
-async def test_subscriptions_and_proxies(broker: Broker) -> None:
-    app = create_app(broker.service)
-    await broker.service.resources.update_policies(
+async def test_subscriptions_and_proxies(authorized: Broker) -> None:
+    app = create_app(authorized.service)
+    await authorized.service.resources.update_policies(
         "t1/ns",
         lambda document: {
             **document,
@@ -304,8 +260,8 @@ async def test_subscriptions_and_proxies(broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("stop_after_rules")
-async def test_several_topics_are_asked_for_one_by_one(broker: Broker) -> None:
-    app = acting_as(create_app(broker.service), "cons")
+async def test_several_topics_are_asked_for_one_by_one(authorized: Broker) -> None:
+    app = acting_as(create_app(authorized.service), "cons")
     for topics, status in (
         ("t1/ns/t,t1/ns/u", PASSED),
         ("t1/ns/t,public/default/u", 403),
