@@ -8,7 +8,7 @@ Everything is worked out once, when a document was read: topics of a namespace w
 share one ``EffectivePolicies``, and asking it is an attribute read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -34,6 +34,7 @@ Document = Mapping[str, Any]
 _EMPTY: Final[Document] = MappingProxyType({})
 _MINUTE_MS: Final = 60_000
 _TICK_MS_MAX: Final = 3_600_000  # no message is more than an hour late, whatever is asked
+_TOPIC_LAYERS: Final = {"local": "topic", "global": "global"}
 _QUOTA_TYPES: Final = ("destination_storage", "message_age")
 
 
@@ -146,7 +147,7 @@ class EffectivePolicies:
         self.config = config
         # The most specific one first.
         self._layers: tuple[Document, ...] = (
-            *(layer for key in ("local", "global") if (layer := _object(topic_document.get(key)))),
+            *(layer for key in _TOPIC_LAYERS if (layer := _object(topic_document.get(key)))),
             namespace._layers[-1] if namespace else _of_cluster(document, config.cluster_name),
         )
         self._read_storage()
@@ -172,6 +173,13 @@ class EffectivePolicies:
     def values(self, field: str) -> list[Any]:
         """A policy as stored, of every document that has it, the most specific one first."""
         return [value for layer in self._layers if (value := layer.get(field)) is not None]
+
+    def layers(self) -> Iterator[tuple[str, Document]]:
+        """The documents that policies are taken from, the most specific one first, each with its
+        name: ``topic``, ``global`` (the topic's, of all clusters) or ``namespace``.
+        """
+        own = (name for key, name in _TOPIC_LAYERS.items() if _object(self.topic_document.get(key)))
+        return zip((*own, "namespace"), self._layers, strict=True)
 
     def subscription_dispatch_rate(self, subscription: str) -> Rate:
         """The limit of one subscription: its own, else that of every subscription."""

@@ -103,6 +103,8 @@ class Policy:
     inner: tuple[str, str] | None = None
     """Setting it is setting this field of another policy; ``field`` is where tools once wrote it.
     """
+    older: str = ""
+    """Another field, which holds where no document has this one."""
     by_cluster: bool = False
     """A namespace's document holds a value for each cluster."""
     stored_unset: Any = None
@@ -364,6 +366,10 @@ _RATES: Final = (
         topic=PolicyRoute("publishRate"),
         by_cluster=True,
         stored_unset={},
+        default=lambda config: {
+            "publishThrottlingRateInMsg": config.max_publish_rate_per_topic_in_messages,
+            "publishThrottlingRateInByte": config.max_publish_rate_per_topic_in_bytes,
+        },
     ),
     Policy(
         field="topicDispatchRate",
@@ -471,6 +477,7 @@ _LIMITS: Final = (
         title="topics that a namespace may have, 0: any number",
         example=1000,
         namespace=PolicyRoute("maxTopicsPerNamespace", null_removes=False, unset=0),
+        default=attrgetter("max_topics_per_namespace"),
     ),
     Policy(
         field="max_message_size",
@@ -479,6 +486,7 @@ _LIMITS: Final = (
         example=1048576,
         topic=PolicyRoute("maxMessageSize", null_removes=False, too_low=_MESSAGE_SIZE, refusal=401),
         check=_check_message_size,
+        default=attrgetter("max_message_size"),
     ),
 )
 
@@ -494,6 +502,11 @@ _CREATION: Final = (
         },
         namespace=PolicyRoute("autoTopicCreation"),
         check=_check_partitions,
+        default=lambda config: {
+            "allowAutoTopicCreation": config.allow_auto_topic_creation,
+            "topicType": config.allow_auto_topic_creation_type,
+            "defaultNumPartitions": config.default_num_partitions,
+        },
     ),
     Policy(
         field="autoSubscriptionCreationOverride",
@@ -550,6 +563,7 @@ _CLIENTS: Final = (
         namespace=PolicyRoute("subscriptionTypesEnabled", null_removes=False, unset=[]),
         topic=PolicyRoute("subscriptionTypesEnabled", null_removes=False, unset=[]),
         stored_unset=[],
+        default=lambda config: sorted(config.subscription_types_enabled),
     ),
     Policy(
         field="encryption_required",
@@ -560,6 +574,7 @@ _CLIENTS: Final = (
             "encryptionRequired", removable=False, null_removes=False, unset=False
         ),
         stored_unset=False,
+        effective=lambda policies: policies.encryption_required,
     ),
     Policy(
         field="subscription_auth_mode",
@@ -568,6 +583,7 @@ _CLIENTS: Final = (
         example="Prefix",
         namespace=PolicyRoute("subscriptionAuthMode", removable=False, unset="None"),
         stored_unset="None",
+        default=lambda _: "None",
     ),
     Policy(
         field="deduplicationEnabled",
@@ -607,6 +623,7 @@ _CLIENTS: Final = (
         example=["team"],
         namespace=PolicyRoute("allowedTopicPropertyKeysForMetrics"),
         off=_empty,
+        default=lambda _: [],
         feature="Labelling metrics with properties of topics",
     ),
     Policy(
@@ -651,6 +668,7 @@ _SCHEMAS: Final = (
         ),
         topic=PolicyRoute("schemaCompatibilityStrategy", method="PUT", applied=True),
         stored_unset="UNDEFINED",
+        older="schema_auto_update_compatibility_strategy",
         effective=lambda policies: policies.schema_strategy,
     ),
     Policy(

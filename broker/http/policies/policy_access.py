@@ -11,6 +11,7 @@ from magnetar.broker.http.dependencies import Namespace, Service, flag, parse_js
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse, no_content
 from magnetar.broker.http.topics.topic_access import not_found
+from magnetar.broker.policies.applied import applied_policies
 from magnetar.broker.policies.documents import (
     QUOTA_TYPES,
     QUOTAS,
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 _BODY_BYTES_MAX: Final = 1 << 20
+
+ALL_EXAMPLE: Final = {
+    "retention": {
+        "value": {"retentionTimeInMinutes": 1440, "retentionSizeInMB": 1024},
+        "source": "namespace",
+    },
+    "messageTTL": {"value": 0, "source": "broker"},
+}
 
 ABSENT: Final = {404: "No such namespace"}
 TOPIC_REFUSALS: Final = {
@@ -244,6 +253,18 @@ class TopicPolicyScope(PolicyScope):
 def answer(value: Any) -> Response:
     """A policy's value; 204 where it isn't set."""
     return no_content() if value is None else JsonResponse(value)
+
+
+def all_applied(policies: EffectivePolicies, applied: str | None, *, is_topic: bool) -> Response:
+    """All that hold, with their sources; without ``applied`` those that the level itself sets."""
+    own = {"topic", "global"} if is_topic else {"namespace"}
+    return JsonResponse(
+        {
+            name: {"value": value, "source": source}
+            for name, (value, source) in applied_policies(policies, is_topic=is_topic).items()
+            if flag(applied) or source in own
+        }
+    )
 
 
 def quota_type(text: str | None) -> str:

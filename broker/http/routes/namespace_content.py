@@ -19,8 +19,11 @@ from magnetar.broker.http.dependencies import (
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.policies.policy_access import (
     ABSENT,
+    ALL_EXAMPLE,
+    Applied,
     JsonBody,
     NamespacePolicies,
+    all_applied,
     cluster_names,
     namespace_scope,
     read_strictly,
@@ -76,6 +79,15 @@ add_policy_routes(
         is_topic=False,
     ),
 )
+
+
+@routes.get("/policies", example=ALL_EXAMPLE)
+async def get_all(policies: NamespacePolicies, applied: Applied = None) -> Response:
+    """Get: all policies that the namespace sets, each with its source.
+
+    With `applied` all that hold; as for topics.
+    """
+    return all_applied(policies, applied, is_topic=False)
 
 
 # --- permissions: kept for the roles that authorization will ask about

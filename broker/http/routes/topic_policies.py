@@ -10,11 +10,13 @@ from fastapi import Depends, Response
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic, body_doc, flag
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.policies.policy_access import (
+    ALL_EXAMPLE,
     TOPIC_REFUSALS,
     Applied,
     LenientBody,
     Scope,
     TopicPolicyScope,
+    all_applied,
     answer,
     cluster_names,
     read_leniently,
@@ -47,6 +49,18 @@ add_policy_routes(
     routes,
     ScopeConfig(policy_scope=_own, body=read_leniently, at=lambda row: row.topic, is_topic=True),
 )
+
+
+@routes.get("/policies", example=ALL_EXAMPLE)
+async def get_all(service: Service, topic: Topic, applied: Applied = None) -> Response:
+    """Get: all policies that the topic sets, each with its source.
+
+    With `applied` all that hold. Names are the last segments of the paths that read a single one;
+    `backlogQuota/{type}` and `{subscription}/dispatchRate` are one type's and one subscription's.
+    Sources: `topic`; `global`, the topic's of all clusters; `namespace`; `broker`, its settings.
+    """
+    policies = await TopicPolicyScope(service, topic, "").policies()
+    return all_applied(policies, applied, is_topic=True)
 
 
 @routes.delete("/policies", "Unset: all own policies of the topic, also its global ones")

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from magnetar.broker.http.server.app import create_app
+from magnetar.broker.policies.table import POLICIES
 from magnetar.broker.protocol.topic_name import TopicName
 from tests.unit.broker.doubles import Broker
 
@@ -155,3 +156,28 @@ async def test_own_policies_of_a_volatile_topic(broker: Broker) -> None:
         topic = broker.service.topics[name.full]
         assert topic.policies.max_producers == 2
         assert (await client.get(f"{TOPIC}/maxProducers")).status_code == 204
+
+
+async def test_all_policies_in_one_answer(broker: Broker) -> None:
+    async with client_of(broker) as client:
+        assert (await client.post(f"{NAMESPACE}/messageTTL", json=60)).status_code == 204
+        assert (await client.post(f"{TOPIC}/maxConsumers", json=5)).status_code == 204
+        own = {"maxConsumers": {"value": 5, "source": "topic"}}
+        assert (await client.get(f"{TOPIC}/policies")).json() == own
+        found = (await client.get(f"{TOPIC}/policies?applied=true")).json()
+        assert found["maxConsumers"] == own["maxConsumers"]
+        assert found["messageTTL"] == {"value": 60, "source": "namespace"}
+        assert found["maxProducers"] == {"value": 0, "source": "broker"}
+        # Each is what its own path says that holds.
+        for policy in POLICIES:
+            if policy.topic is not None and policy.topic.applied:
+                path = policy.topic.path
+                answer = await client.get(f"{TOPIC}/{path}?applied=true")
+                single = answer.json() if answer.content else None
+                assert found[path]["value"] == single, path
+        found = (await client.get(f"{NAMESPACE}/policies")).json()
+        assert found["messageTTL"] == {"value": 60, "source": "namespace"}
+        assert {each["source"] for each in found.values()} == {"namespace"}
+        assert (await client.get(f"{NAMESPACE}x/policies")).status_code == 404
+        assert (await client.get(f"{TOPIC}x/policies")).status_code == 404
+        assert (await client.get(f"{TOPIC}-partition-0/policies")).status_code == 412
