@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import unquote, urljoin, urlsplit
 
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
 
 REDIRECTS_MAX = 5
 
@@ -51,6 +51,11 @@ class AdminResponse:
             return str(value["reason"])
         return self.body.decode(errors="replace").strip() or "none given"
 
+    def check(self) -> None:
+        """Raises RefusedError: it is a refusal; the text has the status and the reason."""
+        if not self.ok:
+            raise RefusedError(f"HTTP {self.status}\nReason: {self.reason}", self.status)
+
 
 class AdminClient:
     """Calls to one server; usable as a context manager."""
@@ -61,11 +66,14 @@ class AdminClient:
         timeout_s: float = 60.0,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        *,
+        named_by: str = "",
     ) -> None:
         """
         Args:
             headers: credentials, sent with every call, also where brokers send it on to.
             tls: for https; None: trusts what the system trusts.
+            named_by: the server that gave the URL; "": the user did.
         Raises:
             CliError: not an HTTP URL.
         """
@@ -80,6 +88,7 @@ class AdminClient:
         self._timeout_s = timeout_s
         self._headers = dict(headers or {})
         self._tls = tls
+        self._named_by = named_by
         if parts.scheme == "https":
             self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
                 parts.hostname, port, timeout=timeout_s, context=tls
@@ -97,11 +106,10 @@ class AdminClient:
         """A call that must succeed; its answer as `AdminResponse.value`.
 
         Raises:
-            CliError: refused; the text has the status and the server's reason.
+            CliError: no answer, or refused, as `AdminResponse.check` says it.
         """
         answer = self.call(method, path, body)
-        if not answer.ok:
-            raise CliError(f"HTTP {answer.status}\nReason: {answer.reason}")
+        answer.check()
         return answer.value()
 
     def call(
@@ -120,7 +128,8 @@ class AdminClient:
             body: sent as JSON; None: no body, bytes: as they are.
             content_type: of the body, when JSON isn't all to say.
         Raises:
-            CliError: no connection, or no answer in time; or sent where credentials mustn't go.
+            UnreachableError: no connection, or no answer in time.
+            CliError: sent where credentials mustn't go.
         """
         headers = {"Accept": "application/json", **self._headers}
         data = None
@@ -133,9 +142,8 @@ class AdminClient:
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise CliError(
-                f"{self.url} does not answer: {str(error) or type(error).__name__}"
-            ) from error
+            what = f"{self.url} does not answer: {str(error) or type(error).__name__}"
+            raise UnreachableError(what, self.url, self._named_by) from error
         location = response.headers.get("Location")
         if response.status == 307 and redirects and location:
             with self._at(path, location) as (other, path):
@@ -162,7 +170,9 @@ class AdminClient:
                 f"{self.url} leads to {url}{target.path}, which is another call: "
                 "no broker does that, and credentials are not shown there"
             )
-        with AdminClient(url, self._timeout_s, self._headers, self._tls) as other:
+        with AdminClient(
+            url, self._timeout_s, self._headers, self._tls, named_by=self.url
+        ) as other:
             yield other, path
 
 

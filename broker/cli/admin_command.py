@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.admin_commands import GROUPS, AdminCommand, Option, commands_of
 from magnetar.broker.cli.argument_values import KINDS
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError, RefusedError
 from magnetar.broker.cli.global_options import ADMIN, add_globals
 from magnetar.broker.cli.output import print_value
 from magnetar.broker.cli.profiles import target_of
@@ -52,7 +52,7 @@ class CommandRun:
             CliError: refused; the text has the status and the server's reason.
         """
         answer = self.answer(request, content_type)
-        check(answer)
+        answer.check()
         return answer.value()
 
     def answer(self, request: AdminRequest, content_type: str | None = None) -> AdminResponse:
@@ -71,19 +71,13 @@ class CommandRun:
             CliError: see ``send``.
         """
         answer = self.answer(request, content_type)
-        check(answer)
+        answer.check()
         if answer.body or request.method == "GET":
             self.show(answer.value())
         return 0
 
     def show(self, value: Any) -> None:
         print_value(value, as_json=self.as_json)
-
-
-def check(answer: AdminResponse) -> None:
-    """Raises CliError: it is a refusal."""
-    if not answer.ok:
-        raise CliError(f"HTTP {answer.status}\nReason: {answer.reason}")
 
 
 def run_admin(options: argparse.Namespace) -> int:
@@ -99,6 +93,19 @@ def run_admin(options: argparse.Namespace) -> int:
 
 
 def _run_one(run: CommandRun) -> int:
+    """Raises CliError: it failed; of a name that isn't there, also which names are like it."""
+    try:
+        return _run_word(run)
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        from magnetar.broker.cli.names import ClusterNames, hint_on
+
+        hint = hint_on(ClusterNames(run.client), run.arguments)
+        raise RefusedError(f"{error}\n{hint}" if hint else str(error), error.status) from error
+
+
+def _run_word(run: CommandRun) -> int:
     word = run.arguments.word
     if word.step:
         from magnetar.broker.cli import multi_call

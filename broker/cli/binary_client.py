@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
 from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.client.async_client_connection import AsyncClientConnection
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
@@ -24,7 +24,8 @@ def run_command(work: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(work)
     except BrokerError as error:
-        raise CliError(f"{pb.ServerError.Name(error.wire_code)}: {error}") from error
+        text = f"{pb.ServerError.Name(error.wire_code)}: {error}"
+        raise RefusedError(text, error.http_status) from error
 
 
 def is_websocket(service_url: str) -> bool:
@@ -78,7 +79,10 @@ class ClusterClient:
                 host, port, "magnetar-cli", tls=tls, server_name=server_name
             )
         except ServiceNotReadyError as error:
-            raise CliError(f"{error}{by}") from error
+            named_by = "" if url == self._target.service_url else self._target.service_url
+            raise UnreachableError(
+                f"{error}{by}", self._target.proxy_url or url, named_by
+            ) from error
         self.message_bytes_max = connected.max_message_size or MAX_MESSAGE_BYTES
         self._connections[url] = connection
         return connection

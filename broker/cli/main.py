@@ -15,7 +15,7 @@ from typing import Final
 
 from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.client_options import add_consume, add_produce, add_read
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
 from magnetar.broker.cli.global_options import (
     ADMIN,
     CLIENTS,
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             report(error)
         else:
-            print(f"magnetar: {error}", file=sys.stderr)
+            _tell(error, options)
         return 1
     except ModuleNotFoundError as error:
         if not _is_client():
@@ -91,6 +91,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def _tell(error: CliError | ClientAuthError, options: argparse.Namespace) -> None:
+    """Show an error, and below it what the user can do."""
+    print(f"magnetar: {error}", file=sys.stderr)
+    if isinstance(error, RefusedError | UnreachableError):
+        from magnetar.broker.cli.advice import advice_on
+
+        for line in advice_on(error, options, _GLOBALS.get(options.command, frozenset())):
+            print(line, file=sys.stderr)
 
 
 def _is_client() -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from magnetar.broker.cli.admin_command import CommandRun, check
+from magnetar.broker.cli.admin_command import CommandRun
 from magnetar.broker.cli.argument_values import parse_time
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.output import print_message
@@ -131,7 +131,7 @@ def each_partition(run: CommandRun) -> int:
             if not answer.ok:
                 failed.append(f"{name}: HTTP {answer.status}: {answer.reason}")
                 if len(names) == 1:
-                    check(answer)
+                    answer.check()
             advance(1)
     if failed:
         raise CliError(f"{len(failed)} of {len(names)} partitions failed\n" + "\n".join(failed))
@@ -232,14 +232,14 @@ def peek_messages(run: CommandRun) -> int:
         answer = run.answer(AdminRequest("GET", f"{path}{position}", {}))
         if answer.status == 404 and position > 1:
             break  # the backlog has no more
-        check(answer)
+        answer.check()
         _show_messages(run, answer.headers, answer.body)
     return 0
 
 
 def show_message(run: CommandRun) -> int:
     answer = run.answer(run.request())
-    check(answer)
+    answer.check()
     _show_messages(run, answer.headers, answer.body)
     return 0
 

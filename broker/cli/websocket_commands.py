@@ -23,7 +23,7 @@ from magnetar.broker.cli.encryption import (
     decryptor_of,
     encryptor_of,
 )
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
 from magnetar.broker.cli.message_output import MessageOutput, describe
 from magnetar.broker.cli.payloads import contents_of, properties_of, wait_for_turn
 from magnetar.broker.cli.profiles import ClusterTarget
@@ -269,12 +269,13 @@ async def _connection(target: ClusterTarget, path: str) -> AsyncIterator[ClientC
         await socket.close()
     except InvalidStatus as error:
         text = (error.response.body or b"").decode(errors="replace")
-        raise CliError(f"HTTP {error.response.status_code}\nReason: {text}") from error
+        status = error.response.status_code
+        raise RefusedError(f"HTTP {status}\nReason: {text}", status) from error
     except ConnectionClosed as error:
         raise CliError(f"{url}: connection closed: {error}") from error
     except (OSError, InvalidHandshake, InvalidURI) as error:
         reason = str(error) or type(error).__name__
-        raise CliError(f"{url} can't be reached: {reason}") from error
+        raise UnreachableError(f"{url} can't be reached: {reason}", url) from error
 
 
 async def _receive(socket: ClientConnection, timeout_s: float | None) -> dict[str, Any] | None:

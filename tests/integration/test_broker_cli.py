@@ -61,8 +61,35 @@ def test_tenants(admin: Admin) -> None:
     }
     assert admin(f"tenants create {name}", fails=True)[0] == "magnetar: HTTP 409"
     admin(f"tenants delete {name}")
-    first, reason = admin(f"tenants get {name}", fails=True)
+    first, reason, hint = admin(f"tenants get {name}", fails=True)
     assert (first, reason) == ("magnetar: HTTP 404", "Reason: Tenant does not exist")
+    assert hint.startswith(f"There is no tenant {name}")
+
+
+def test_names_like_one_that_is_not_there(admin: Admin, namespace: str) -> None:
+    admin(f"topics create {namespace}/orders")
+    admin(f"topics create-partitioned-topic {namespace}/parcels -p 2")
+    admin(f"topics create-subscription {namespace}/orders -s billing")
+    for line, like in (
+        (f"topics stats {namespace}/oders", "orders"),
+        (f"topics partitioned-stats {namespace}/parcel", "parcels"),
+        (f"topics clear-backlog {namespace}/orders -s biling", "billing"),
+        (f"namespaces policies {namespace}-", namespace.partition("/")[2]),
+    ):
+        assert admin(line, fails=True)[-1].endswith(f"Names like it: {like}")
+
+
+def test_the_two_ports_are_told_apart(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    binary = broker.service_url.replace("pulsar:", "http:")
+    assert main(["admin", "--admin-url", binary, "tenants", "list"]) == 1
+    assert "speaks Pulsar's binary protocol" in capsys.readouterr().err
+    http = broker.web_url.replace("http:", "pulsar:")
+    assert main(["produce", "--url", http, "t", "-m", "a"]) == 1
+    assert "is an HTTP port" in capsys.readouterr().err
+    assert main(["produce", "--url", http.replace("pulsar:", "wss:"), "t", "-m", "a"]) == 1
+    assert "speaks no TLS: --url ws://" in capsys.readouterr().err
 
 
 def test_several_deletions_tell_what_failed(admin: Admin, namespace: str) -> None:
