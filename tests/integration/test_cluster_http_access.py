@@ -125,6 +125,22 @@ def test_the_other_broker_is_asked_in_the_name_of_the_caller(cluster: Cluster, t
 
 
 @pytest.mark.slow
+def test_changes_of_all_brokers_are_in_one_list(cluster: Cluster) -> None:
+    tenant = f"t-{secrets.token_hex(4)}"
+    for index, name in enumerate(("a", "b")):
+        path = f"{ADMIN}/tenants/{tenant}{name}"
+        assert cluster.ask(index, "admin", "PUT", path, {"adminRoles": []}).startswith("4")
+    for index in range(2):
+        text = cluster.ask(index, "admin", "GET", f"{ADMIN}/audit?path={tenant}")
+        answer = httpx.Response(200, text=text).json()
+        found = [(each["broker"], each["path"][-1], each["role"]) for each in answer["changes"]]
+        assert found == [(cluster.names[1], "b", "admin"), (cluster.names[0], "a", "admin")]
+        assert sorted(answer["since"]) == sorted(cluster.names)
+        assert answer["failed"] == {}
+        assert cluster.ask(index, "ten", "GET", f"{ADMIN}/audit").startswith("401")
+
+
+@pytest.mark.slow
 def test_the_pipeline_is_sent_on_with_its_token(cluster: Cluster, topic: str) -> None:
     names = [f"persistent://{topic}-partition-{number}" for number in range(PARTITIONS)]
     for url in cluster.process.web_urls:

@@ -1,18 +1,22 @@
 """One log line for each change that was asked for over the admin API, whatever became of it.
 
 Logger ``magnetar.broker.audit``, level INFO, so that it can be sent elsewhere or switched off
-on its own.
+on its own. The last ones are kept in memory, for those who ask over HTTP (routes/audit.py).
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Final
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.bookkeeper.auth.refusal_log import one_value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from starlette.types import Scope
 
 logger = logging.getLogger("magnetar.broker.audit")
@@ -27,35 +31,82 @@ _SECRETS: Final = re.compile(
     rb"|/brokers/configuration/[^/?]*(?:secret|password|token|auth)[^/?]*/)[^&?/#]+"
 )
 _TOKEN: Final = re.compile(rb"((?:^|&)token=)[^&]*")
+CHANGES_MAX: Final = 1000
 
 
-def audit(scope: Scope, status: int, request_id: str) -> None:
-    """Log who asked for what, and the answer's status (0: the client left before it).
+class AuditLog:
+    """Logs changes, and keeps the last ones: 2 MiB at most, where paths and roles are long."""
 
-    REQUIRES: the method changes something; only paths of the admin API are logged.
-    """
+    def __init__(self, clock_s: Callable[[], float] = time.time) -> None:
+        self._clock_s = clock_s
+        self._changes: deque[dict[str, Any]] = deque(maxlen=CHANGES_MAX)
+        self._began_ms = int(clock_s() * 1000)
+
+    def clear(self) -> None:
+        """Forget the changes that are kept."""
+        self._changes.clear()
+        self._began_ms = int(self._clock_s() * 1000)
+
+    @property
+    def since_ms(self) -> int:
+        """All changes since then are kept."""
+        is_full = len(self._changes) == CHANGES_MAX
+        return int(self._changes[0]["at"]) if is_full else self._began_ms
+
+    def changes(self, role: str, path: str) -> Iterator[dict[str, Any]]:
+        """Those that are kept, the youngest first.
+
+        Args:
+            role: only of this one, or in its name; "": of all.
+            path: only those whose address has this text.
+        """
+        for change in reversed(self._changes):
+            is_its = role in ("", change["role"], change.get("originalRole"))
+            if is_its and path in change["path"]:
+                yield change
+
+    def add(self, scope: Scope, status: int, request_id: str) -> None:
+        """Log and keep who asked for what, and the answer's status (0: the client left before it).
+
+        REQUIRES: the method changes something; only paths of the admin API count.
+        """
+        if (path := _shown_path(scope)) is None:
+            return
+        client, state = scope.get("client"), scope["state"]
+        change = {
+            "at": int(self._clock_s() * 1000),
+            "role": state.get("role", ANONYMOUS),
+            "method": scope["method"],
+            "path": path,
+            "status": status,
+            "request": request_id,
+            "address": f"{client[0]}:{client[1]}" if client else "unknown",
+        }
+        if (original := state.get("original_role")) is not None:
+            change["originalRole"] = original
+        self._changes.append(change)
+        _log(change)
+
+
+def _shown_path(scope: Scope) -> str | None:
+    """The address without secrets, fit for a line; None: not of the admin API."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     if not raw.startswith(b"/admin/"):
-        return
+        return None
     if query := scope.get("query_string"):
         # Pulsar takes tokens in addresses of HTTP calls, so some will be sent here, in vain.
         raw += b"?" + _TOKEN.sub(rb"\1******", query)
     raw = _SECRETS.sub(rb"\1******", raw)
     # As it came: percent-encoded. Anything else (a proxy may be careless) can't forge a line.
     path = raw.decode("ascii", "backslashreplace")[:_PATH_MAX]
-    if not path.isprintable():
-        path = path.encode("unicode_escape").decode()
-    client = scope.get("client")
-    fields = {
-        "role": one_value(scope["state"].get("role", ANONYMOUS)),
-        "method": scope["method"],
-        "path": path,
-        "status": status,
-        "request": request_id,
-        "address": f"{client[0]}:{client[1]}" if client else "unknown",
-    }
+    return path if path.isprintable() else path.encode("unicode_escape").decode()
+
+
+def _log(change: dict[str, Any]) -> None:
+    fields = {key: value for key, value in change.items() if key not in ("at", "originalRole")}
+    fields["role"] = one_value(change["role"])
     speaks_for = ""
-    if (original := scope["state"].get("original_role")) is not None:
+    if (original := change.get("originalRole")) is not None:
         fields["original_role"] = one_value(original)
         speaks_for = " original_role=%(original_role)s"
     logger.info(

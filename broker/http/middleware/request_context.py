@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import ClientDisconnect
 
 from magnetar.broker.http.errors import error_response, refuse, response_of
-from magnetar.broker.http.middleware.audit import SAFE_METHODS, audit
+from magnetar.broker.http.middleware.audit import SAFE_METHODS, AuditLog
 from magnetar.broker.http.middleware.rate_limit import AddressLimiter
 from magnetar.broker.http.middleware.raw_path import route_path
 from magnetar.broker.logs import REQUEST_ID
@@ -58,8 +58,11 @@ class HttpMetrics:
 class RequestContextMiddleware:
     """Gives each request an id (``X-Request-ID``: the client's own, if it is a sane one)."""
 
-    def __init__(self, app: ASGIApp, config: BrokerConfig, metrics: HttpMetrics) -> None:
+    def __init__(
+        self, app: ASGIApp, config: BrokerConfig, metrics: HttpMetrics, audit_log: AuditLog
+    ) -> None:
         self._app = app
+        self._audit_log = audit_log
         self._limiter = (
             AddressLimiter(config.http_requests_max_per_second)
             if config.http_requests_limit_enabled
@@ -103,7 +106,7 @@ class RequestContextMiddleware:
             metrics.answers[answer.status // 100] += 1
             metrics.seconds += time.perf_counter() - began_s
             if scope["method"] not in SAFE_METHODS:
-                audit(scope, answer.status, request_id)
+                self._audit_log.add(scope, answer.status, request_id)
 
     def _id_of(self, scope: Scope) -> str:
         for name, value in scope["headers"]:

@@ -71,6 +71,10 @@ class ScatterResults(Generic[T]):
         """The same, by the part's name."""
         return {answer.name: answer.value for answer in self._answers if answer.error is None}
 
+    def failures(self) -> dict[str, str]:
+        """Why a part has no value, by its name: for an answer that says so itself."""
+        return {answer.name: str(answer.error) for answer in self._answers if answer.error}
+
     def without(self, *statuses: int) -> ScatterResults[T]:
         """Forgets the parts that were refused with one of these: they don't count."""
         left = [a for a in self._answers if a.error is None or status_of(a.error) not in statuses]

@@ -12,6 +12,7 @@ from magnetar.broker.http.errors import install_error_handlers
 from magnetar.broker.http.messaging.rest_consume import RestSessions
 from magnetar.broker.http.messaging.rest_produce import RestPublishers
 from magnetar.broker.http.metrics.broker_metrics import CacheRates
+from magnetar.broker.http.middleware.audit import AuditLog
 from magnetar.broker.http.middleware.compression import GzipMiddleware
 from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
 from magnetar.broker.http.middleware.origin_settings import site_check
@@ -20,6 +21,7 @@ from magnetar.broker.http.openapi import complete_openapi
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routes import (
     anti_affinity,
+    audit,
     bookies,
     broker_stats,
     brokers,
@@ -92,6 +94,7 @@ def create_app(service: BrokerService) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.openapi = complete_openapi(app)  # type: ignore[method-assign] # FastAPI's documented way
+    app.state.audit_log = AuditLog()
     attach(app, service)
     app.state.http_figures = HttpMetrics()
     app.state.cache_rates = CacheRates()
@@ -125,6 +128,7 @@ def create_app(service: BrokerService) -> FastAPI:
         resource_quotas,
         unsupported_services,
         whoami,
+        audit,
         lookup,
         health,
         metrics,
@@ -143,6 +147,7 @@ def attach(app: FastAPI, service: BrokerService) -> None:
     app.state.rest_sessions = RestSessions(service)
     app.state.topic_changes = TopicChanges(service)
     app.state.access = service.access
+    app.state.audit_log.clear()
 
 
 def _add_layers(app: FastAPI, service: BrokerService) -> None:
@@ -173,7 +178,12 @@ def _add_layers(app: FastAPI, service: BrokerService) -> None:
             max_age=config.cors_max_age_seconds,
         )
     app.add_middleware(OriginMiddleware, sites=site_check(config))
-    app.add_middleware(RequestContextMiddleware, config=config, metrics=app.state.http_figures)
+    app.add_middleware(
+        RequestContextMiddleware,
+        config=config,
+        metrics=app.state.http_figures,
+        audit_log=app.state.audit_log,
+    )
 
 
 def _words(text: str) -> list[str]:

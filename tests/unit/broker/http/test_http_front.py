@@ -14,7 +14,7 @@ import pytest
 
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.middleware.audit import audit
+from magnetar.broker.http.middleware.audit import CHANGES_MAX, AuditLog
 from magnetar.broker.http.middleware.compression import GzipMiddleware, accepts_gzip
 from magnetar.broker.http.middleware.rate_limit import AddressLimiter, address_group
 from magnetar.broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
@@ -169,7 +169,7 @@ def test_pieces_of_a_stream_pass_one_by_one() -> None:
 
 
 def _pre_auth(call: _Call, **settings: Any) -> RequestContextMiddleware:
-    return RequestContextMiddleware(call.app, BrokerConfig(**settings), HttpMetrics())
+    return RequestContextMiddleware(call.app, BrokerConfig(**settings), HttpMetrics(), AuditLog())
 
 
 def test_a_request_id_is_taken_over_if_it_is_sane() -> None:
@@ -259,8 +259,44 @@ def test_audit_lines_hold_no_secrets(
         "method": "POST",
     }
     with caplog.at_level(logging.INFO, logger="magnetar.broker.audit"):
-        audit(scope, 401, "id")
+        AuditLog().add(scope, 401, "id")
     assert f" path={shown or path} " in caplog.records[0].getMessage()
+
+
+def test_the_last_changes_are_kept() -> None:
+    now_s = 1.0
+    log = AuditLog(lambda: now_s)
+
+    def change(path: str, **state: str) -> None:
+        scope = {"path": path, "state": state, "method": "PUT", "client": ("192.0.2.7", 4711)}
+        log.add(scope, 204, "id")
+
+    change("/admin/v2/tenants/a", role='x "y"')
+    now_s = 2.0
+    change("/admin/v2/tenants/b", role="proxy", original_role="joe")
+    change("/topics/persistent/public/default/t")
+    for role, paths in (("", ["b", "a"]), ("joe", ["b"]), ("x", [])):
+        assert [each["path"][-1] for each in log.changes(role, "")] == paths
+    assert list(log.changes("", "s/a")) == [
+        {
+            "at": 1000,
+            "role": 'x "y"',
+            "method": "PUT",
+            "path": "/admin/v2/tenants/a",
+            "status": 204,
+            "request": "id",
+            "address": "192.0.2.7:4711",
+        }
+    ]
+    assert log.since_ms == 1000
+    for number in range(CHANGES_MAX):
+        now_s = 3.0 + number
+        change("/admin/v2/x")
+    assert len(list(log.changes("", ""))) == CHANGES_MAX
+    assert log.since_ms == 3000  # older ones are gone
+    log.clear()
+    assert list(log.changes("", "")) == []
+    assert log.since_ms == int(now_s * 1000)
 
 
 @pytest.fixture
@@ -324,6 +360,6 @@ async def test_a_connection_that_was_reset_while_it_is_answered_is_no_error(
         raise AssertionError("nobody reads")
 
     scope = {"type": kind, "method": "GET", "path": "/", "headers": [], "client": ("a", 1)}
-    middleware = RequestContextMiddleware(app, BrokerConfig(), HttpMetrics())
+    middleware = RequestContextMiddleware(app, BrokerConfig(), HttpMetrics(), AuditLog())
     await middleware(scope, receive, send)
     assert not caplog.records
