@@ -6,6 +6,7 @@ runs the same tests against Apache Pulsar, the oracle.
 """
 
 import functools
+import gc
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,16 @@ from tests.zookeeper_process import ZooKeeperProcess
 # What takes long on a busy machine isn't wrong.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+# Collection allocates millions of objects that live until the end: no garbage is among them, and no
+# collection during the tests needs to look at them again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 os.environ[stalls.VARIABLE] = str(stalls.STALL_MS)  # of all processes of tests

@@ -37,6 +37,7 @@ from magnetar.pipeline.jobs.plots import draw_keys
 from magnetar.pipeline.jobs.replay import ReplaySettings, replay
 from magnetar.pipeline.source import read_topics
 from tests.child_process import suspend
+from tests.nightly import NIGHTLY
 from tests.official_client import client_of
 from tests.pipeline.conftest import ROOT, spark_environment
 from tests.standalone_process import StandaloneProcess
@@ -317,6 +318,7 @@ def test_what_was_trimmed_before_it_was_exported(
     assert rows_of(read_export(spark, folder, [second])) == left
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly: a JVM for one signal")
 def test_an_export_that_is_interrupted_goes_on(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
