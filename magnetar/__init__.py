@@ -24,6 +24,7 @@ def embedded(
     *,
     config: BrokerConfig | None = None,
     start_timeout_s: float = 30.0,
+    clock: Literal["real", "virtual"] = "real",
     **settings: object,
 ) -> EmbeddedBroker:
     """A broker for the time of a ``with`` (or ``async with``) block; docs/guides/embedding.md.
@@ -36,6 +37,7 @@ def embedded(
         mode: "thread": in this process, on a thread with its own event loop; "process": a child.
         config: settings to start from; its directory, address and ports don't count.
         start_timeout_s: how long the start may take.
+        clock: "virtual": `EmbeddedBroker.advance` sets it ahead.
         settings: single settings, by Pulsar's key or our name (``maxMessageSize=...``).
     Raises:
         ConfigError: a setting doesn't exist or can't have this value.
@@ -43,7 +45,7 @@ def embedded(
     """
     from magnetar.embedding import EmbeddedBroker
 
-    return EmbeddedBroker(path, mode, config, start_timeout_s, settings)
+    return EmbeddedBroker(path, mode, config, start_timeout_s, settings, clock)
 
 
 def __getattr__(name: str) -> str:

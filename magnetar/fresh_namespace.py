@@ -15,6 +15,7 @@ from magnetar.errors import EmbeddedError
 if TYPE_CHECKING:
     import ssl
 
+    from magnetar.duration import Duration
     from magnetar.embedding import EmbeddedBroker
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,10 @@ class FreshNamespace:
             path = f"/admin/v2/{domain}/{self.namespace}/{quote(local, safe='')}/partitions"
             self.admin("PUT", path, partitions)
         return f"{domain}://{self.namespace}/{local}"
+
+    def advance(self, span: Duration) -> None:
+        """Set the broker's clock ahead: see `EmbeddedBroker.advance`."""
+        self.broker.advance(span)
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         """One call of the admin API; what it answered, decoded from JSON.

@@ -7,10 +7,12 @@ import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from magnetar.broker.config import BrokerConfig
+
+ClockKind: TypeAlias = Literal["real", "virtual"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +28,13 @@ class Addresses:
 class Host(ABC):
     """One run of one broker. Both futures end by themselves, whatever happens."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, clock: ClockKind) -> None:
         self.pid = os.getpid()
         self.ready: Future[Addresses] = Future()
         """Set when clients are served; the error when that can't be."""
         self.ended: Future[None] = Future()
         """Set when nothing of the run is left; the error when it ended before it was asked to."""
-        self._config = config
+        self._config, self._clock = config, clock
         self._asked = False
         # A daemon: a program that never leaves the block must still be able to end.
         self._thread = threading.Thread(target=self._run, name="magnetar-embedded", daemon=True)
@@ -57,6 +59,10 @@ class Host(ABC):
     def log(self) -> str:
         """The output of the broker; "" where it logs into this process's logging."""
         return ""
+
+    @abstractmethod
+    def perform(self, order: str, *arguments: Any) -> Future[Any]:
+        """Have the broker do something: see `ControlledBroker`. REQUIRES: it is ready."""
 
     @abstractmethod
     def _run(self) -> None:

@@ -79,6 +79,7 @@ def magnetar_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     with magnetar.embedded(
         mode=_mode(request.config),
         start_timeout_s=_start_timeout_s(request.config),
+        clock="virtual",
         **{**_DEFAULTS, **_settings(request.config)},
     ) as broker:
         yield broker

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
 from magnetar.errors import EmbeddedError
-from magnetar.host import Addresses, Host
+from magnetar.host import Addresses, ClockKind, Host
 
 if TYPE_CHECKING:
     from magnetar.broker.config import BrokerConfig
     from magnetar.broker.server.standalone import Standalone
+    from magnetar.controls import ControlledBroker
 
 
 class ThreadHost(Host):
     """See `Host`. Changes nothing else in the process: no signal handler, no logging set-up."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        super().__init__(config)
-        self._lock = threading.Lock()  # guards _asked and the two below: asked before the loop is
+    def __init__(self, config: BrokerConfig, clock: ClockKind) -> None:
+        super().__init__(config, clock)
+        self._lock = threading.Lock()  # guards _asked and those below: asked before the loop is
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._broker: ControlledBroker | None = None
 
     def ask_to_stop(self) -> None:
         with self._lock:
@@ -31,6 +34,13 @@ class ThreadHost(Host):
 
     def give_up(self) -> None:
         """Nothing: a thread can't be ended from outside."""
+
+    def perform(self, order: str, *arguments: Any) -> Future[Any]:
+        with self._lock:
+            if self._loop is None or self._broker is None:
+                raise EmbeddedError("the broker has ended")
+            work = self._broker.perform(order, list(arguments))
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _run(self) -> None:
         try:
@@ -51,7 +61,7 @@ class ThreadHost(Host):
     async def _serve(self) -> BaseException | None:
         """Serve until asked to stop; the error that ended it earlier."""
         # Imported here: it takes longer than to start, and the caller waits with a deadline.
-        from magnetar.broker.server.standalone import Standalone
+        from magnetar.controls import ControlledBroker
 
         stop = asyncio.Event()
         with self._lock:
@@ -59,10 +69,13 @@ class ThreadHost(Host):
                 return None
             self._loop, self._stop = asyncio.get_running_loop(), stop
         try:
-            standalone = Standalone(self._config)
+            broker = ControlledBroker(self._config, self._clock)
+            standalone = broker.standalone
             await standalone.start()
             standalone.watch_loop()
             standalone.failed.add_done_callback(lambda _: stop.set())
+            with self._lock:
+                self._broker = broker
             self.ready.set_result(
                 Addresses(
                     standalone.service_url,
@@ -76,7 +89,7 @@ class ThreadHost(Host):
             return await self._close(standalone)
         finally:
             with self._lock:
-                self._loop = None
+                self._loop = self._broker = None
 
     async def _close(self, standalone: Standalone) -> BaseException | None:
         limit_s = self._config.broker_shutdown_timeout_ms / 1000

@@ -134,7 +134,7 @@ async def load_report(service: BrokerService, usage: HostUsage, version: str) ->
         "msgThroughputOut": float(total("msgThroughputOut")),
         "msgRateIn": float(total("msgRateIn")),
         "msgRateOut": float(total("msgRateOut")),
-        "lastUpdate": service.clock(),
+        "lastUpdate": service.wall_clock(),
         "lastStats": bundles,
         "numTopics": len(service.topics),
         "numBundles": len(service.bundles.owned_bundles),

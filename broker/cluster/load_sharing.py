@@ -266,7 +266,7 @@ class LoadSharing:
                 memory=ResourceUsage(**host["memory"]),
                 bandwidth_in=ResourceUsage(**host["bandwidthIn"]),
                 bandwidth_out=ResourceUsage(**host["bandwidthOut"]),
-                last_update_ms=service.clock(),
+                last_update_ms=service.wall_clock(),
                 topics=len(service.topics),
                 bundles=sorted(service.bundles.owned_bundles),
             )

@@ -195,7 +195,7 @@ class AuthSession:
         if login is None or login.expires_at_s is None or self._connection.closed:
             return
         service = self._connection.service
-        left_s = max(0.0, login.expires_at_s + self._grace_s - service.clock() / 1000)
+        left_s = max(0.0, login.expires_at_s + self._grace_s - service.wall_clock() / 1000)
         self._timer = service.loop.call_later(min(left_s, _TIMER_S_MAX), self._on_timer)
 
     @property
@@ -217,7 +217,7 @@ class AuthSession:
             connection.close("credentials were not renewed in time")
             return
         assert login.expires_at_s is not None
-        if connection.service.clock() / 1000 < login.expires_at_s + self._grace_s:
+        if connection.service.wall_clock() / 1000 < login.expires_at_s + self._grace_s:
             self._arm()
         else:
             self._ask_for_others("have expired")

@@ -74,7 +74,7 @@ class BinaryPreAuth(PreAuthAcceptor):
             self._refuse(pending, method, error)
         except (MalformedFrameError, DecodeError, ValueError) as error:
             service = self._service
-            may_log = service.unauthenticated_limiter.may_log(service.clock())
+            may_log = service.unauthenticated_limiter.may_log(service.wall_clock())
             level = logging.INFO if may_log else logging.DEBUG
             pending.close(f"malformed frame: {error}", level=level)
 

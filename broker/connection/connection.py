@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         """Called when the connection becomes writable again; keyed so that owners can leave."""
         self.on_closed: dict[object, Callable[[], None]] = {}
         """Called once when the connection is gone."""
-        self.accepted_ms = service.clock()
+        self.accepted_ms = service.wall_clock()
         self.in_flight_bytes = 0
         self._loop = service.loop
         self._buffer = FrameBuffer(service.shared_buffer)
@@ -352,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         service = self.service
-        if not self.connected and not service.unauthenticated_limiter.may_log(service.clock()):
+        if not self.connected and not service.unauthenticated_limiter.may_log(service.wall_clock()):
             level = logging.DEBUG  # a flood of connections must not fill the log
         logger.log(level, "connection %s: closed: %s", self.remote, reason)
         self._flush()
@@ -431,7 +431,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused &= ~reason
         if not self._paused and self._is_open():
             assert self._transport is not None
-            self._keep_alive_ms = self.service.clock() + self.service.keep_alive_ms
+            self._keep_alive_ms = self.service.wall_clock() + self.service.keep_alive_ms
             self._heard = True
             self._transport.resume_reading()
 

@@ -27,7 +27,6 @@ from magnetar.broker.protocol.entry_header import (
     FLAG_ENCRYPTED,
     FLAG_LAST_CHUNK,
     FLAG_TRANSACTION,
-    make_header,
 )
 from magnetar.broker.protocol.framing import (
     METADATA_BYTES_MAX,
@@ -68,7 +67,8 @@ class SendMessages:
     shrinks, so the objects are replaced after every megabyte received.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make_header: Callable[[pb.MessageMetadata, int], bytes]) -> None:
+        self.make_header = make_header
         command = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT)
         self._receipt = command.send_receipt
         self._receipt_id = self._receipt.message_id
@@ -82,6 +82,7 @@ class SendMessages:
         self.parts = (
             *(send, cast("_Parse", send.ParseFromString), send.IsInitialized),
             *(metadata, cast("_Parse", metadata.ParseFromString), metadata.IsInitialized),
+            self.make_header,
         )
         self._parsed_bytes = 0
 
@@ -162,7 +163,8 @@ class SendPath:
         Raises:
             MalformedFrameError, DecodeError: the connection is to be closed.
         """
-        send, parse_send, send_complete, metadata, parse_metadata, complete = self._messages.parts
+        parts = self._messages.parts
+        send, parse_send, send_complete, metadata, parse_metadata, complete, make_header = parts
         parse_send(raw or view[command_from:body_from])
         if not send_complete():
             raise MalformedFrameError("SEND lacks a required field")
@@ -223,7 +225,7 @@ class SendPath:
             return False
         delay_max_ms = producer.delay_max_ms
         if delay_max_ms and (
-            self._messages.metadata.deliver_at_time - self._connection.service.clock()
+            self._messages.metadata.deliver_at_time - self._connection.service.wall_clock()
             > delay_max_ms
         ):
             self._fault(
@@ -244,7 +246,11 @@ class SendPath:
         producer = connection.producers.get(producer_id)
         if not isinstance(producer, Producer):
             until_ms = self._recently_closed.get(producer_id)
-            if producer is None and until_ms is not None and connection.service.clock() < until_ms:
+            if (
+                producer is None
+                and until_ms is not None
+                and connection.service.wall_clock() < until_ms
+            ):
                 return None
             raise MalformedFrameError(f"SEND to unknown producer {producer_id}")
         if producer.topic.fenced or producer.waiting or producer.leaving:
@@ -429,7 +435,7 @@ class SendPath:
         if connection.producers.get(producer.producer_id) is not producer or connection.closed:
             return
         self.forget(producer)
-        now_ms = connection.service.clock()
+        now_ms = connection.service.wall_clock()
         self._recently_closed = {
             producer_id: until
             for producer_id, until in self._recently_closed.items()

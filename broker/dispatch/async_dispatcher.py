@@ -86,6 +86,19 @@ class AsyncDispatcher:
         self._limiter = limiter
         self.wake()
 
+    async def finish_turns(self) -> None:
+        """Return when no turn is to come and no read is under way, whatever it waits for."""
+        while self._scheduled or self._reading is not None:
+            if self._reading is not None:
+                await asyncio.wait([self._reading])
+            await asyncio.sleep(0)
+
+    def on_clock_advanced(self) -> None:
+        """The clock was set ahead: do what is due by it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._on_timer()
+
     def close(self) -> None:
         """Deliver nothing more; a read in flight is abandoned."""
         self._closed = True

@@ -37,7 +37,7 @@ _MAGIC, _VERSION = 0x4D, 1
 _HEAD = Struct(">BBHIQQII")
 _COUNT = Struct(">I")
 _pack = _HEAD.pack
-_U32_MAX = 2**32 - 1
+U32_MAX = 2**32 - 1
 _BATCHED_BYTES_MIN = 6
 """Of one message in a batch: size field and the required field of its metadata."""
 _EXPANSION_MAX = {1: (0, 255), 2: (6, 1_032), 3: (9, 32_768), 4: (1, 22)}
@@ -63,7 +63,7 @@ class EntryHeader(NamedTuple):
     chunk_uuid_hash: int
 
 
-def make_header(metadata: MessageMetadata, payload_bytes: int = _U32_MAX) -> bytes:
+def make_header(metadata: MessageMetadata, payload_bytes: int = U32_MAX) -> bytes:
     """Head of an entry whose outer metadata is ``metadata``.
 
     Args:
@@ -149,6 +149,19 @@ def parse_header(head: bytes | memoryview) -> EntryHeader:
     if magic != _MAGIC or version != _VERSION:
         raise EntryHeaderError(f"entry head with magic 0x{magic:02x} version {version}")
     return EntryHeader(*fields)
+
+
+def later_header(header: bytes, ahead_ms: int) -> bytes:
+    """The same with later times: of a broker whose clock is ahead of its clients' clocks."""
+    fields = parse_header(header)
+    return _pack(
+        _MAGIC,
+        _VERSION,
+        *fields._replace(
+            publish_time_ms=fields.publish_time_ms + ahead_ms,
+            deliver_at_ms=fields.deliver_at_ms and fields.deliver_at_ms + ahead_ms,
+        ),
+    )
 
 
 def message_counts(heads: Sequence[bytes]) -> list[int]:

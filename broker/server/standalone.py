@@ -44,6 +44,7 @@ from magnetar.broker.server.embedded_bookie_server import EmbeddedBookieServer
 from magnetar.broker.server.startup_probe_server import StartupProbeServer
 from magnetar.broker.service.bookie_access import BookieAddressResolver
 from magnetar.broker.service.broker_service import BrokerService, wall_clock_ms
+from magnetar.broker.service.virtual_clock import VirtualClock
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
@@ -81,9 +82,15 @@ class Standalone:
 
     word = "standalone"  # the command's name
 
-    def __init__(self, config: BrokerConfig, open_files: OpenFiles = OsFileSystem) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        open_files: OpenFiles = OsFileSystem,
+        virtual_clock: VirtualClock | None = None,
+    ) -> None:
         """``open_files`` makes the bookie's file system of its root directory."""
         self.config = self._with_place_of_copies(config)
+        self._virtual_clock = virtual_clock
         self._open_files = open_files
         self.bookie: Bookie
         self._own_bookie: Bookie | None = None  # the same; None: this process has none
@@ -144,16 +151,19 @@ class Standalone:
             config=reading_and_writing,
         )
         client.on_ledger_deleted = on_ledger_deleted
+        clock = wall_clock_ms if self._virtual_clock is None else self._virtual_clock.now_ms
         cache = EntryCache(config.managed_ledger_cache_size_mb * _MIB)
         offloader = FilesystemOffloader(
             config.managed_ledger_offload_max_threads, config.managed_ledger_offload_read_threads
         )
         stack.callback(offloader.close)
         ledgers = ManagedLedgerFactory(
-            *(client, store, cache, FactoryConfig(), wall_clock_ms, rng), [offloader]
+            *(client, store, cache, FactoryConfig(), clock, rng), [offloader]
         )
         stack.push_async_callback(ledgers.close)
-        self.service = service = BrokerService(config, store, ledgers)
+        self.service = service = BrokerService(
+            config, store, ledgers, virtual_clock=self._virtual_clock
+        )
         service.bookie = self._own_bookie
         service.bookie_directory = self._directory(stack, store, pool)
         self._share_load(service)

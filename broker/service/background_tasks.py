@@ -58,7 +58,7 @@ class BackgroundTasks:
     def __init__(self, service: BrokerService) -> None:
         self._service = service
         self._orphans: dict[Subscription, int] = {}  # since when
-        self._running: set[str] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}
         self._expiry = ItemErrors("expiry", logger, _EXPECTED)
         self._backlogs = ItemErrors("backlog check", logger, _EXPECTED)
         self._unused = ItemErrors("subscription expiry", logger, _EXPECTED)
@@ -121,14 +121,22 @@ class BackgroundTasks:
             if every_ms > 0 and now_ms >= each.due_ms:
                 each.due_ms = now_ms + every_ms
                 if each.name not in self._running:
-                    self._running.add(each.name)
-                    self._service.run(self._run(each, now_ms))
+                    self._running[each.name] = self._service.run(self._run(each, now_ms))
 
     async def _run(self, each: BackgroundTask, now_ms: int) -> None:
         try:
             await each.work(now_ms)
         finally:
-            self._running.discard(each.name)
+            del self._running[each.name]
+
+    def next_due_ms(self) -> int:
+        """When `on_sweep` has something to begin."""
+        return min(each.due_ms for each in self.rounds.values() if each.every_ms() > 0)
+
+    async def finish(self) -> None:
+        """Wait for what `on_sweep` has begun."""
+        if self._running:
+            await asyncio.wait(list(self._running.values()))
 
     async def _topics(self, at_once: int = _SLICE) -> AsyncIterator[Topic]:
         for number, topic in enumerate(list(self._service.topics.values()), 1):

@@ -28,6 +28,7 @@ from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
 from magnetar.broker.listener.tls import TlsListener, listening_socket
 from magnetar.broker.listener.unauthenticated_limiter import UnauthenticatedLimiter
 from magnetar.broker.protocol.chunks import ByteBudget
+from magnetar.broker.protocol.entry_header import make_header
 from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter, RateLimiter, broker_limiter
 from magnetar.broker.resources.cluster_documents import ClusterDocuments
 from magnetar.broker.resources.resources import Resources
@@ -40,6 +41,7 @@ from magnetar.broker.service.metrics import BrokerMetrics
 from magnetar.broker.service.periodic_tasks import PeriodicTasks
 from magnetar.broker.service.policy_watcher import PolicyWatcher
 from magnetar.broker.service.readiness import Readiness
+from magnetar.broker.service.virtual_clock import VirtualClock
 from magnetar.broker.topic.loaded_topics import LoadedTopics
 from magnetar.broker.topic.topic_directory import TopicDirectory
 from magnetar.broker.topic.topic_list import TopicListWatchers
@@ -124,16 +126,16 @@ class BrokerService:
         ledgers: ManagedLedgerFactory,
         *,
         clock: Callable[[], int] = wall_clock_ms,
+        virtual_clock: VirtualClock | None = None,
     ) -> None:
-        self.config = config
-        self.store = store
-        self.ledgers = ledgers
-        self.clock = clock
-        """Wall clock, milliseconds since 1970."""
-        self.cluster = config.cluster_name
-        self.loop = asyncio.get_running_loop()
+        self.config, self.store, self.ledgers = config, store, ledgers
+        self.wall_clock = clock
+        """Milliseconds since 1970, for what is agreed with others: keep-alive, credentials."""
+        self.clock = clock if virtual_clock is None else virtual_clock.now_ms
+        """The same for what happens to messages, subscriptions and topics: tests may advance it."""
+        self.cluster, self.loop = config.cluster_name, asyncio.get_running_loop()
         self.resources = Resources(store, config)
-        self.schemas = SchemaRegistry(store, clock)
+        self.schemas = SchemaRegistry(store, self.clock)
         self.dynamic_configuration = DynamicConfiguration(store, config, self.apply_config)
         self.cluster_documents, self.cluster_members = ClusterDocuments(store), ClusterMembers(self)
         self.host_usage = HostUsage()
@@ -147,7 +149,8 @@ class BrokerService:
         self.loader, self.broker_client = TopicLoader(self), BrokerClient(self)
         self.directory = TopicDirectory(self)
         self.watchers = TopicListWatchers(self.resources, self.directory)
-        self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages()
+        header = make_header if virtual_clock is None else virtual_clock.make_header
+        self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages(header)
         self.chunk_bytes = ByteBudget(_CHUNK_BYTES_MAX)
         self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
         ledgers.append_budget.on_relief = self._resume_publishers

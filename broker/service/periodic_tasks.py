@@ -49,11 +49,11 @@ class PeriodicTasks:
 
     async def _run(self) -> None:
         service = self._service
-        now_ms = service.clock()
+        now_ms = service.wall_clock()
         sample_at = now_ms
         while True:
             await asyncio.sleep(self._interval_s)
-            now_ms = service.clock()
+            now_ms = service.wall_clock()
             try:
                 await self._sweep_connections(now_ms)
                 cpu_ms = int(time.process_time() * 1000)
@@ -62,7 +62,7 @@ class PeriodicTasks:
                 if now_ms >= sample_at:
                     sample_at = now_ms + self._sample_ms
                     await self._sample(now_ms)
-                service.background_tasks.on_sweep(now_ms)
+                service.background_tasks.on_sweep(service.clock())
             except Exception:  # the sweep outlives whatever one round met
                 logger.exception("sweep failed")
 

@@ -147,6 +147,10 @@ class PersistentSubscription(Subscription):
         """What each position of the cursor has, whatever consumers store with theirs."""
         return {_REPLICATED: 1} if self.marked_replicated else {}
 
+    @property
+    def dispatcher(self) -> AsyncDispatcher | None:
+        return self._dispatcher
+
     # --- consumers
 
     def _start(self, sub_type: int, request: SubscribeRequest) -> None:

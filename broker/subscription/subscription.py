@@ -33,6 +33,7 @@ from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
+    from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
     from magnetar.broker.topic.topic import Topic
 
 SINGLE_ACTIVE = frozenset((EXCLUSIVE, FAILOVER))
@@ -83,6 +84,11 @@ class Subscription(ABC):
 
     def now_ms(self) -> int:
         return self.topic.service.clock()
+
+    @property
+    def dispatcher(self) -> AsyncDispatcher | None:
+        """What reads for its consumers; None: there is none now."""
+        return None
 
     @property
     def resource(self) -> Resource:

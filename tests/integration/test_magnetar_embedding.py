@@ -219,7 +219,7 @@ async def test_a_cancelled_start_leaves_nothing(mode: Mode) -> None:
 
 
 def test_a_process_that_dies_is_told() -> None:
-    broker = magnetar.embedded(mode="process")
+    broker = magnetar.embedded(mode="process", clock="virtual")
     with pytest.raises(EmbeddedError, match="ended before it was asked to") as caught, broker:
         psutil.Process(broker.pid).kill()
     assert "exit code -9" in str(caught.value)
@@ -246,6 +246,8 @@ def test_a_failed_disk_in_a_thread_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 def kill_and_divide(broker: EmbeddedBroker) -> None:
     process = psutil.Process(broker.pid)
     process.kill()
+    with pytest.raises(EmbeddedError, match="ended"):
+        broker.advance("1h")
     divide(1, 0)
 
 

@@ -54,6 +54,7 @@ def test_each_test_has_a_namespace_of_its_own_on_one_broker(
         client.close()
         assert magnetar.topic() != magnetar.topic()
         assert len(magnetar.admin("GET", f"/admin/v2/namespaces/{magnetar.tenant}")) == 1
+        magnetar.advance("1h")
         note(url=magnetar.service_url, tenant=magnetar.tenant, pid=magnetar.broker.pid,
              path=str(magnetar.broker.path), config=magnetar.broker.config.max_message_size)
 

@@ -25,7 +25,7 @@ from magnetar.broker.producer.producer import (
     ProducerRequest,
     PublishBatch,
 )
-from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.entry_header import U32_MAX
 from magnetar.broker.protocol.framing import METADATA_BYTES_MAX, METADATA_TOO_LARGE
 from magnetar.broker.schema.schema_checks import admit_producer
 
@@ -178,7 +178,7 @@ class LocalProducer:
         self, topic: Topic, producer: Producer, entries: Sequence[Entry], callback: PublishCallback
     ) -> None:
         """Refuse what a policy forbids; what is between goes on in parts."""
-        now_ms, first = topic.service.clock(), 0
+        now_ms, first = topic.service.wall_clock(), 0
         for refusal, part in groupby(
             entries, lambda entry: _refusal(producer, entry[0], entry[1], now_ms)
         ):
@@ -200,9 +200,10 @@ class LocalProducer:
         """``first``: index of the first entry in its call."""
         bodies = [body for _, body in entries]
         metadatas = [metadata for metadata, _ in entries]
+        make_header = topic.service.send_messages.make_header
         batch = PublishBatch(
             producer,
-            [make_header(metadata) for metadata in metadatas],
+            [make_header(metadata, U32_MAX) for metadata in metadatas],
             bodies,
             [metadata.sequence_id for metadata in metadatas],
             [metadata.highest_sequence_id for metadata in metadatas],

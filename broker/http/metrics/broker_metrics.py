@@ -157,7 +157,7 @@ def _add_durations(page: PrometheusPage, service: BrokerService) -> None:
 def _add_cache(page: PrometheusPage, service: BrokerService, cache_rates: CacheRates) -> None:
     base = page.base
     cache = service.ledgers.cache
-    hit_rate, miss_rate = cache_rates.sample(service.clock(), cache.hits, cache.misses)
+    hit_rate, miss_rate = cache_rates.sample(service.wall_clock(), cache.hits, cache.misses)
     page.add("pulsar_ml_cache_used_size", base, cache.size)
     inserted, evicted = cache.inserted_entries, cache.evicted_entries
     page.add("pulsar_ml_cache_entries", base, inserted - evicted)

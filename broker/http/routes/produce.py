@@ -140,6 +140,6 @@ async def _produce(request: Request, topic: TopicName) -> Response:
         schema = await state.rest_publishers.schemas.of_body(topic, body)
     publishers: RestPublishers = state.rest_publishers
     results, version = await publishers.produce(
-        topic, producer_name, messages, schema, state.service.clock(), len(data)
+        topic, producer_name, messages, schema, state.service.wall_clock(), len(data)
     )
     return JsonResponse({"messagePublishResults": results, "schemaVersion": version})

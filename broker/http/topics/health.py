@@ -79,7 +79,7 @@ async def check_round_trip(service: BrokerService) -> None:
         step = "publish"
         producer = await InternalProducer(service, topic, client_version="health").open()
         message = OutgoingMessage(token, 0)
-        entry = encode_single(producer.producer_name, message, service.clock())
+        entry = encode_single(producer.producer_name, message, service.wall_clock())
         producer.producers[0].publish([entry], on_published)
         await read
     except BrokerError as error:

@@ -410,7 +410,7 @@ class ConsumerSession(_ReceivingSession):
                 source.event_time_ms,
                 key_is_base64=source.key_is_base64,
             )
-            entry = encode_single(publisher.producer_name, message, self._service.clock())
+            entry = encode_single(publisher.producer_name, message, self._service.wall_clock())
             producer = publisher.producers[publisher.route(message)]
             producer.publish([entry], partial(self._on_dead_letter, delivery))
 

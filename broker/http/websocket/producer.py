@@ -233,7 +233,7 @@ class ProducerSession(Session):
         if (keys := self._parameters.encryption_keys) is not None:
             message.encryption = _sealed_with(keys, item)
         if len(item) > 2 or (len(item) == 2 and "context" not in item):
-            _parse_options(item, message, self._service.clock())
+            _parse_options(item, message, self._service.wall_clock())
         self._next_sequence_id = max(self._next_sequence_id, message.sequence_id) + 1
         return message
 
@@ -275,7 +275,7 @@ class ProducerSession(Session):
     def _encode(
         self, producer_name: str, pairs: Sequence[tuple[OutgoingMessage, str | None]]
     ) -> tuple[list[Entry], list[list[str | None]]]:
-        now_ms, kind = self._service.clock(), self._parameters.compression
+        now_ms, kind = self._service.wall_clock(), self._parameters.compression
         if not self.batching:
             return (
                 [encode_single(producer_name, message, now_ms, kind) for message, _ in pairs],

@@ -13,6 +13,7 @@ from magnetar.broker.protocol.framing import (
     encode_body,
 )
 from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.service.virtual_clock import VirtualClock
 from tests.raw_client import encode_command
 from tests.unit.managed_ledger.cluster import Cluster, eventually
 
@@ -67,13 +68,22 @@ class MemoryTransport:
 class Broker:
     """One broker with its cluster; ``await close()`` ends all of it."""
 
+    has_virtual_clock = False
+
     def __init__(self, **settings: object) -> None:
         self.cluster = Cluster(1 << 22)
         self.cluster.now_ms = 1_700_000_000_000
         self.ledgers = self.cluster.factory()
         config = replace(BrokerConfig(), **settings)  # type: ignore[arg-type] # test's duty
+
+        def clock() -> int:
+            return self.cluster.now_ms
+
+        self.clock = VirtualClock(clock)
         self.service = BrokerService(
-            config, self.cluster.sessions[-1], self.ledgers, clock=lambda: self.cluster.now_ms
+            *(config, self.cluster.sessions[-1], self.ledgers),
+            clock=clock,
+            virtual_clock=self.clock if self.has_virtual_clock else None,
         )
         self.service.service_url = "pulsar://broker.example:6650"
 
