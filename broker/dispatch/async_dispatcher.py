@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import assert_never
 
+from magnetar.broker.dispatch import explanation
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.interfaces import (
     CursorView,
     Deliver,
@@ -20,6 +22,7 @@ from magnetar.broker.dispatch.interfaces import (
     NotifyActive,
     SkipEntries,
 )
+from magnetar.broker.protocol.entry_header import EntryHeader
 from magnetar.broker.rate_limits.rate_limiter import DispatchRateLimiter
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
@@ -63,6 +66,7 @@ class AsyncDispatcher:
         self.is_waiting = False
         """Whether consumers could take more than there is: the next entry goes to them."""
         self._was_held_back = False
+        self._read_error = ""  # why the last read failed
         self._retry_ms = 0  # of the last delay before a read is tried again
         self._retry: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -107,6 +111,22 @@ class AsyncDispatcher:
         for pending in (self._timer, self._retry, self._reading):
             if pending is not None:
                 pending.cancel()
+
+    def explain(self, position: Position, head: EntryHeader | None) -> Explanation | None:
+        """As `Dispatcher.explain`, with what stops the shell."""
+        now_ms, loop_s = self._now_ms(), self._loop.time()
+        if (found := self.core.explain(position, head, now_ms)) is not None:
+            return found
+        if self._limiter is not None and (awaited := self._limiter.awaited(self)) is not None:
+            scope, limiter = awaited
+            wait_ms = limiter.wait_ms()
+            return explanation.rate_limited(scope, now_ms + wait_ms, wait_ms)
+        if self._retry is not None:
+            wait_ms = max(0, round((self._retry.when() - loop_s) * 1000))
+            return explanation.read_failed(self._read_error, now_ms + wait_ms, wait_ms)
+        if self.reading is not None:
+            return explanation.reading(self.reading.position or position)
+        return None
 
     def _turn(self) -> None:
         self._scheduled = False
@@ -212,6 +232,7 @@ class AsyncDispatcher:
             self._retry_ms,
             str(error) or type(error).__name__,
         )
+        self._read_error = str(error) or type(error).__name__
         self._retry = self._loop.call_later(self._retry_ms / 1000, self._on_retry)
 
     def _on_retry(self) -> None:

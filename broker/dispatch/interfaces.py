@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.position_set import PositionSet
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
+from magnetar.broker.protocol.entry_header import EntryHeader
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
 
@@ -97,6 +99,8 @@ class ConsumerState:
     """Key_Shared: slots that it gave up to another consumer."""
     waiting: PositionSet = field(default_factory=PositionSet)
     """Entries that only this consumer may get, once it has permits."""
+    last_consumed_ms: int = 0
+    """When it was sent something last; 0: never."""
 
     @property
     def writable(self) -> bool:
@@ -278,6 +282,34 @@ class Dispatcher(ABC):
     def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
+
+    # --- questions
+
+    def is_unread(self, position: Position) -> bool:
+        """Whether this entry, which isn't acknowledged, was not read since the last rewind."""
+        return self.read_position is None or position >= self.read_position
+
+    def next_entry(self, first_unacked: Position, last_confirmed: Position) -> Position | None:
+        """The entry that is to be sent next, but for what stops delivery; it may be acknowledged.
+
+        Returns:
+            None: all are sent, or delayed.
+        """
+        position = first_unacked if self.read_position is None else self.read_position
+        return position if position <= last_confirmed else None
+
+    @abstractmethod
+    def explain(
+        self, position: Position, head: EntryHeader | None, now_ms: int
+    ) -> Explanation | None:
+        """What became of an entry, or what keeps it from being sent.
+
+        Args:
+            position: REQUIRES: it exists and isn't acknowledged.
+            head: None: not read.
+        Returns:
+            None: nothing does; it is sent in its turn.
+        """
 
     @abstractmethod
     def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:

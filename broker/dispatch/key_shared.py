@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from pyroaring import BitMap
 
+from magnetar.broker.dispatch import explanation
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.interfaces import (
     AckSets,
     ConsumerState,
@@ -30,6 +32,7 @@ from magnetar.broker.protocol.entry_header import (
     FLAG_CHUNK,
     FLAG_KEY,
     FLAG_MARKER,
+    EntryHeader,
     parse_header,
 )
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
@@ -153,8 +156,11 @@ class KeySharedDispatcher(SharedDispatcher):
         request = super().next_read()
         if request is None or request.replay:
             return request
+        return None if self._is_too_far_ahead() else request
+
+    def _is_too_far_ahead(self) -> bool:
         ahead = min(_LOOK_AHEAD_PER_CONSUMER * len(self.consumers), _LOOK_AHEAD_MAX)
-        return request if self._stuck_count < ahead else None
+        return self._stuck_count >= ahead
 
     def on_entries(
         self,
@@ -255,6 +261,43 @@ class KeySharedDispatcher(SharedDispatcher):
             for owner, entries in self._held.get(slot, {}).items():
                 found.setdefault(owner, []).append((slot, entries, attempts))
         return found
+
+    # --- questions
+
+    def next_entry(self, first_unacked: Position, last_confirmed: Position) -> Position | None:
+        return super().next_entry(first_unacked, last_confirmed) or self._first_stuck()
+
+    def _first_stuck(self) -> Position | None:
+        firsts = [positions.first() for positions in self._stuck.values()]
+        return min((each for each in firsts if each is not None), default=None)
+
+    def explain(
+        self, position: Position, head: EntryHeader | None, now_ms: int
+    ) -> Explanation | None:
+        for slot, positions in self._stuck.items():
+            if position in positions:
+                return self._explain_slot(slot) or self._explain_stall()
+        return super().explain(position, head, now_ms)
+
+    def _explain_slot(self, slot: int) -> Explanation | None:
+        """Why entries of a stuck slot can't be sent; None: they can, when it is looked at again."""
+        owner = self.selector.owner(slot)
+        if slot in self._moving:
+            former, entries = next(iter(self._held[slot].items()))
+            return explanation.draining_hash(slot, former, entries, owner)
+        if owner is None:
+            return explanation.hash_without_consumer(slot)
+        stall = explanation.consumer_stall(owner, self.limits.unacked_per_consumer)
+        return None if stall is None else explanation.behind_in_hash(slot, stall)
+
+    def _explain_unread(self) -> Explanation | None:
+        if self._is_too_far_ahead() and not self.replay:
+            first = self._first_stuck()
+            assert first is not None
+            slot = next(slot for slot, found in self._stuck.items() if first in found)
+            if (cause := self._explain_slot(slot)) is not None:
+                return explanation.look_ahead_limit(self._stuck_count, cause)
+        return super()._explain_unread()
 
     def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
         """Also which key hashes each consumer owns, and which wait for their former owner."""

@@ -6,7 +6,9 @@ Calls in, effects out; no clock, socket or task.
 
 from collections.abc import Callable
 
+from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.interfaces import ConsumerState, Deliver, NotifyActive
 from magnetar.broker.dispatch.key_selector import KeySelector
 from magnetar.broker.dispatch.round_robin import RoundRobin
@@ -117,6 +119,12 @@ class NonPersistentDispatcher:
         head = parse_header(entry_head)
         key_hash = head.key_hash if head.flags & FLAG_KEY else self._hash_of_body(body)
         return selector.owner(selector.slot_of(key_hash))
+
+    def explain(self) -> Explanation | None:
+        """Why what is published now is dropped; None: a consumer can take it."""
+        active = self.active
+        consumers = self._round_robin.consumers if active is None else [active]
+        return explanation.consumers_stall(consumers, 0)
 
     def take_effects(self) -> list[Deliver | NotifyActive]:
         effects, self._effects = self._effects, []

@@ -18,7 +18,9 @@ from typing import Any
 
 from pyroaring import BitMap
 
+from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.delayed_index import DelayedIndex
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.interfaces import (
     NO_LIMIT,
     AckSets,
@@ -39,6 +41,7 @@ from magnetar.broker.protocol.entry_header import (
     FLAG_FIRST_CHUNK,
     FLAG_LAST_CHUNK,
     FLAG_MARKER,
+    EntryHeader,
     scan_headers,
 )
 from magnetar.managed_ledger.entry_batch import EntryBatch
@@ -485,6 +488,73 @@ class SharedDispatcher(Dispatcher):
         self._effects.append(
             Deliver(consumer, batch, shown, messages, redelivered, mine or None, chunks)
         )
+
+    # --- questions
+
+    def next_entry(self, first_unacked: Position, last_confirmed: Position) -> Position | None:
+        if (first := self.replay.first()) is not None:
+            return first
+        if (unread := super().next_entry(first_unacked, last_confirmed)) is not None:
+            return unread
+        waiting = [each.waiting.first() for each in self.consumers]
+        return min((each for each in waiting if each is not None), default=None)
+
+    def explain(
+        self, position: Position, head: EntryHeader | None, now_ms: int
+    ) -> Explanation | None:
+        if head is not None and head.flags & FLAG_MARKER:
+            return explanation.filtered()
+        for consumer in self.consumers:
+            if position in consumer.pending:
+                return self._explain_pending(consumer, position, now_ms)
+        if (due_ms := self._due_ms(position, head)) > now_ms:
+            return explanation.delayed(due_ms, now_ms)
+        for consumer in self.consumers:
+            if position in consumer.waiting:
+                return explanation.consumer_stall(consumer, self.limits.unacked_per_consumer)
+        return self._explain_stall() or (
+            self._explain_unread() if self.is_unread(position) else None
+        )
+
+    def _due_ms(self, position: Position, head: EntryHeader | None) -> int:
+        """When a delayed entry may be sent; 0: it isn't one."""
+        if not self.limits.delay_enabled:
+            return 0
+        if self.is_unread(position):
+            return 0 if head is None else head.deliver_at_ms
+        return self.delayed.due_ms(position) or 0
+
+    def _explain_pending(
+        self, consumer: ConsumerState, position: Position, now_ms: int
+    ) -> Explanation:
+        ledger_id, entry_id = position
+        return explanation.pending(
+            consumer,
+            now_ms,
+            since_ms=consumer.last_consumed_ms,
+            redeliveries=self._counts.get(ledger_id, {}).get(entry_id, 0),
+            messages=self._sizes.get(ledger_id, {}).get(entry_id, 1),
+        )
+
+    def _explain_stall(self) -> Explanation | None:
+        """What keeps all entries from being sent."""
+        limits, budget = self.limits, self.budget
+        if self.blocked:
+            return explanation.subscription_unacked_limit(
+                self.unacked, limits.unacked_per_subscription
+            )
+        if self.waits_for_broker and budget is not None:
+            return explanation.broker_unacked_limit(
+                self.unacked, budget.limit_of_each, budget.total, budget.limit
+            )
+        return explanation.consumers_stall(self.consumers, limits.unacked_per_consumer)
+
+    def _explain_unread(self) -> Explanation | None:
+        """What keeps new entries from being read."""
+        used, limit = self.delayed.memory_bytes, self.limits.delayed_index_bytes
+        if self.replay or not (self.delayed.count and 0 < limit <= used):
+            return None
+        return explanation.delayed_index_limit(used, limit, self.delayed.next_due_ms())
 
     def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
         stats["blockedSubscriptionOnUnackedMsgs"] = self.blocked or self.waits_for_broker

@@ -8,7 +8,9 @@ knows what is acknowledged, and redelivery is a rewind, which sends the rest aga
 from collections.abc import Sequence
 from typing import Any
 
+from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.active_consumer import ActiveConsumerSelector
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.interfaces import (
     AckSets,
     ConsumerState,
@@ -20,7 +22,13 @@ from magnetar.broker.dispatch.interfaces import (
     SkipEntries,
     remaining_messages,
 )
-from magnetar.broker.protocol.entry_header import FLAG_BATCH, FLAG_CHUNK, FLAG_MARKER, scan_headers
+from magnetar.broker.protocol.entry_header import (
+    FLAG_BATCH,
+    FLAG_CHUNK,
+    FLAG_MARKER,
+    EntryHeader,
+    scan_headers,
+)
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.position import Position
 
@@ -195,6 +203,23 @@ class SingleActiveDispatcher(Dispatcher):
             self._effects.append(
                 Deliver(active, batch, shown, messages, None, ack_sets or None, chunks)
             )
+
+    def explain(
+        self, position: Position, head: EntryHeader | None, now_ms: int
+    ) -> Explanation | None:
+        active = self.active
+        if head is not None and head.flags & FLAG_MARKER:
+            return explanation.filtered()
+        if active is None:
+            return None
+        if self._switching:
+            return explanation.failover_delay(active, self._switch_at_ms, now_ms)
+        if self.is_unread(position):
+            return explanation.consumer_stall(active, 0)
+        messages = 1 if head is None else head.message_count
+        return explanation.pending(
+            active, now_ms, since_ms=active.last_consumed_ms, redeliveries=0, messages=messages
+        )
 
     def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:
         if self.active is not None:

@@ -80,7 +80,7 @@ class RateLimiter:
 
     def is_over(self) -> bool:
         """Whether the next one has to wait."""
-        return self._limiter.wait_ms(self.now_ms()) > 0
+        return self.wait_ms() > 0
 
     def wait(self, waiter: object, resume: Callable[[], None]) -> None:
         """Stand in line, unless ``waiter`` does already; ``resume`` is called once, later."""
@@ -88,6 +88,13 @@ class RateLimiter:
             self._line[waiter] = resume
             if self._timer is None:
                 self._arm()
+
+    def is_waiting(self, waiter: object) -> bool:
+        return waiter in self._line
+
+    def wait_ms(self) -> int:
+        """How long until the next one may pass; 0: it may now."""
+        return self._limiter.wait_ms(self.now_ms())
 
     def leave(self, waiter: object) -> None:
         """Not waiting any more."""
@@ -207,6 +214,10 @@ class DispatchRateLimiter:
         """It waits no more."""
         for _, throttle in self.limiters:
             throttle.leave(waiter)
+
+    def awaited(self, waiter: object) -> tuple[str, RateLimiter] | None:
+        """The limit that it waits for, and whose it is; None: it waits for none."""
+        return next((each for each in self.limiters if each[1].is_waiting(waiter)), None)
 
     def _note(self, field: str) -> None:
         self.events[field] = self.events.get(field, 0) + 1

@@ -115,7 +115,6 @@ class Consumer(ConsumerState):
         "first_flow_ms",
         "first_sent_ms",
         "last_acked_ms",
-        "last_consumed_ms",
         "last_flow_ms",
         "messages_out",
         "metadata",
@@ -141,7 +140,7 @@ class Consumer(ConsumerState):
         self.chunk_rates: RateSampler | None = None  # most clients never see a chunk
         self.entries_out = self.messages_out = self.bytes_out = self.chunks_out = 0
         self.acks = self.redelivered = 0
-        self.last_acked_ms = self.last_consumed_ms = self.last_flow_ms = 0
+        self.last_acked_ms = self.last_flow_ms = 0
         self.first_sent_ms = self.first_flow_ms = 0
 
     @property

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from magnetar.broker.dispatch import explanation
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.interfaces import NotifyActive
 from magnetar.broker.dispatch.non_persistent import NonPersistentDispatcher
 from magnetar.broker.rate_limits.rate_sampler import RateSampler
@@ -81,6 +84,14 @@ class NonPersistentSubscription(Subscription):
 
     def _on_flow(self, consumer: Consumer, permits: int) -> None:
         consumer.permits += permits
+
+    def _explain(self, publishing: Explanation | None) -> Explanation:
+        if self._core is None:
+            return explanation.no_consumer(self.active_ms, stored=False)
+        if (found := self._core.explain()) is None:
+            return explanation.passing_on()
+        dropped = f"{found.message} Messages are dropped meanwhile."
+        return replace(found, message=dropped)
 
     def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
         stats = self.common_stats(with_consumers=with_consumers)

@@ -10,7 +10,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.interfaces import Dispatcher, DispatchLimits, DispatchReadRequest
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
@@ -22,7 +24,7 @@ from magnetar.broker.errors import (
     storage_errors,
 )
 from magnetar.broker.policies.effective import EffectivePolicies
-from magnetar.broker.protocol.entry_header import parse_header
+from magnetar.broker.protocol.entry_header import EntryHeader, parse_header
 from magnetar.broker.rate_limits.rate_sampler import RateSampler
 from magnetar.broker.rate_limits.topic_rate_limiters import SubscriptionRateLimiters
 from magnetar.broker.subscription.consumer import FAILOVER, Consumer, SubscribeRequest
@@ -448,6 +450,38 @@ class PersistentSubscription(Subscription):
         """Acknowledge everything that is there now."""
         if self.ledger.last_confirmed > self.cursor.mark_delete:
             self.acknowledge_cumulative(None, self.ledger.last_confirmed)
+
+    # --- questions
+
+    def _explain(self, publishing: Explanation | None) -> Explanation:
+        state, core = self.cursor.state, self._core
+        if not state.backlog:
+            return publishing or explanation.caught_up(self._moved_ms)
+        position = state.first_unacked()
+        if core is not None:
+            position = core.next_entry(position, self.ledger.last_confirmed) or position
+        found = self._explain_unsent(position, None)
+        return explanation.delivering(None) if found is None else found
+
+    def explain_entry(self, position: Position, head: EntryHeader | None) -> Explanation:
+        """What became of an entry, or what keeps it from being delivered.
+
+        Args:
+            position: REQUIRES: it exists and isn't acknowledged.
+            head: None: it couldn't be read.
+        """
+        found = self._explain_closed() or self._explain_unsent(position, head)
+        if found is not None:
+            return found
+        offsets = self.ledger.offsets
+        reached = offsets.previous_position(self.read_position)
+        before = offsets.entries_between(reached, offsets.previous_position(position))
+        return explanation.delivering(max(before, 0))
+
+    def _explain_unsent(self, position: Position, head: EntryHeader | None) -> Explanation | None:
+        if self._dispatcher is None:
+            return explanation.no_consumer(self.active_ms)
+        return self._dispatcher.explain(position, head)
 
     # --- statistics
 

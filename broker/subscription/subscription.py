@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from magnetar.broker.auth.authorization import Resource
+from magnetar.broker.dispatch import explanation
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.key_selector import KeySelector, StickyRanges
 from magnetar.broker.errors import (
     BrokerMetadataError,
@@ -344,6 +346,24 @@ class Subscription(ABC):
 
     async def _delete_cursor(self) -> None:  # noqa: B027
         """Raises PersistenceError."""
+
+    # --- questions
+
+    def explain(self, publishing: Explanation | None) -> Explanation:
+        """Why it delivers nothing now, or that it does.
+
+        Args:
+            publishing: why nothing can be published, see ``Topic.explain_publishing``.
+        """
+        return self._explain_closed() or self._explain(publishing)
+
+    def _explain_closed(self) -> Explanation | None:
+        if self.fenced:
+            return explanation.closing()
+        return None if self._opened is None else explanation.resetting()
+
+    @abstractmethod
+    def _explain(self, publishing: Explanation | None) -> Explanation: ...
 
     # --- statistics
 

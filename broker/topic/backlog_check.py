@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.dispatch.explanation import Explanation, quota_held
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
     BrokerError,
@@ -149,6 +150,19 @@ class BacklogCheck:
             now_ms = self._topic.service.clock()
             if oldest is not None and oldest.age_s(now_ms) > age.limit_s:
                 raise _error_of(age)
+
+    def explain(self) -> Explanation | None:
+        """Why producers wait or are refused; None: they aren't. The age is the last check's."""
+        quotas = self._topic.policies.backlog_quotas
+        if not (limits_size(quotas) or limits_age(quotas)):
+            return None
+        oldest, durable = self._oldest, self._durable()
+        age_s = None if oldest is None else oldest.age_s(self._topic.service.clock())
+        kind = exceeded(quotas, self.backlog_bytes(), age_s)
+        if kind is None or not durable or quotas[kind].action == EVICTION:
+            return None
+        slowest = min(durable, key=lambda each: each.cursor.mark_delete)
+        return quota_held(kind, slowest.name, is_held=quotas[kind].action == HOLD)
 
     async def check(self, now_ms: int) -> None:
         """Do what the quotas ask for: end the producers, or move the subscriptions.

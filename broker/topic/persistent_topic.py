@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, PeriodBuckets
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.dispatch import explanation
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
     AlreadyExistsError,
@@ -499,6 +501,9 @@ class PersistentTopic(Topic):
         return self.ledger.offsets.entry_count > 0
 
     # --- statistics
+
+    def explain_publishing(self) -> Explanation | None:
+        return explanation.terminated() if self.terminated else self.backlog.explain()
 
     def storage_stats(self) -> dict[str, Any]:
         return {

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.errors import (
     AlreadyExistsError,
     BrokerError,
@@ -494,6 +495,15 @@ class Topic(ABC):
         return False
 
     # --- statistics
+
+    def explain(self) -> dict[str, Explanation]:
+        """By subscription: why it delivers nothing now, or that it does."""
+        publishing = self.explain_publishing()
+        return {name: each.explain(publishing) for name, each in self.subscriptions.items()}
+
+    def explain_publishing(self) -> Explanation | None:
+        """Why nothing is published here now; None: it is up to producers."""
+        return None
 
     def sample(self, now_ms: int) -> None:
         """Take a point for the rates of the topic and its producers."""

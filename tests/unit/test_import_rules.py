@@ -104,6 +104,7 @@ CORES = [
     *(f"pipeline/{name}.py" for name in ("record_types", "rows", "topic_snapshot")),
     *(f"pipeline/{name}.py" for name in ("entry_plan", "sink_options")),
     *(f"pipeline/jobs/{name}.py" for name in ("manifest", "skew")),
+    "broker/dispatch/explanation.py",
     "broker/dispatch/shared.py",
     "broker/dispatch/active_consumer.py",
     "broker/dispatch/key_selector.py",

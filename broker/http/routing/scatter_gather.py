@@ -144,11 +144,10 @@ class ScatterGather:
         skips = count is None
         if count is None and (count := await service.directory.partitions(topic)) is None:
             return ScatterResults([PartResult(str(topic), await one(topic))], "topics")
-        same = self.same_call(body)
-        tail = "/" + "/".join(same.path.split("/")[_TAIL_AT:])
+        same_of = self._same_of(body)
 
         async def ask(part: TopicName) -> T | Any:
-            asked = same.about(topic_path(part, tail)) if call is None else call(part)
+            asked = same_of(part) if call is None else call(part)
 
             async def here() -> T | object:
                 # Only its broker knows a volatile topic; asking for one mustn't make it.
@@ -161,6 +160,18 @@ class ScatterGather:
             return await self.on_owner(part, here, asked)
 
         return await _all(map(topic.partition, range(count)), ask, "partitions")
+
+    def _same_of(self, body: Any = None) -> Callable[[TopicName], BrokerCall]:
+        """This request about another topic."""
+        same = self.same_call(body)
+        tail = "/" + "/".join(same.path.split("/")[_TAIL_AT:])
+        return lambda name: same.about(topic_path(name, tail))
+
+    async def of_partition(
+        self, part: TopicName, one: Callable[[TopicName], Awaitable[T]]
+    ) -> T | Any:
+        """Do ``one`` for one partition of the request's topic; see ``parts``."""
+        return await self.on_owner(part, lambda: one(part), self._same_of()(part))
 
     async def on_owner(
         self, name: TopicName, one: Callable[[], Awaitable[T]], call: BrokerCall

@@ -71,6 +71,10 @@ class MemoryLedger:
     def offsets(self) -> "MemoryLedger":
         return self
 
+    def entries(self, ledger_id: int) -> int | None:
+        found = self.ledgers.get(ledger_id)
+        return None if found is None else len(found)
+
     def entries_between(self, after: Position, upto: Position) -> int:
         return sum(
             after < (ledger_id, entry_id) <= upto
@@ -248,6 +252,9 @@ class MemoryCursor:
     def acked_in(self, ledger_id: int, first: int, count: int) -> list[int] | None:
         found = [entry for entry in range(first, first + count) if (ledger_id, entry) in self.acked]
         return found or None
+
+    def is_acked(self, position: Position) -> bool:
+        return position in self.acked
 
     def batch_messages_left(self, position: Position) -> int:
         return sum(word.bit_count() for word in self.partly.get(position, ()))

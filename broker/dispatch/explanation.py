@@ -1,0 +1,491 @@
+"""Why a subscription delivers nothing now, or what became of one message: a reason and a sentence.
+
+Cores and shells answer with these; whoever shows them needs no knowledge of dispatch. A later
+feature adds a `Reason` and a function that makes its `Explanation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from magnetar.broker.dispatch.interfaces import ConsumerState
+    from magnetar.managed_ledger.position import Position
+
+_CONSUMERS_MAX: Final = 100
+"""Consumers that an explanation lists."""
+
+
+class Reason(StrEnum):
+    """Stable names; values are added, never changed."""
+
+    ACKNOWLEDGED = "acknowledged"
+    PENDING = "pending"
+    DELAYED = "delayed"
+    FILTERED = "filtered"
+    TRIMMED = "trimmed"
+    NOT_FOUND = "notFound"
+    PAST_END = "pastEnd"
+    CAUGHT_UP = "caughtUp"
+    TERMINATED = "terminated"
+    QUOTA_HELD = "quotaHeld"
+    DELIVERING = "delivering"
+    NO_CONSUMER = "noConsumer"
+    NO_PERMITS = "noPermits"
+    CONNECTION_FULL = "connectionFull"
+    CONSUMER_UNACKED_LIMIT = "consumerUnackedLimit"
+    SUBSCRIPTION_UNACKED_LIMIT = "subscriptionUnackedLimit"
+    BROKER_UNACKED_LIMIT = "brokerUnackedLimit"
+    DRAINING_HASH = "drainingHash"
+    HASH_WITHOUT_CONSUMER = "hashWithoutConsumer"
+    LOOK_AHEAD_LIMIT = "lookAheadLimit"
+    DELAYED_INDEX_LIMIT = "delayedIndexLimit"
+    FAILOVER_DELAY = "failoverDelay"
+    RATE_LIMITED = "rateLimited"
+    READING = "reading"
+    READ_FAILED = "readFailed"
+    RESETTING = "resetting"
+    CLOSING = "closing"
+
+
+STALLS: Final = frozenset(Reason) - {
+    *(Reason.ACKNOWLEDGED, Reason.FILTERED, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END),
+    *(Reason.CAUGHT_UP, Reason.TERMINATED, Reason.DELIVERING, Reason.PENDING, Reason.DELAYED),
+}
+"""Something keeps messages from being delivered that could be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One reason, in words and as fields."""
+
+    reason: Reason
+    message: str
+    """One sentence."""
+    next: str
+    """What happens next, or what an operator can do."""
+    consumer: str | None = None
+    """Name of the consumer that it depends on."""
+    since_ms: int | None = None
+    """Since when at the latest, as far as it is known."""
+    until_ms: int | None = None
+    """Until when, where that is known."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """More fields of the answer."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer of the admin API; what isn't known is left out."""
+        known = {
+            "consumer": self.consumer,
+            "sinceTimestamp": self.since_ms or None,
+            "untilTimestamp": self.until_ms,
+        }
+        return {
+            "reason": self.reason.value,
+            "message": self.message,
+            "next": self.next,
+            **{name: value for name, value in known.items() if value is not None},
+            **self.details,
+        }
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 message``, ``50,000 messages``."""
+    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def duration(ms: int) -> str:
+    """The two largest units of a time: ``450 ms``, ``12 s``, ``2 h 5 min``, ``3 d``."""
+    if ms < 1000:
+        return f"{max(ms, 0)} ms"
+    seconds, found = ms // 1000, list[str]()
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count or found:
+            found.append(f"{count} {unit}" if count else "")
+    return " ".join(found[:2]).strip()
+
+
+# --- of one message
+
+
+def acknowledged() -> Explanation:
+    return Explanation(
+        Reason.ACKNOWLEDGED,
+        "The subscription has acknowledged the message.",
+        "It is not delivered again unless the subscription is reset to it or before it.",
+    )
+
+
+def pending(
+    consumer: ConsumerState, now_ms: int, *, since_ms: int, redeliveries: int, messages: int
+) -> Explanation:
+    """Args:
+    since_ms: when it was sent, at the latest; 0: unknown.
+    messages: of the entry, that are unacknowledged.
+    """
+    waits = f" for {duration(now_ms - since_ms)}" if 0 < since_ms < now_ms else ""
+    return Explanation(
+        Reason.PENDING,
+        f"Consumer {consumer.name} has it and has not acknowledged it{waits}.",
+        "It is done when the consumer acknowledges it. It is delivered again when the consumer "
+        "asks for that, or disconnects.",
+        consumer.name,
+        since_ms,
+        details={"redeliveryCount": redeliveries, "unackedMessages": messages},
+    )
+
+
+def delayed(due_ms: int, now_ms: int) -> Explanation:
+    """``due_ms``: when it is delivered at the earliest."""
+    return Explanation(
+        Reason.DELAYED,
+        f"Its producer asked for a later delivery: it is due in {duration(due_ms - now_ms)}.",
+        "It is delivered to a consumer with permits when it is due. An Exclusive or Failover "
+        "subscription would get it at once.",
+        until_ms=due_ms,
+    )
+
+
+def filtered() -> Explanation:
+    return Explanation(
+        Reason.FILTERED,
+        "It is a marker of the broker, which no consumer is sent.",
+        "The broker acknowledges it itself when it reaches it.",
+    )
+
+
+def trimmed(position: Position) -> Explanation:
+    return Explanation(
+        Reason.TRIMMED,
+        f"Ledger {position[0]} is not part of the topic: it was deleted by trimming, or never was.",
+        "It cannot be delivered any more. Retention policies keep messages that are acknowledged.",
+    )
+
+
+def not_found(position: Position, entries: int) -> Explanation:
+    """``entries``: that its ledger has."""
+    return Explanation(
+        Reason.NOT_FOUND,
+        f"There is no such message: ledger {position[0]} has {counted(entries, 'entry')}.",
+        "Entries count from 0. Compare the message id with internal-stats of the topic.",
+    )
+
+
+def past_end(last: Position) -> Explanation:
+    """``last``: position of the topic's last entry; entry -1: there is none."""
+    return Explanation(
+        Reason.PAST_END,
+        "It is past the end of the topic: nothing is stored there yet."
+        + (f" The last message is {last[0]}:{last[1]}." if last[1] >= 0 else ""),
+        "It is delivered after it is published.",
+        details={"lastMessageId": f"{last[0]}:{last[1]}"},
+    )
+
+
+# --- of a subscription with nothing to deliver
+
+
+def caught_up(since_ms: int) -> Explanation:
+    return Explanation(
+        Reason.CAUGHT_UP,
+        "Every message is acknowledged.",
+        "The next message that is published is delivered.",
+        since_ms=since_ms,
+    )
+
+
+def terminated() -> Explanation:
+    return Explanation(
+        Reason.TERMINATED,
+        "Every message is acknowledged, and the topic is terminated.",
+        "Nothing more is delivered; the consumers were told that the topic has ended.",
+    )
+
+
+def quota_held(kind: str, subscription: str, *, is_held: bool) -> Explanation:
+    """Args:
+    kind: of the quota, by Pulsar's name.
+    subscription: with the largest backlog.
+    is_held: producers wait; else they are refused.
+    """
+    waits = "producers wait" if is_held else "producers are refused"
+    return Explanation(
+        Reason.QUOTA_HELD,
+        f"Every message is acknowledged, and {waits}: the backlog of subscription {subscription} "
+        f"exceeds the backlog quota {kind}.",
+        "Producers come back when that backlog is consumed, skipped or expired, or the quota is "
+        "raised (namespaces set-backlog-quota).",
+        details={"quota": kind, "subscription": subscription},
+    )
+
+
+def delivering(entries: int | None) -> Explanation:
+    """``entries``: that are sent before this one; None: it is about the subscription."""
+    if entries is None:
+        text = "Nothing holds it back: messages are being delivered."
+    elif entries:
+        verb = "is" if entries == 1 else "are"
+        text = f"Nothing holds it back: {counted(entries, 'entry')} {verb} sent before it."
+    else:
+        text = "Nothing holds it back: it is next."
+    return Explanation(
+        Reason.DELIVERING,
+        text,
+        "It is delivered as fast as consumers ask for messages.",
+        details={} if entries is None else {"entriesBefore": entries},
+    )
+
+
+def passing_on() -> Explanation:
+    return Explanation(
+        Reason.DELIVERING,
+        "Nothing is stored: each message is passed on when it is published.",
+        "A message that no consumer can take at once is dropped.",
+    )
+
+
+# --- what stops a dispatcher
+
+
+def no_consumer(since_ms: int, *, stored: bool = True) -> Explanation:
+    """``since_ms``: the last one left, or the topic was loaded."""
+    return Explanation(
+        Reason.NO_CONSUMER,
+        "No consumer is connected.",
+        "Delivery starts when one subscribes."
+        if stored
+        else "Messages are dropped until one subscribes: a non-persistent topic keeps nothing.",
+        since_ms=since_ms,
+    )
+
+
+def consumer_stall(consumer: ConsumerState, unacked_max: int) -> Explanation | None:
+    """What keeps entries from one consumer; None: nothing, it can take some."""
+    name, permits = consumer.name, consumer.permits
+    figures = {"availablePermits": permits, "unackedMessages": consumer.unacked}
+    if consumer.blocked:
+        more = " and has no permits" if permits <= 0 else ""
+        return Explanation(
+            Reason.CONSUMER_UNACKED_LIMIT,
+            f"Consumer {name} has {counted(consumer.unacked, 'unacknowledged message')}, the limit "
+            f"is {unacked_max:,}{more}.",
+            f"Delivery goes on when it has {unacked_max // 2:,} or fewer: let it acknowledge, or "
+            "raise maxUnackedMessagesPerConsumer (topics set-max-unacked-messages-on-consumer).",
+            name,
+            consumer.last_consumed_ms,
+            details={**figures, "limit": unacked_max},
+        )
+    if permits <= 0:
+        return Explanation(
+            Reason.NO_PERMITS,
+            f"Consumer {name} has no permits: its client has asked for no more messages.",
+            "Delivery goes on when the client asks for more, which it does as the application "
+            "takes messages: look at what the application waits for.",
+            name,
+            consumer.last_consumed_ms,
+            details=figures,
+        )
+    if not consumer.writable:
+        return Explanation(
+            Reason.CONNECTION_FULL,
+            f"The connection of consumer {name} is full: its client reads more slowly than it is "
+            "sent.",
+            "Delivery goes on when the client has read: look at its network and its processor.",
+            name,
+            consumer.last_consumed_ms,
+            details=figures,
+        )
+    return None
+
+
+_STALL_WORDS: Final = {
+    Reason.CONSUMER_UNACKED_LIMIT: "too many unacknowledged messages",
+    Reason.NO_PERMITS: "no permits",
+    Reason.CONNECTION_FULL: "a full connection",
+}
+
+
+def consumers_stall(
+    consumers: Sequence[ConsumerState], unacked_max: int, what: str = "consumers"
+) -> Explanation | None:
+    """What keeps entries from all of these consumers; None: one can take some."""
+    found: list[Explanation] = []
+    for consumer in consumers:
+        if (stall := consumer_stall(consumer, unacked_max)) is None:
+            return None
+        found.append(stall)
+    if len(found) <= 1:
+        return found[0] if found else None
+    counts = {reason: sum(one.reason is reason for one in found) for reason in _STALL_WORDS}
+    main = max(counts, key=lambda reason: counts[reason])
+    chosen = next(one for one in found if one.reason is main)
+    parts = [f"{n:,} with {_STALL_WORDS[reason]}" for reason, n in counts.items() if n]
+    return Explanation(
+        main,
+        f"None of {len(found):,} {what} can take a message: {', '.join(parts)}.",
+        chosen.next,
+        chosen.consumer,
+        max(one.since_ms or 0 for one in found),
+        details={
+            "consumers": [
+                {"consumer": one.consumer, "reason": one.reason.value, **one.details}
+                for one in found[:_CONSUMERS_MAX]
+            ]
+        },
+    )
+
+
+def subscription_unacked_limit(unacked: int, limit: int) -> Explanation:
+    return Explanation(
+        Reason.SUBSCRIPTION_UNACKED_LIMIT,
+        f"The subscription's consumers have {counted(unacked, 'unacknowledged message')}, the "
+        f"limit is {limit:,}.",
+        f"Delivery goes on below {limit // 2:,}: let them acknowledge, or raise "
+        "maxUnackedMessagesPerSubscription (topics set-max-unacked-messages-on-subscription).",
+        details={"unackedMessages": unacked, "limit": limit},
+    )
+
+
+def broker_unacked_limit(unacked: int, share: int, total: int, limit: int) -> Explanation:
+    """Args:
+    share: above which a subscription waits.
+    total, limit: of all subscriptions of the broker.
+    """
+    return Explanation(
+        Reason.BROKER_UNACKED_LIMIT,
+        f"The broker's subscriptions have {counted(total, 'unacknowledged message')} since the "
+        f"limit of {limit:,} was reached, and this one has {unacked:,}, above its share of "
+        f"{share:,}.",
+        f"Delivery goes on when this one has {share // 2:,} or fewer, or the broker fewer than "
+        f"{limit // 2:,}: let consumers acknowledge, or raise maxUnackedMessagesPerBroker.",
+        details={"unackedMessages": unacked, "limit": limit, "brokerUnackedMessages": total},
+    )
+
+
+def draining_hash(
+    slot: int, former: ConsumerState, entries: int, owner: ConsumerState | None
+) -> Explanation:
+    """``entries``: of this hash, pending at its former owner."""
+    whose = "another consumer" if owner is None else f"consumer {owner.name}"
+    return Explanation(
+        Reason.DRAINING_HASH,
+        f"Key hash {slot} moves to {whose}, and consumer {former.name} has still "
+        f"{counted(entries, 'unacknowledged entry')} of it.",
+        f"It is delivered when {former.name} has acknowledged those, or disconnects.",
+        former.name,
+        former.last_consumed_ms,
+        details={
+            "hash": slot,
+            "unackedEntries": entries,
+            **({} if owner is None else {"nextConsumer": owner.name}),
+        },
+    )
+
+
+def hash_without_consumer(slot: int) -> Explanation:
+    return Explanation(
+        Reason.HASH_WITHOUT_CONSUMER,
+        f"No connected consumer has key hash {slot} in its ranges (sticky Key_Shared).",
+        "It is delivered when a consumer with that hash subscribes.",
+        details={"hash": slot},
+    )
+
+
+def behind_in_hash(slot: int, cause: Explanation) -> Explanation:
+    """An entry set aside with its key hash: it waits for what the hash waits for."""
+    return replace(
+        cause,
+        message=f"Key hash {slot} waits: {cause.message}",
+        details={**cause.details, "hash": slot},
+    )
+
+
+def look_ahead_limit(count: int, first: Explanation) -> Explanation:
+    """``first``: why the lowest of the entries that are set aside can't be sent."""
+    return Explanation(
+        Reason.LOOK_AHEAD_LIMIT,
+        f"{counted(count, 'entry')} of keys whose consumers can take nothing are set aside, and no "
+        f"further ones are read. The first: {first.message}",
+        first.next,
+        first.consumer,
+        first.since_ms,
+        details={**first.details, "setAside": count, "firstReason": first.reason.value},
+    )
+
+
+def delayed_index_limit(used: int, limit: int, due_ms: int | None) -> Explanation:
+    return Explanation(
+        Reason.DELAYED_INDEX_LIMIT,
+        f"Delayed messages fill the memory that they may take ({used:,} bytes of {limit:,}), and "
+        "nothing behind them is read.",
+        "Delivery goes on when some of them are due or acknowledged, or "
+        "delayedDeliveryMaxIndexSizeInBytes is raised.",
+        until_ms=due_ms,
+        details={"limit": limit},
+    )
+
+
+def failover_delay(consumer: ConsumerState, until_ms: int | None, now_ms: int) -> Explanation:
+    wait = "" if until_ms is None else f" in {duration(until_ms - now_ms)}"
+    return Explanation(
+        Reason.FAILOVER_DELAY,
+        f"Consumer {consumer.name} becomes the active one{wait}: the former one has that long to "
+        "acknowledge.",
+        "Then delivery goes on by itself (activeConsumerFailoverDelayTimeMillis).",
+        consumer.name,
+        until_ms=until_ms,
+    )
+
+
+# --- what stops the shell
+
+
+def rate_limited(scope: str, until_ms: int, wait_ms: int) -> Explanation:
+    """``scope``: whose dispatch rate it is: Subscription, Topic or Broker."""
+    return Explanation(
+        Reason.RATE_LIMITED,
+        f"The dispatch rate of the {scope.lower()} is used up for now.",
+        f"Delivery goes on in {duration(wait_ms)} at the earliest, in turn with others under the "
+        "same limit; or raise the rate.",
+        until_ms=until_ms,
+        details={"scope": scope.lower()},
+    )
+
+
+def reading(position: Position) -> Explanation:
+    return Explanation(
+        Reason.READING,
+        f"The broker reads from storage, at {position[0]}:{position[1]}.",
+        "What is read is delivered at once. If this lasts, look at the bookies.",
+        details={"readPosition": f"{position[0]}:{position[1]}"},
+    )
+
+
+def read_failed(error: str, until_ms: int, wait_ms: int) -> Explanation:
+    return Explanation(
+        Reason.READ_FAILED,
+        f"Reading from storage failed: {error}",
+        f"The broker tries again in {duration(wait_ms)}. Look at the bookies.",
+        until_ms=until_ms,
+    )
+
+
+def resetting() -> Explanation:
+    return Explanation(
+        Reason.RESETTING,
+        "The subscription is being moved to another position.",
+        "Consumers are admitted again when that is stored.",
+    )
+
+
+def closing() -> Explanation:
+    return Explanation(
+        Reason.CLOSING,
+        "The subscription is being closed or deleted.",
+        "If its topic moves, consumers go on at the broker that serves it then.",
+    )

@@ -1,0 +1,156 @@
+"""Why subscriptions deliver nothing now, and what became of a message."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import Query, Response
+
+from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.rest_consume import parse_message_id_text
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
+from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
+from magnetar.broker.http.topics.topic_access import (
+    NOT_FOUND,
+    SUBSCRIPTION,
+    TOPIC,
+    find_subscription,
+    loaded,
+    no_subscription,
+)
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.subscription import subscription_admin as subscription_admin
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.subscription import Subscription
+from magnetar.broker.topic.topic import Topic as LoadedTopic
+from magnetar.managed_ledger.position import Position
+
+routes = Routes(
+    tag="subscriptions", access=Access.CONSUME_401, mode=RoutingMode.TOPIC, statuses=NOT_FOUND
+)
+
+_EXAMPLE = {
+    "reason": "noPermits",
+    "message": "Consumer c1 has no permits: its client has asked for no more messages.",
+    "next": "Delivery goes on when the client asks for more, which it does as the application "
+    "takes messages: look at what the application waits for.",
+    "consumer": "c1",
+    "sinceTimestamp": 1_800_000_000_000,
+    "availablePermits": 0,
+    "unackedMessages": 1000,
+}
+
+
+_STATUSES: Statuses = {
+    400: "Not a message id",
+    405: "A message id of a non-persistent topic",
+    412: "The message id is another partition's, or names none of a partitioned topic",
+}
+_MessageId = Annotated[
+    str | None,
+    Query(description="`ledger:entry`, or `ledger:entry:partition`", examples=["12:4"]),
+]
+
+
+@routes.get(TOPIC + "/explain", example={"billing": _EXAMPLE}, statuses=_STATUSES)
+async def explain_all(
+    service: Service, topic: Topic, spread: Spread, messageId: _MessageId = None
+) -> Response:
+    """Why each subscription delivers nothing now, or what became of a message in each.
+
+    By the name of the subscription; else as for a single subscription.
+    """
+
+    async def one(name: TopicName, position: Position | None) -> dict[str, Any]:
+        found = await loaded(service, name)
+        if position is None:
+            return {of: each.as_json() for of, each in found.explain().items()}
+        return {of: await _of_message(each, position) for of, each in _subscriptions(found)}
+
+    return await _answer(service, topic, spread, messageId, one)
+
+
+def _subscriptions(topic: LoadedTopic) -> list[tuple[str, Subscription]]:
+    """As a list, since they may come and go meanwhile."""
+    return list(topic.subscriptions.items())
+
+
+@routes.get(SUBSCRIPTION + "/explain", example=_EXAMPLE, statuses=_STATUSES)
+async def explain(
+    service: Service,
+    topic: Topic,
+    subscription: SubscriptionName,
+    spread: Spread,
+    messageId: _MessageId = None,
+) -> Response:
+    """Why a subscription delivers nothing now, or what became of a message in it.
+
+    `reason` is a stable name, `message` a sentence, `next` what happens next or can be done. Of a
+    partitioned topic: by the name of the partition; with a message id, which names its partition,
+    only of that one.
+    """
+
+    async def one(name: TopicName, position: Position | None) -> dict[str, Any]:
+        found = find_subscription(await loaded(service, name), subscription)
+        if position is None:
+            return found.explain(found.topic.explain_publishing()).as_json()
+        return await _of_message(found, position)
+
+    return await _answer(
+        service, topic, spread, messageId, one, no_subscription(subscription, topic)
+    )
+
+
+async def _of_message(subscription: Subscription, position: Position) -> dict[str, Any]:
+    assert isinstance(subscription, PersistentSubscription)
+    return (await subscription_admin.explain_message(subscription, position)).as_json()
+
+
+async def _answer(
+    service: BrokerService,
+    topic: TopicName,
+    spread: ScatterGather,
+    message_id: str | None,
+    one: Callable[[TopicName, Position | None], Awaitable[dict[str, Any]]],
+    missing: ApiError | None = None,
+) -> Response:
+    """What ``one`` says of the topic, of each partition, or of the partition of the message.
+
+    Raises:
+        ApiError: as the routes declare; ``missing`` when no partition has anything to say.
+    """
+    count = await service.directory.partitions(topic)
+    if message_id is not None:
+        part, position = _parse_id(message_id, topic, count)
+        if count is None:
+            return JsonResponse(await one(part, position))
+        return JsonResponse(await spread.of_partition(part, lambda name: one(name, position)))
+    answers = (await spread.parts(topic, lambda name: one(name, None))).without(404).check()
+    by_name = answers.by_name()
+    if missing is not None and not by_name:
+        raise missing
+    return JsonResponse(by_name[str(topic)] if count is None else by_name)
+
+
+def _parse_id(text: str, topic: TopicName, count: int | None) -> tuple[TopicName, Position]:
+    """The topic, or its partition, and where the message is.
+
+    Args:
+        count: of the topic's partitions; None: it has none.
+    Raises:
+        ApiError: 400, 405, 412.
+    """
+    partition, ledger_id, entry_id, *_ = parse_message_id_text(
+        f"{text}:-1" if text.count(":") == 1 else text
+    )
+    if not topic.is_persistent:
+        raise ApiError(405, "Messages of a non-persistent topic have no id")
+    if count is None:
+        if partition not in (-1, topic.partition_index):
+            raise ApiError(412, f"The message id is of partition {partition}, not of {topic}")
+        return topic, (ledger_id, entry_id)
+    if not 0 <= partition < count:
+        raise ApiError(412, f"A message id with one of {count} partitions is expected")
+    return topic.partition(partition), (ledger_id, entry_id)

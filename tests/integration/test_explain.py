@@ -1,0 +1,95 @@
+"""``explain`` by REST and command line, with the official client."""
+
+import json
+import secrets
+from typing import Any
+
+import httpx
+import pulsar
+import pytest
+
+from magnetar.broker.cli.main import main
+from tests.waiting import wait_until
+
+SHARED = pulsar.ConsumerType.Shared
+
+
+def reason(admin: httpx.Client, url: str, message: pulsar.MessageId | None = None) -> str:
+    known = {}
+    if message is not None:
+        known = {"messageId": f"{message.ledger_id()}:{message.entry_id()}"}
+    answer = admin.get(url, params=known)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["reason"])
+
+
+def test_what_becomes_of_messages(
+    admin: httpx.Client,
+    admin_url: str,
+    client: pulsar.Client,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    local = f"explain-{secrets.token_hex(4)}"
+    topic, path = f"persistent://public/default/{local}", f"/persistent/public/default/{local}"
+    url = f"{path}/subscription/s/explain"
+    consumer = client.subscribe(topic, "s", consumer_type=SHARED, receiver_queue_size=2)
+    assert reason(admin, url) == "caughtUp"
+    producer = client.create_producer(topic, batching_enabled=False)
+    ids = [producer.send(b"x") for _ in range(6)]
+    wait_until(lambda: reason(admin, url) == "noPermits", "a client that takes nothing")
+    assert reason(admin, url, ids[0]) == "pending"
+    assert reason(admin, url, ids[5]) == "noPermits"
+    consumer.acknowledge(consumer.receive(30_000))
+    wait_until(lambda: reason(admin, url, ids[0]) == "acknowledged", "an acknowledgment")
+    consumer.close()
+    assert admin.get(f"{path}/explain").json()["s"]["reason"] == "noConsumer"
+    missing = {"messageId": "999999:0"}
+    everywhere = admin.get(f"{path}/explain", params=missing).json()
+    assert {of: each["reason"] for of, each in everywhere.items()} == {"s": "pastEnd"}
+
+    def said(*words: str) -> Any:
+        assert main(["admin", "--admin-url", admin_url, "topics", "explain", topic, *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert said("-s", "s")["message"] == "No consumer is connected."
+    assert said("-s", "s", "-m", f"{ids[0].ledger_id()}:0")["reason"] == "acknowledged"
+    assert list(said()) == ["s"]
+    admin.delete(path, params={"force": "true"})
+
+
+def test_partitions_and_refusals(admin: httpx.Client) -> None:
+    local = f"explain-{secrets.token_hex(4)}"
+    path = f"/persistent/public/default/{local}"
+    url = f"{path}/subscription/s/explain"
+    assert admin.get(url).status_code == 404
+    assert admin.put(f"{path}/partitions", json=2).is_success
+    assert admin.get(url).status_code == 404
+    assert admin.put(f"{path}/subscription/s").is_success
+    names = [f"persistent://public/default/{local}-partition-{nth}" for nth in range(2)]
+    answer = admin.get(url).json()
+    assert {name: each["reason"] for name, each in answer.items()} == dict.fromkeys(
+        names, "caughtUp"
+    )
+    answer = admin.get(f"{path}/explain").json()
+    assert {name: list(each) for name, each in answer.items()} == {name: ["s"] for name in names}
+
+    def asked(base: str, message: str) -> httpx.Response:
+        return admin.get(f"{base}/subscription/s/explain", params={"messageId": message})
+
+    assert asked(path, "7:0:1").json()["reason"] == "pastEnd"
+    assert asked(f"{path}-partition-1", "7:0:1").json()["reason"] == "pastEnd"
+    assert asked(f"{path}-partition-1", "7:0").json()["reason"] == "pastEnd"
+    assert asked(f"{path}-partition-1", "7:0:0").status_code == 412
+    assert [asked(path, text).status_code for text in ("7:0", "7:0:2")] == [412, 412]
+    assert [asked(path, text).status_code for text in ("7", "x:y", "-1:0")] == [400, 400, 400]
+    volatile = f"/non-persistent/public/default/{local}"
+    assert asked(volatile, "7:0").status_code == 405
+    admin.delete(f"{path}/partitions", params={"force": "true"})
+
+
+def test_without_storage(admin: httpx.Client, client: pulsar.Client) -> None:
+    local = f"explain-{secrets.token_hex(4)}"
+    consumer = client.subscribe(f"non-persistent://public/default/{local}", "s")
+    url = f"/non-persistent/public/default/{local}/subscription/s/explain"
+    wait_until(lambda: reason(admin, url) == "delivering", "a consumer with permits")
+    consumer.close()

@@ -1,0 +1,370 @@
+"""Planted stalls: each is named right, of the subscription and of a message that waits."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from magnetar.broker.dispatch import explanation, key_shared
+from magnetar.broker.dispatch.explanation import STALLS, Explanation, Reason, counted, duration
+from magnetar.broker.dispatch.unacked_budget import UnackedBudget
+from magnetar.broker.policies.effective import Rate
+from magnetar.broker.protocol.entry_header import FLAG_CHUNK, FLAG_FIRST_CHUNK, FLAG_MARKER
+from magnetar.broker.rate_limits.rate_limiter import RateLimiter
+from magnetar.broker.subscription.consumer import (
+    EXCLUSIVE,
+    FAILOVER,
+    KEY_SHARED,
+    SHARED,
+    Consumer,
+    SubscribeRequest,
+)
+from magnetar.broker.subscription.subscription_admin import explain_message
+from magnetar.managed_ledger.position import Position
+from tests.manual_clock import ManualLoop
+from tests.unit.broker.dispatch.builders import Bench, FakeSink, non_persistent, settle
+from tests.unit.broker.dispatch.doubles import head
+from tests.unit.broker.dispatch.test_key_shared import keyed, sticky
+
+_TYPES = [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED]
+
+
+def now(bench: Bench, publishing: Explanation | None = None) -> Explanation:
+    return bench.subscription.explain(publishing)
+
+
+async def of(bench: Bench, *position: int) -> Explanation:
+    return await explain_message(bench.subscription, cast("Position", position))
+
+
+async def both(bench: Bench, *position: int) -> Explanation:
+    """The reason that a stall of all is also that of an entry which waits."""
+    found, one = now(bench), await of(bench, *position)
+    assert (one.reason, one.consumer) == (found.reason, found.consumer)
+    return found
+
+
+def test_words() -> None:
+    assert [counted(n, "entry") for n in (0, 1, 50_000)] == [
+        "0 entries",
+        "1 entry",
+        "50,000 entries",
+    ]
+    times = [-5, 450, 1_000, 61_000, 3_600_000, 3_612_000, 90_000_000, 86_400_000]
+    words = ["0 ms", "450 ms", "1 s", "1 min 1 s", "1 h", "1 h", "1 d 1 h", "1 d"]
+    assert [duration(ms) for ms in times] == words
+
+
+def test_the_answer_leaves_out_what_is_not_known() -> None:
+    found = explanation.caught_up(0)
+    assert found.as_json() == {
+        "reason": "caughtUp",
+        "message": "Every message is acknowledged.",
+        "next": "The next message that is published is delivered.",
+    }
+    assert Reason.NO_PERMITS in STALLS
+    assert Reason.CAUGHT_UP not in STALLS
+
+
+def test_the_page_lists_every_reason() -> None:
+    page = (Path(__file__).parents[4] / "docs/operate/explain.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", page, re.M) == ["reason"] + [
+        reason.value for reason in Reason
+    ]
+
+
+# --- one message
+
+
+@pytest.mark.parametrize("sub_type", _TYPES)
+async def test_a_message_through_its_life(sub_type: int) -> None:
+    bench = Bench([3, 2])
+    assert (await both(bench, 10, 0)).reason is Reason.NO_CONSUMER
+    consumer, _ = await bench.consumer(sub_type, permits=2)
+    sent_ms = bench.service.now_ms
+    bench.service.now_ms += 7_500_000
+    found = await of(bench, 10, 1)
+    assert (found.reason, found.consumer, found.since_ms) == (Reason.PENDING, "c", sent_ms)
+    assert found.message == "Consumer c has it and has not acknowledged it for 2 h 5 min."
+    assert (await of(bench, 10, 2)).reason is Reason.NO_PERMITS
+    bench.subscription.acknowledge(consumer, [(10, 1)])
+    assert (await of(bench, 10, 1)).reason is Reason.ACKNOWLEDGED
+    bench.subscription.flow(consumer, 100)
+    await settle()
+    assert now(bench).reason is Reason.PENDING, "nothing is left to send"
+    bench.subscription.acknowledge(consumer, bench.ledger.positions())
+    assert now(bench).reason is Reason.CAUGHT_UP
+
+
+async def test_redeliveries_and_what_is_left_of_a_batch_are_told() -> None:
+    bench = Bench()
+    bench.ledger.append(head(5))
+    consumer, _ = await bench.consumer(SHARED, permits=100)
+    bench.subscription.redeliver(consumer, None)
+    await settle()
+    bench.subscription.acknowledge_batch(consumer, (10, 0), [0b00110])
+    answer = (await of(bench, 10, 0)).as_json()
+    assert (answer["redeliveryCount"], answer["unackedMessages"]) == (1, 2)
+
+
+async def test_messages_that_are_not_there() -> None:
+    bench = Bench([3, 2])
+    bench.ledger.ledgers[14] = bench.ledger.ledgers.pop(11)
+    assert [
+        (await of(bench, *position)).reason
+        for position in ((9, 0), (11, 0), (10, 3), (14, 2), (15, 0))
+    ] == [Reason.TRIMMED, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END, Reason.PAST_END]
+    assert (await of(Bench(), 0, 0)).reason is Reason.PAST_END
+
+
+async def test_a_marker_is_for_no_client() -> None:
+    bench = Bench([1])
+    bench.ledger.append(head(flags=FLAG_MARKER))
+    await bench.consumer(SHARED)
+    assert (await of(bench, 10, 1)).reason is Reason.FILTERED
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+async def test_a_delayed_message(sub_type: int) -> None:
+    bench = Bench()
+    due_ms = bench.service.now_ms + 3_600_000
+    bench.ledger.append(head(deliver_at_ms=due_ms))
+    consumer, _ = await bench.consumer(sub_type)
+    assert (await of(bench, 10, 0)).until_ms == due_ms, "not read by the dispatcher"
+    bench.subscription.flow(consumer, 10)
+    await settle()
+    found = await both(bench, 10, 0)
+    assert (found.reason, found.until_ms) == (Reason.DELAYED, due_ms)
+    assert "due in 1 h." in found.message
+
+
+async def test_what_waits_in_turn() -> None:
+    bench = Bench([10])
+    bench.ledger.cached = False
+    bench.ledger.may_read.clear()
+    await bench.consumer(SHARED, permits=100)
+    assert now(bench).reason is Reason.READING
+    bench.ledger.may_read.set()
+    await settle()
+    assert now(bench).reason is Reason.PENDING
+    for _ in range(3):
+        bench.ledger.append()
+    bench.ledger.cached = True
+    answer = (await of(bench, 10, 12)).as_json()
+    assert (answer["reason"], answer["entriesBefore"]) == ("delivering", 2)
+    assert now(bench).reason is Reason.DELIVERING
+
+
+# --- stalls
+
+
+async def test_readers_that_do_not_ask() -> None:
+    bench = Bench([5])
+    for name in ("a", "b"):
+        await bench.consumer(SHARED, name, permits=1)
+    found = await both(bench, 10, 4)
+    assert found.reason is Reason.NO_PERMITS
+    assert found.message == "None of 2 consumers can take a message: 2 with no permits."
+    names = [each["consumer"] for each in found.as_json()["consumers"]]
+    assert names == ["a", "b"]
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+async def test_a_consumer_that_does_not_acknowledge(sub_type: int) -> None:
+    bench = Bench([50], max_unacked_messages_per_consumer=3)
+    await bench.consumer(sub_type, permits=100)
+    found = await both(bench, 10, 49)
+    assert found.reason is Reason.CONSUMER_UNACKED_LIMIT
+    assert (found.consumer, found.details["limit"]) == ("c", 3)
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+async def test_a_subscription_that_does_not_acknowledge(sub_type: int) -> None:
+    bench = Bench([5], max_unacked_messages_per_subscription=3)
+    await bench.consumer(sub_type, permits=100)
+    assert (await both(bench, 10, 4)).reason is Reason.SUBSCRIPTION_UNACKED_LIMIT
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
+async def test_a_broker_with_too_much_unacknowledged(sub_type: int) -> None:
+    bench = Bench([5])
+    bench.service.unacked_budget = UnackedBudget(5, 0.2)
+    await bench.consumer(sub_type, permits=100)
+    bench.ledger.append()
+    assert (await both(bench, 10, 5)).reason is Reason.BROKER_UNACKED_LIMIT
+
+
+@pytest.mark.parametrize("sub_type", _TYPES)
+async def test_a_client_that_does_not_read(sub_type: int) -> None:
+    bench = Bench([5])
+    consumer, sink = await bench.consumer(sub_type)
+    sink.writable = False
+    bench.subscription.flow(consumer, 10)
+    await settle()
+    assert (await both(bench, 10, 4)).reason is Reason.CONNECTION_FULL
+
+
+@pytest.mark.parametrize("sub_type", _TYPES)
+async def test_a_dispatch_rate(sub_type: int) -> None:
+    bench, loop = Bench([20]), ManualLoop()
+    bench.topic.rate_limits.dispatch = RateLimiter(Rate(5, 0), cast("Any", loop))
+    bench.subscription.policies_changed()
+    await bench.consumer(sub_type, permits=100)
+    found = await both(bench, 10, 19)
+    assert (found.reason, found.details["scope"]) == (Reason.RATE_LIMITED, "topic")
+    assert found.until_ms is not None
+    assert 0 < found.until_ms - bench.service.now_ms <= 1000
+
+
+@pytest.mark.parametrize("sub_type", _TYPES)
+async def test_storage_that_does_not_answer(sub_type: int) -> None:
+    bench = Bench([3])
+    bench.ledger.cached, bench.ledger.fail_reads = False, 1
+    await bench.consumer(sub_type, permits=100)
+    found = now(bench)
+    assert found.reason is Reason.READ_FAILED
+    assert "no bookie answers" in found.message
+
+
+async def draining_bench() -> tuple[Bench, str]:
+    """Two keys; those of the new consumer ``b`` wait for what ``a`` has."""
+    bench = Bench()
+    keyed(bench, *[f"key{number}" for number in range(20)])
+    await bench.consumer(KEY_SHARED, "a", permits=100)
+    await bench.consumer(KEY_SHARED, "b", permits=100)
+    keyed(bench, *[f"key{number}" for number in range(20)])
+    bench.subscription.wake()
+    await settle()
+    return bench, "a"
+
+
+async def test_a_hash_that_moves() -> None:
+    bench, former = await draining_bench()
+    waiting = [
+        (10, n) for n in range(20, 40) if (await of(bench, 10, n)).reason is not Reason.PENDING
+    ]
+    assert waiting
+    assert now(bench).reason is Reason.DRAINING_HASH
+    for position in waiting:
+        found = await of(bench, *position)
+        assert (found.reason, found.consumer) == (Reason.DRAINING_HASH, former)
+        assert found.details["nextConsumer"] == "b"
+        assert found.details["unackedEntries"] == 1
+
+
+async def test_a_hash_whose_consumer_has_no_permits() -> None:
+    bench = Bench()
+    await bench.consumer(KEY_SHARED, "a", permits=100)
+    await bench.consumer(KEY_SHARED, "b")
+    keyed(bench, *[f"key{number}" for number in range(20)])
+    bench.subscription.wake()
+    await settle()
+    found = now(bench)
+    assert (found.reason, found.consumer) == (Reason.NO_PERMITS, "b")
+    assert found.message.startswith(f"Key hash {found.details['hash']} waits: Consumer b has no")
+
+
+async def test_a_hash_that_nobody_wants() -> None:
+    bench = Bench()
+    await bench.consumer(KEY_SHARED, permits=100, key_shared_meta=sticky((1, 2)))
+    keyed(bench, "key1")
+    bench.subscription.wake()
+    await settle()
+    assert (await both(bench, 10, 0)).reason is Reason.HASH_WITHOUT_CONSUMER
+
+
+async def test_too_many_entries_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_shared, "_LOOK_AHEAD_PER_CONSUMER", 2)
+    bench = Bench()
+    await bench.consumer(KEY_SHARED, permits=1, key_shared_meta=sticky((1, 2)))
+    keyed(bench, *["key1"] * 9)
+    bench.subscription.wake()
+    await settle()
+    found = await both(bench, 10, 8)
+    assert (found.reason, found.details["firstReason"]) == (
+        Reason.LOOK_AHEAD_LIMIT,
+        "hashWithoutConsumer",
+    )
+
+
+async def test_parts_of_a_message_wait_for_the_consumer_of_the_first() -> None:
+    bench = Bench()
+    await bench.consumer(SHARED, "a", permits=1)
+    bench.ledger.append(head(flags=FLAG_CHUNK | FLAG_FIRST_CHUNK, chunk=7))
+    bench.subscription.wake()
+    await settle()
+    await bench.consumer(SHARED, "b", permits=10)
+    bench.ledger.append(head(flags=FLAG_CHUNK, chunk=7))
+    bench.subscription.wake()
+    await settle()
+    found = await both(bench, 10, 1)
+    assert (found.reason, found.consumer) == (Reason.NO_PERMITS, "a")
+
+
+async def test_delayed_messages_that_take_too_much_memory() -> None:
+    bench = Bench(delayed_delivery_max_index_size_in_bytes=1)
+    later_ms = bench.service.now_ms + 60_000
+    await bench.consumer(SHARED, permits=100)
+    bench.ledger.append(head(deliver_at_ms=later_ms))
+    bench.subscription.wake()
+    await settle()
+    bench.ledger.append()
+    bench.subscription.wake()
+    await settle()
+    found = await both(bench, 10, 1)
+    assert (found.reason, found.until_ms) == (Reason.DELAYED_INDEX_LIMIT, later_ms)
+
+
+async def test_an_active_consumer_that_waits_for_the_former_one() -> None:
+    bench = Bench([5])
+    await bench.consumer(FAILOVER, "b", permits=1, priority_level=1)
+    await bench.consumer(FAILOVER, "a", permits=10, priority_level=0)
+    found = await both(bench, 10, 4)
+    assert (found.reason, found.consumer) == (Reason.FAILOVER_DELAY, "a")
+    assert found.until_ms == bench.service.now_ms + 1_000
+
+
+async def test_nothing_is_published() -> None:
+    bench = Bench()
+    await bench.consumer(SHARED, permits=1)
+    held = explanation.quota_held("destination_storage", "slow", is_held=True)
+    for publishing in (held, explanation.terminated()):
+        assert now(bench, publishing) is publishing
+    bench.ledger.append()
+    assert now(bench, held).reason is Reason.DELIVERING, "there is something to deliver"
+
+
+async def test_a_subscription_that_moves_or_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, seen = Bench([5]), list[Reason]()
+    move = bench.cursor.reset
+
+    async def reset(
+        position: Position, ack_set: Sequence[int] = (), properties: Any = None
+    ) -> None:
+        seen.append((await both(bench, 10, 4)).reason)
+        await move(position, ack_set, properties or {})
+
+    monkeypatch.setattr(bench.cursor, "reset", reset)
+    await bench.subscription.reset((10, 2))
+    assert seen == [Reason.RESETTING]
+    await bench.subscription.close()
+    assert (await both(bench, 10, 4)).reason is Reason.CLOSING
+
+
+async def test_without_storage_messages_are_dropped() -> None:
+    subscription, _ = non_persistent()
+    assert subscription.explain(None).reason is Reason.NO_CONSUMER
+    consumer, _ = await add(subscription, SHARED)
+    found = subscription.explain(None)
+    assert found.reason is Reason.NO_PERMITS
+    assert found.message.endswith("Messages are dropped meanwhile.")
+    subscription.flow(consumer, 5)
+    assert subscription.explain(None).reason is Reason.DELIVERING
+
+
+async def add(subscription: Any, sub_type: int) -> tuple[Consumer, FakeSink]:
+    sink = FakeSink()
+    request = SubscribeRequest(subscription="s", sub_type=sub_type, consumer_name="c")
+    return await subscription.add_consumer(request, sink), sink
