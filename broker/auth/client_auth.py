@@ -60,6 +60,11 @@ class ClientAuth:
             )
         return kind
 
+    @property
+    def is_stored_token(self) -> bool:
+        """Whether a token was given; one of OAuth 2.0 is renewed by itself."""
+        return self._kind == "token"
+
     def data(self) -> bytes:
         """What CONNECT carries. Raises ClientAuthError."""
         match self._kind:

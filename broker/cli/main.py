@@ -44,6 +44,7 @@ _QUESTION = re.compile(r"-h$|--(help|check|status|enable|disable)\b")
 _GLOBALS = {
     **dict.fromkeys(("produce", "consume", "read"), CLIENTS),
     "admin": ADMIN,
+    "doctor": ADMIN,
     "pipeline": PIPELINE,
     "profiles": PROFILES | {"json"},
     "bookie-shell": JSON,
@@ -229,6 +230,11 @@ _COMMANDS: Final[dict[str, tuple[str, Callable[[argparse.ArgumentParser], None],
         "tenants, namespaces, topics, brokers over HTTP",
         partial(add_globals, names=ADMIN),
         "admin_command.run_admin",
+    ),
+    "doctor": (
+        "what is wrong with a cluster, the worst first, and what mends it",
+        partial(add_globals, names=ADMIN),
+        "doctor_command.run_doctor",
     ),
     "pipeline": (
         "topics to files and back, backlog and load",

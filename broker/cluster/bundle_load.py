@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.errors import NamespaceNotFoundError
@@ -90,8 +90,14 @@ async def split_points(
     return at_positions(bundle, positions, hashes)
 
 
-async def loads_by_bundle(service: BrokerService) -> dict[str, dict[str, Any]]:
-    """NamespaceBundleStats of every owned bundle with loaded topics."""
+async def loads_by_bundle(
+    service: BrokerService, look: Callable[[Topic, Mapping[str, Any]], None] | None = None
+) -> dict[str, dict[str, Any]]:
+    """NamespaceBundleStats of every owned bundle with loaded topics.
+
+    Args:
+        look: gets each topic with its TopicStats as well.
+    """
     answer: dict[str, dict[str, Any]] = {}
     for number, topic in enumerate(list(service.topics.values()), 1):
         bundle = await service.bundles.bundle_of(str(topic.name))
@@ -103,6 +109,8 @@ async def loads_by_bundle(service: BrokerService) -> dict[str, dict[str, Any]]:
             },
         )
         stats = topic.stats()
+        if look is not None:
+            look(topic, stats)
         for name in _FIGURES:
             metrics[name] += stats[name]
         metrics["producerCount"] += len(stats["publishers"])

@@ -15,6 +15,7 @@ from magnetar.bundles.lookup import BrokerLookup
 from magnetar.loadbalance.documents import broker_load_of, parse
 from magnetar.loadbalance.errors import InvalidDocumentError
 from magnetar.loadbalance.leader import LEADER_PATH, LeaderBroker
+from magnetar.loadbalance.model import BrokerLoad
 from magnetar.loadbalance.registry import BROKERS_ROOT
 
 if TYPE_CHECKING:
@@ -42,13 +43,7 @@ class ClusterMembers:
         service = self._service
         if broker_id == service.broker_id:
             return service.bundles.broker
-        path = f"{BROKERS_ROOT}/{broker_id}"
-        if (node := await service.store.get(path)) is None:
-            return None
-        try:
-            load = broker_load_of(broker_id, parse(path, node.value))
-        except InvalidDocumentError as error:
-            logger.warning("%s: %s", path, error)
+        if (load := await self.load(broker_id)) is None:
             return None
         return BrokerLookup(
             load.pulsar_service_url,
@@ -56,6 +51,17 @@ class ClusterMembers:
             load.web_service_url,
             load.web_service_url_tls,
         )
+
+    async def load(self, broker_id: str) -> BrokerLoad | None:
+        """What a broker last said of itself; None: it isn't live."""
+        path = f"{BROKERS_ROOT}/{broker_id}"
+        if (node := await self._service.store.get(path)) is None:
+            return None
+        try:
+            return broker_load_of(broker_id, parse(path, node.value))
+        except InvalidDocumentError as error:
+            logger.warning("%s: %s", path, error)
+            return None
 
     async def leader(self) -> dict[str, str] | None:
         """LeaderBroker, of the broker alone if there are no others; None: none is elected now."""

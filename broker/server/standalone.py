@@ -164,7 +164,7 @@ class Standalone:
         self.service = service = BrokerService(
             config, store, ledgers, virtual_clock=self._virtual_clock
         )
-        service.bookie = self._own_bookie
+        service.bookie, service.bookies = self._own_bookie, pool
         service.bookie_directory = self._directory(stack, store, pool)
         self._share_load(service)
         stack.push_async_callback(service.close)

@@ -23,6 +23,7 @@ from magnetar.broker.connection.connection import Connection
 from magnetar.broker.connection.receive_buffer import SharedBuffer
 from magnetar.broker.connection.send_path import SendMessages
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
+from magnetar.broker.doctor.doctor import Doctor
 from magnetar.broker.listener.file_limit import SocketQuota, file_limit
 from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
 from magnetar.broker.listener.tls import TlsListener, listening_socket
@@ -53,6 +54,7 @@ from magnetar.metadata.recipes import IdGenerator
 from magnetar.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
+    from magnetar.bookkeeper.client.pool import BookiePool
     from magnetar.broker.auth.authenticator import Authenticator
     from magnetar.broker.cluster.load_sharing import LoadSharing
     from magnetar.broker.http.messaging.local_producer import LocalProducer
@@ -112,6 +114,8 @@ class BrokerService:
     """Ends the process in an orderly way; None where the process isn't this broker's."""
     bookie: Bookie | None = None
     """The one in this process, for its metrics; None: bookies are elsewhere."""
+    bookies: BookiePool | None = None
+    """All that topics are stored on; None: not known."""
     bookie_directory: BookieAddressResolver | None = None
     """For readers in other processes; None: they can reach no bookie."""
     sharing: LoadSharing | None = None
@@ -142,7 +146,7 @@ class BrokerService:
         self.metrics = BrokerMetrics()
         # Finds the roles of clients; None: authentication is off, and they have none.
         self.authenticator = _authenticator_of(config)
-        self.readiness = Readiness(self)
+        self.readiness, self.doctor = Readiness(self), Doctor(self)
         self.topics = LoadedTopics()
         """Loaded topics by full name; only the loader changes it."""
         self.policies = PolicyWatcher(store, self.resources, self.topics, config)
@@ -311,6 +315,7 @@ class BrokerService:
             server.close()
         self._periodic_tasks.close()
         self.readiness.close()
+        self.doctor.close()
         self.watchers.close()
         if was_ready and self.sharing is not None:
             await self.sharing.leave()  # what is unloaded from now on goes to others

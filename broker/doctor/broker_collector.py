@@ -1,0 +1,86 @@
+"""Collects what a broker knows of itself and of the topics that it serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.auth.client_auth import ClientAuth
+from magnetar.broker.cluster.bundle_load import loads_by_bundle
+from magnetar.broker.config import key_of, without_effect
+from magnetar.broker.doctor.broker_checks import BrokerFacts, CredentialFacts
+from magnetar.broker.doctor.credentials import certificate_facts, client_facts
+from magnetar.broker.doctor.topic_checks import (
+    SubscriptionFacts,
+    TopicsFacts,
+    held_producers,
+    subscription_facts,
+)
+
+if TYPE_CHECKING:
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.topic.topic import Topic
+
+_CERTIFICATES: Final = ("tls_certificate_file_path", "bookkeeper_tls_certificate_file_path")
+_AUTHORITIES: Final = (
+    *("tls_trust_certs_file_path", "bookkeeper_tls_trust_certs_file_path"),
+    "broker_client_trust_certs_file_path",
+)
+_MASKED: Final = "******"
+
+
+async def collect_broker(service: BrokerService) -> BrokerFacts:
+    host = service.host_usage.sample()
+    return BrokerFacts(
+        service.broker_id,
+        service.wall_clock(),
+        not_ready=await service.readiness.reasons(),
+        usage={
+            name: host[name]["usage"] / host[name]["limit"]
+            for name in ("cpu", "memory")
+            if host[name]["limit"] > 0
+        },
+        settings=settings_of(service),
+        credentials=await asyncio.to_thread(_credentials, service),
+        without_effect=without_effect(service.config),
+    )
+
+
+def settings_of(service: BrokerService) -> dict[str, str]:
+    """All settings in force, without secrets."""
+    return {key: text for key, text in service.config.as_keys().items() if text != _MASKED}
+
+
+def _credentials(service: BrokerService) -> list[CredentialFacts]:
+    """The files and tokens that the broker is set to use."""
+    config, found = service.config, list[CredentialFacts]()
+    for attribute in (*_CERTIFICATES, *_AUTHORITIES):
+        if path := getattr(config, attribute):
+            name = f"{service.broker_id}, {key_of(attribute)}"
+            found.append(certificate_facts(name, path, latest=attribute in _AUTHORITIES))
+    own = ClientAuth(
+        config.broker_client_authentication_plugin, config.broker_client_authentication_parameters
+    )
+    name = f"{service.broker_id}, {key_of('broker_client_authentication_parameters')}"
+    return [*found, *client_facts(name, own)]
+
+
+async def collect_topics(service: BrokerService) -> TopicsFacts:
+    """A walk over all loaded topics, in slices: others get their turns on the loop."""
+    subscriptions, fenced, held = list[SubscriptionFacts](), dict[str, str](), dict[str, str]()
+
+    def look(topic: Topic, stats: Mapping[str, Any]) -> None:
+        name = str(topic.name)
+        if topic.fenced and not topic.closing:
+            fenced[name] = "its storage failed"
+        if why := held_producers(stats, topic.policies.backlog_quotas):
+            held[name] = why
+        for subscription, figures in stats["subscriptions"].items():
+            if (found := subscription_facts(name, subscription, figures)) is not None:
+                subscriptions.append(found)
+
+    bundles = await loads_by_bundle(service, look)
+    return TopicsFacts(
+        service.clock(), subscriptions, fenced, held, bundles, service.config.as_keys()
+    )

@@ -1,0 +1,166 @@
+"""Collects what is known of a cluster: its brokers, its bookies, its ledgers to repair."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.service_info import COOKIES_PATH
+from magnetar.broker.cluster.broker_client import (
+    BrokerCall,
+    BrokerEndpoint,
+    BrokerRefusedError,
+)
+from magnetar.broker.doctor.cluster_checks import PeerFacts, clock_between
+from magnetar.broker.doctor.findings import Report
+from magnetar.broker.doctor.storage_checks import BookieFacts, RepairFacts, StorageFacts
+from magnetar.broker.errors import BrokerError, ServiceNotReadyError
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import OWNERS_ROOT
+from magnetar.metadata.paths import decode_name
+
+if TYPE_CHECKING:
+    from magnetar.broker.service.broker_service import BrokerService
+
+BROKER_PATH: Final = "/admin/v2/doctor/broker"
+ANSWER_S: Final = 10.0
+"""For another broker, or a bookie."""
+BUNDLES_MAX: Final = 4096
+"""Owners of bundles that are read; each is a read of the metadata store."""
+_OWNERS_DEPTH: Final = 3  # tenant, namespace, range
+_MARKERS_MAX: Final = 200
+"""Ledgers to repair that are looked at one by one."""
+
+
+class TooManyError(BrokerError):
+    """More than are looked at; the text says of which."""
+
+
+async def collect_peers(service: BrokerService) -> list[tuple[PeerFacts, Report]]:
+    """The other brokers, each with its report of itself. Raises MetadataError."""
+    others = [each for each in await service.cluster_members.ids() if each != service.broker_id]
+    answers = await asyncio.gather(*(_ask(service, each) for each in others))
+    return [each for each in answers if each is not None]
+
+
+async def _ask(service: BrokerService, broker_id: str) -> tuple[PeerFacts, Report] | None:
+    """None: it has left."""
+    if (load := await service.cluster_members.load(broker_id)) is None:
+        return None
+    peer = BrokerEndpoint(load.web_service_url or None, load.web_service_url_tls or None)
+    facts, report = PeerFacts(broker_id, version=load.version), Report()
+    asked_ms = service.wall_clock()
+    try:
+        answer = await service.broker_client.ask(
+            peer, BrokerCall("GET", BROKER_PATH), until_s=service.loop.time() + ANSWER_S
+        )
+        clock = clock_between(asked_ms, int(answer["clockMs"]), service.wall_clock())
+        facts = replace(facts, settings=dict(answer["settings"]), clock=clock)
+        report = Report.of_json(answer)
+    except BrokerRefusedError as error:
+        why = "it is of an earlier release" if error.http_status == 404 else str(error)
+        report.not_looked_at.append(f"{broker_id}: {why}")
+    except ServiceNotReadyError as error:
+        facts = replace(facts, silence=str(error))
+    except (KeyError, TypeError, ValueError) as error:
+        report.not_looked_at.append(f"{broker_id}: a strange answer: {error!r}")
+    return facts, report
+
+
+async def collect_ownerless(service: BrokerService) -> dict[str, str]:
+    """Bundles whose owner isn't registered, and that owner. Raises MetadataError."""
+    store, live = service.store, set(await service.cluster_members.ids())
+    nodes = [OWNERS_ROOT]
+    for _ in range(_OWNERS_DEPTH):
+        listed = await asyncio.gather(*map(store.children, nodes))
+        nodes = [f"{up}/{each}" for up, names in zip(nodes, listed, strict=True) for each in names]
+        if len(nodes) > BUNDLES_MAX:
+            raise TooManyError(f"more than {BUNDLES_MAX}")
+    owners = {}
+    for path, node in zip(nodes, await asyncio.gather(*map(store.get, nodes)), strict=True):
+        if node is not None and node.value:
+            owners[path.removeprefix(f"{OWNERS_ROOT}/")] = BrokerEndpoint.of(
+                BrokerLookup.decode(node.value)
+            ).name.rstrip("/")
+    return {bundle: owner for bundle, owner in owners.items() if owner not in live}
+
+
+async def collect_storage(service: BrokerService) -> StorageFacts:
+    """Raises MetadataError."""
+    config = service.config
+    is_cluster = service.sharing is not None
+    return StorageFacts(
+        await _bookies(service),
+        config.managed_ledger_default_ensemble_size,
+        await _repair(service) if is_cluster else None,
+        f"--metadata {config.metadata_store_url}" if is_cluster else "--config broker.conf",
+    )
+
+
+async def _bookies(service: BrokerService) -> list[BookieFacts]:
+    pool = service.bookies
+    if pool is None:
+        return []
+    known = {decode_name(each) for each in await service.store.children(COOKIES_PATH)}
+    known.update(await service.cluster_documents.bookies(), pool.writable)
+
+    async def one(name: str) -> BookieFacts:
+        assert pool is not None
+        if not pool.is_registered(name):
+            return BookieFacts(name, is_registered=False)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                found = await pool.client(name).info()
+        except (BookkeeperError, TimeoutError) as error:
+            silence = str(error) or f"no answer within {ANSWER_S:.0f} s"
+            return BookieFacts(name, is_read_only=name not in pool.writable, silence=silence)
+        total = found.total_bytes
+        used = (total - found.free_bytes) / total if total else None
+        return BookieFacts(name, is_read_only=found.read_only, used=used)
+
+    return list(await asyncio.gather(*map(one, sorted(known))))
+
+
+async def _repair(service: BrokerService) -> RepairFacts:
+    # Loaded here: a broker doesn't need it otherwise.
+    from magnetar.bookkeeper.replication.under_replication import (
+        UNDER_REPLICATION_ROOT,
+        UnderReplicationStore,
+    )
+
+    markers = UnderReplicationStore(service.store, service.clock)
+    switch = await markers.disabled()
+    auditor = await service.store.get(f"{UNDER_REPLICATION_ROOT}/auditorelection")
+    waiting, first = 0, list[int]()
+    async for ids in markers.ledger_ids():
+        waiting += len(ids)
+        first += ids[: max(0, _MARKERS_MAX - len(first))]
+    found = [each for ledger_id in first if (each := await markers.read(ledger_id)) is not None]
+    return RepairFacts(
+        None if switch is None else switch.reason,
+        None if switch is None else switch.since_ms,
+        "" if auditor is None else auditor.value.decode(errors="replace"),
+        waiting,
+        await _without_replica(service, first),
+        min((each.created_ms for each in found), default=None),
+        sorted({each.reason for each in found if each.reason}),
+    )
+
+
+async def _without_replica(service: BrokerService, ledger_ids: Iterable[int]) -> list[int]:
+    """Those of the ledgers that have a segment without any bookie that is there."""
+    from magnetar.bookkeeper.client.ledger_store import LedgerStore
+
+    ledgers, pool = LedgerStore(service.store), service.bookies
+    assert pool is not None
+    lost = []
+    for ledger_id in ledger_ids:
+        found = await ledgers.read(ledger_id)
+        if found is not None and any(
+            not any(map(pool.is_registered, segment.bookies)) for segment in found.metadata.segments
+        ):
+            lost.append(ledger_id)
+    return lost

@@ -1,0 +1,127 @@
+"""What is wrong with this broker, and with its cluster: collected when asked, then kept a moment.
+
+A thin shell: ``*_collector.py`` collect facts, the checks are pure functions of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from magnetar.broker.doctor.findings import Report
+from magnetar.broker.errors import STORAGE_ERRORS, BrokerError
+from magnetar.bundles.errors import BundleError
+
+if TYPE_CHECKING:
+    from magnetar.broker.service.broker_service import BrokerService
+
+T = TypeVar("T")
+
+KEPT_S: Final = 5.0
+"""An answer is given again for so long: a page that many look at costs one look."""
+_ERRORS: Final = (*STORAGE_ERRORS, BrokerError, BundleError)
+
+
+class _Latest(Generic[T]):
+    """The last result of something; all who ask while it is made share it."""
+
+    def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
+        self._make = make
+        self._task: asyncio.Task[T] | None = None
+        self._until_s = 0.0
+
+    async def get(self) -> T:
+        loop = asyncio.get_running_loop()
+        if self._task is None or (self._task.done() and loop.time() >= self._until_s):
+            self._task = loop.create_task(self._run())
+        # Whoever goes away doesn't take it from the others.
+        return await asyncio.shield(self._task)
+
+    async def _run(self) -> T:
+        result = await self._make()
+        self._until_s = asyncio.get_running_loop().time() + KEPT_S
+        return result
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+class Doctor:
+    """One broker's; costs nothing until it is asked."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._broker = _Latest(self._examine_broker)
+        self._cluster = _Latest(self._examine_cluster)
+
+    async def broker_report(self) -> dict[str, Any]:
+        """What this broker knows of itself: its findings and settings; and its clock now."""
+        from magnetar.broker.doctor.broker_collector import settings_of
+
+        report = await self._broker.get()
+        settings = settings_of(self._service)
+        return {**report.as_json(), "settings": settings, "clockMs": self._service.wall_clock()}
+
+    async def cluster_report(self) -> Report:
+        """What is wrong with the whole cluster."""
+        return await self._cluster.get()
+
+    def close(self) -> None:
+        self._broker.close()
+        self._cluster.close()
+
+    def _new_report(self) -> Report:
+        service = self._service
+        addresses = [each for each in (service.service_url, service.service_url_tls) if each]
+        return Report(
+            service.cluster, service.broker_id, service.wall_clock(), [service.broker_id], addresses
+        )
+
+    async def _examine_broker(self) -> Report:
+        # Loaded when first asked for.
+        from magnetar.broker.doctor.broker_checks import check_broker
+        from magnetar.broker.doctor.broker_collector import collect_broker, collect_topics
+        from magnetar.broker.doctor.topic_checks import check_topics
+
+        report = self._new_report()
+        report.findings += check_broker(await collect_broker(self._service))
+        with report.part(f"{self._service.broker_id}, topics", *_ERRORS):
+            report.findings += check_topics(await collect_topics(self._service))
+        return report
+
+    async def _examine_cluster(self) -> Report:
+        from magnetar.broker.doctor.broker_collector import settings_of
+        from magnetar.broker.doctor.cluster_checks import ClusterFacts, PeerFacts, check_cluster
+        from magnetar.broker.doctor.cluster_collector import (
+            collect_ownerless,
+            collect_peers,
+            collect_storage,
+        )
+        from magnetar.broker.doctor.storage_checks import check_storage
+
+        service, own = self._service, await self._broker.get()
+        report = replace(own, findings=[*own.findings], not_looked_at=[*own.not_looked_at])
+        report.brokers, report.addresses = [*own.brokers], [*own.addresses]
+        brokers = [PeerFacts(service.broker_id, settings=settings_of(service))]
+        leader, ownerless = None, dict[str, str]()
+        with report.part("brokers", *_ERRORS):
+            if (load := await service.cluster_members.load(service.broker_id)) is not None:
+                brokers[0] = replace(brokers[0], version=load.version)
+            for peer, answer in await collect_peers(service):
+                brokers.append(peer)
+                report.brokers.append(peer.broker_id)
+                report.addresses += answer.addresses
+                report.findings += answer.findings
+                report.not_looked_at += answer.not_looked_at
+        with report.part("leader", *_ERRORS):
+            leader = (await service.cluster_members.leader() or {}).get("brokerId", "")
+        if service.sharing is not None:
+            with report.part("owners of bundles", *_ERRORS):
+                ownerless = await collect_ownerless(service)
+        report.findings += check_cluster(ClusterFacts(brokers, leader, ownerless=ownerless))
+        with report.part("bookies", *_ERRORS):
+            report.findings += check_storage(await collect_storage(service))
+        return report

@@ -1,0 +1,161 @@
+"""What the checks say: findings, and their order of harm. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Self
+
+PER_CHECK_MAX: Final = 20
+"""Findings of one check that are told one by one; the others are counted."""
+
+
+class Severity(StrEnum):
+    """How much harm is done."""
+
+    CRITICAL = "critical"
+    """Something doesn't work now."""
+    WARNING = "warning"
+    """All works, but one more fault, or time alone, ends that."""
+    NOTE = "note"
+    """Worth knowing; it may be meant."""
+
+
+CHECKS: Final = (
+    *("access-refused", "broker-silent", "broker-not-ready", "leader-missing"),
+    *("bookies-too-few", "ledgers-without-replica", "bookie-lost", "bookie-silent"),
+    *("topic-fenced", "backlog-quota", "bundle-stuck", "subscription-stuck", "subscription-slow"),
+    *("certificate-end", "token-end", "clock-skew", "bookie-read-only", "disk-full"),
+    *("broker-unreachable", "repair-off", "auditor-missing", "ledgers-under-replicated"),
+    *("settings-differ", "settings-at-odds", "broker-overloaded", "bundle-hot"),
+    *("versions-differ", "subscription-idle"),
+)
+"""All checks, from the one with the most harm to the one with the least."""
+_RANKS: Final = {check: rank for rank, check in enumerate(CHECKS)}
+_SEVERITIES: Final = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        check: which check found it, one of ``CHECKS``.
+        subject: the broker, bookie, bundle, topic or file it is about.
+        sentence: for people; begins with the subject.
+        command: mends it, or shows more where only people can mend it; "": none does.
+        since_ms: since when, milliseconds since 1970; None: not known.
+    """
+
+    check: str
+    severity: Severity
+    subject: str
+    sentence: str
+    command: str = ""
+    since_ms: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "check": self.check,
+            "severity": str(self.severity),
+            "subject": self.subject,
+            "sentence": self.sentence,
+            "command": self.command,
+            "sinceMs": self.since_ms,
+        }
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> Self:
+        """Raises KeyError, ValueError, TypeError: not what ``as_json`` makes."""
+        since_ms = value["sinceMs"]
+        return cls(
+            str(value["check"]),
+            Severity(value["severity"]),
+            str(value["subject"]),
+            str(value["sentence"]),
+            str(value["command"]),
+            None if since_ms is None else int(since_ms),
+        )
+
+
+def in_order_of_harm(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first; of one check the oldest first, then those of unknown age."""
+    # A newer broker may know more checks than this process.
+    return sorted(
+        findings,
+        key=lambda each: (
+            _SEVERITIES[each.severity],
+            _RANKS.get(each.check, len(_RANKS)),
+            each.since_ms is None,
+            each.since_ms or 0,
+            each.subject,
+        ),
+    )
+
+
+def bounded(findings: Iterable[Finding]) -> list[Finding]:
+    """In order of harm, at most ``PER_CHECK_MAX`` of a check; the last one counts the others."""
+    told: list[Finding] = []
+    counts: dict[tuple[str, Severity], int] = {}
+    for each in in_order_of_harm(findings):
+        kind = (each.check, each.severity)
+        counts[kind] = counts.get(kind, 0) + 1
+        if counts[kind] <= PER_CHECK_MAX:
+            told.append(each)
+    for (check, severity), count in counts.items():
+        if (more := count - PER_CHECK_MAX) > 0:
+            told.append(Finding(check, severity, "", f"{more} more like these: {check}"))
+    return in_order_of_harm(told)
+
+
+@dataclass(slots=True)
+class Report:
+    """What ``GET /admin/v2/doctor`` answers.
+
+    Attributes:
+        brokers: ``host:port`` of the web addresses of all that are registered.
+        addresses: where clients connect to, ``pulsar://host:port``.
+        not_looked_at: what couldn't be looked at, and why.
+    """
+
+    cluster: str = ""
+    broker_id: str = ""
+    checked_ms: int = 0
+    brokers: list[str] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    not_looked_at: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "cluster": self.cluster,
+            "brokerId": self.broker_id,
+            "checkedMs": self.checked_ms,
+            "brokers": self.brokers,
+            "addresses": self.addresses,
+            "findings": [each.as_json() for each in bounded(self.findings)],
+            "notLookedAt": sorted(set(self.not_looked_at)),
+        }
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> Self:
+        """Raises KeyError, ValueError, TypeError."""
+        return cls(
+            str(value["cluster"]),
+            str(value["brokerId"]),
+            int(value["checkedMs"]),
+            [str(each) for each in value["brokers"]],
+            [str(each) for each in value["addresses"]],
+            [Finding.of_json(each) for each in value["findings"]],
+            [str(each) for each in value["notLookedAt"]],
+        )
+
+    @contextmanager
+    def part(self, what: str, *errors: type[Exception]) -> Iterator[None]:
+        """Look at something: one that fails with such an error is told, and hides no other."""
+        try:
+            yield
+        except errors as error:
+            self.not_looked_at.append(f"{what}: {str(error) or type(error).__name__}")

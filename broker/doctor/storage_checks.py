@@ -1,0 +1,178 @@
+"""Checks of the bookies and of the replicas of ledgers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.broker.doctor.findings import Finding, Severity
+
+DISK_FULL: Final = 0.95
+"""Bookies become read-only there by default (diskUsageThreshold)."""
+DISK_ALMOST_FULL: Final = 0.85
+_NAMED_MAX: Final = 5
+_SHELL: Final = "magnetar bookie-shell"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieFacts:
+    """One bookie.
+
+    Attributes:
+        is_registered: in the metadata store now; else only its cookie is there.
+        silence: why it didn't answer; "": it did, or wasn't asked.
+        used: part of its disks that is in use; None: not known.
+    """
+
+    bookie_id: str
+    is_registered: bool = True
+    is_read_only: bool = False
+    silence: str = ""
+    used: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RepairFacts:
+    """Auto-recovery.
+
+    Attributes:
+        off_reason: why it is switched off; None: it is on.
+        auditor: who audits; "": nobody.
+        waiting: ledgers that are marked as under-replicated.
+        without_replica: those of them whose marker names every bookie of a segment.
+        oldest_ms: when the oldest of them was marked; None: there is none.
+        reasons: why some of them still wait.
+    """
+
+    off_reason: str | None = None
+    off_since_ms: int | None = None
+    auditor: str = ""
+    waiting: int = 0
+    without_replica: Sequence[int] = ()
+    oldest_ms: int | None = None
+    reasons: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFacts:
+    """The bookies of a cluster.
+
+    Attributes:
+        ensemble: bookies that a new ledger needs (managedLedgerDefaultEnsembleSize); 0: unknown.
+        repair: None: not looked at, or there is nothing to repair with.
+        metadata: options of ``magnetar bookie-shell`` that name the cluster.
+    """
+
+    bookies: Sequence[BookieFacts] = ()
+    ensemble: int = 0
+    repair: RepairFacts | None = None
+    metadata: str = "--metadata ZOOKEEPER"
+
+    def shell(self, action: str) -> str:
+        return f"{_SHELL} {self.metadata} {action}"
+
+
+def check_storage(facts: StorageFacts) -> Iterator[Finding]:
+    yield from _check_writable(facts)
+    for bookie in facts.bookies:
+        yield from _check_bookie(bookie, facts)
+    if facts.repair is not None:
+        yield from _check_repair(facts.repair, facts)
+
+
+def _check_writable(facts: StorageFacts) -> Iterator[Finding]:
+    writable = sum(each.is_registered and not each.is_read_only for each in facts.bookies)
+    if facts.bookies and writable < facts.ensemble:
+        yield Finding(
+            "bookies-too-few",
+            Severity.CRITICAL,
+            "bookies",
+            f"bookies: {writable} of {len(facts.bookies)} take new ledgers, and each new ledger"
+            f" needs {facts.ensemble} (managedLedgerDefaultEnsembleSize): topics stop taking"
+            " messages when their ledger ends",
+            "magnetar bookie --config bookie.conf",
+        )
+
+
+def _check_bookie(bookie: BookieFacts, facts: StorageFacts) -> Iterator[Finding]:
+    name = bookie.bookie_id
+    if not bookie.is_registered:
+        yield Finding(
+            "bookie-lost",
+            Severity.WARNING,
+            name,
+            f"{name}: the bookie isn't there, and its data were not moved: start it again, or let"
+            " its ledgers be copied from other bookies",
+            facts.shell(f"decommissionbookie {name}"),
+        )
+        return
+    if bookie.silence:
+        yield Finding(
+            "bookie-silent",
+            Severity.WARNING,
+            name,
+            f"{name}: the bookie is registered, but doesn't answer this broker: {bookie.silence}",
+            facts.shell("bookieinfo"),
+        )
+    used = "" if bookie.used is None else f"; {bookie.used:.0%} of its disk is in use"
+    if bookie.is_read_only:
+        yield Finding(
+            "bookie-read-only",
+            Severity.WARNING,
+            name,
+            f"{name}: the bookie takes no new entries{used}: give it space, or add a bookie",
+            facts.shell("bookieinfo"),
+        )
+    elif bookie.used is not None and bookie.used >= DISK_ALMOST_FULL:
+        is_full = bookie.used >= DISK_FULL
+        yield Finding(
+            "disk-full",
+            Severity.CRITICAL if is_full else Severity.WARNING,
+            name,
+            f"{name}: {bookie.used:.0%} of the bookie's disk is in use; from {DISK_FULL:.0%} on"
+            " it takes no new entries by default",
+            facts.shell("bookieinfo"),
+        )
+
+
+def _check_repair(repair: RepairFacts, facts: StorageFacts) -> Iterator[Finding]:
+    if repair.off_reason is not None:
+        yield Finding(
+            "repair-off",
+            Severity.WARNING,
+            "auto-recovery",
+            f"auto-recovery is switched off ({repair.off_reason or 'no reason given'}): what a"
+            " bookie loses isn't copied",
+            facts.shell("autorecovery --enable"),
+            repair.off_since_ms,
+        )
+    if not repair.auditor:
+        yield Finding(
+            "auditor-missing",
+            Severity.WARNING,
+            "auto-recovery",
+            "auto-recovery doesn't run: nobody would notice that a bookie is lost",
+            "magnetar autorecovery --config autorecovery.conf",
+        )
+    if repair.without_replica:
+        named = ", ".join(map(str, repair.without_replica[:_NAMED_MAX]))
+        yield Finding(
+            "ledgers-without-replica",
+            Severity.CRITICAL,
+            "ledgers",
+            f"ledgers: all bookies of {len(repair.without_replica)} are away, and their entries"
+            f" can't be read: {named}",
+            facts.shell("listunderreplicated"),
+            repair.oldest_ms,
+        )
+    if repair.waiting:
+        why = f" ({'; '.join(repair.reasons[:_NAMED_MAX])})" if repair.reasons else ""
+        yield Finding(
+            "ledgers-under-replicated",
+            Severity.WARNING,
+            "ledgers",
+            f"ledgers: {repair.waiting} have fewer replicas than they should{why}",
+            facts.shell("listunderreplicated"),
+            repair.oldest_ms,
+        )

@@ -1,0 +1,152 @@
+"""``magnetar doctor`` against servers that play a broker's part."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+
+from magnetar.broker.cli import doctor_command
+from magnetar.broker.cli.main import main
+from magnetar.broker.doctor.findings import Finding, Report, Severity
+
+LOST = Finding("bookie-lost", Severity.WARNING, "b1", "b1: it isn't there", "magnetar version", 0)
+IDLE = Finding("subscription-idle", Severity.NOTE, "t", "t: nobody reads", "magnetar admin topics")
+SILENT = Finding("broker-silent", Severity.CRITICAL, "b2", "b2: no answer")
+
+
+class Server:
+    """Answers by path; ``ahead_ms`` is how wrong its clock is."""
+
+    def __init__(self) -> None:
+        self.report = Report("main", "b1:8080", 0, ["b1:8080"])
+        self.status, self.ahead_ms = 200, 0
+
+    def answer(self, path: str) -> tuple[int, Any]:
+        if self.status != 200:
+            return self.status, {"reason": "no superuser"}
+        if path == "/admin/v2/doctor":
+            return 200, self.report.as_json()
+        return 200, {"clockMs": time.time_ns() // 1_000_000 + self.ahead_ms}
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def url(server: Server) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, value = server.answer(self.path)
+            body = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
+        thread = threading.Thread(target=listener.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{listener.server_port}"
+        listener.shutdown()
+        thread.join()
+
+
+def doctor(url: str, *options: str) -> int:
+    return main(["doctor", "--admin-url", url, *options])
+
+
+def findings(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
+    found = json.loads(capsys.readouterr().out)["findings"]
+    return [(each["check"], each["severity"]) for each in found]
+
+
+def test_the_worst_comes_first(
+    server: Server, url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_command, "_now_ms", lambda: 7_300_000)
+    server.report.findings = [IDLE, LOST, SILENT]
+    server.report.not_looked_at = ["bookies: no session"]
+    monkeypatch.setattr(doctor_command, "_clock", lambda _: None)
+    assert doctor(url) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "cluster main, seen by b1:8080: 1 critical, 1 warning, 1 note",
+        "",
+        "CRITICAL  b2: no answer",
+        "",
+        "WARNING   b1: it isn't there",
+        "          since 1970-01-01 00:00:00 UTC, 2 h",
+        "          $ magnetar version",
+        "",
+        "NOTE      t: nobody reads",
+        f"          $ magnetar --admin-url {url} admin topics",
+        "",
+        "not looked at:",
+        "  bookies: no session",
+    ]
+
+
+@pytest.mark.parametrize(("found", "code"), [([], 0), ([IDLE], 0), ([LOST], 1), ([SILENT], 1)])
+def test_the_exit_code_is_that_of_the_worst(
+    server: Server, url: str, found: list[Finding], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.report.findings = found
+    assert doctor(url) == code
+    assert ("nothing is wrong" in capsys.readouterr().out) == (not found)
+
+
+@pytest.mark.parametrize(("ahead_ms", "told"), [(0, False), (-2_000, False), (20_000, True)])
+def test_the_clock_here_is_compared(
+    server: Server, url: str, ahead_ms: int, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.ahead_ms = ahead_ms
+    doctor(url)
+    text = capsys.readouterr().out
+    assert ("this machine: its clock is" in text) == told
+    assert (f"behind that of {url}" in text) == told
+
+
+def test_a_broker_that_doesnt_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor("http://127.0.0.1:1", "--json") == 1
+    assert findings(capsys) == [("broker-silent", "critical")]
+
+
+def test_who_may_not_look_is_told(
+    server: Server, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.status = 401
+    assert doctor(url, "--json") == 1
+    assert findings(capsys) == [("access-refused", "critical")]
+
+
+def test_an_address_that_clients_cant_reach(
+    server: Server, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.report.addresses = [url.replace("http:", "pulsar:"), "pulsar://127.0.0.1:1"]
+    assert doctor(url, "--json") == 1
+    assert findings(capsys) == [("broker-unreachable", "warning")]
+
+
+@pytest.mark.parametrize(("days", "severity"), [(-1, "critical"), (10, "warning"), (40, None)])
+def test_the_own_token_ends(
+    url: str,
+    days: int,
+    severity: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    token = jwt.encode({"sub": "me", "exp": int(time.time()) + days * 86_400}, "k" * 32)
+    file = tmp_path / "token"
+    file.write_text(token)
+    doctor(url, "--auth-plugin", "token", "--auth-params", f"file://{file}", "--json")
+    assert findings(capsys) == ([] if severity is None else [("token-end", severity)])

@@ -1,0 +1,185 @@
+"""A broker looks at itself and its cluster: faults planted in what it collects from."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.service_info import COOKIES_PATH
+from magnetar.broker.doctor import broker_collector, cluster_collector
+from magnetar.broker.doctor.doctor import Doctor
+from magnetar.broker.doctor.findings import Finding, Report
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.bundles.lookup import BrokerLookup
+from magnetar.bundles.ownership import OWNERS_ROOT
+from magnetar.loadbalance.leader import LEADER_PATH, LeaderBroker
+from magnetar.loadbalance.registry import BROKERS_ROOT
+from magnetar.metadata.errors import SessionLostError
+from tests.unit.broker.doubles import Broker, message
+from tests.unit.managed_ledger.cluster import eventually
+
+TOPIC = "persistent://public/default/t"
+HOUR_MS = 3_600_000
+
+
+def named(report: Report) -> dict[str, Finding]:
+    """The findings by check; how busy this machine is doesn't count."""
+    return {each.check: each for each in report.findings if each.check != "broker-overloaded"}
+
+
+async def found(broker: Broker) -> dict[str, Finding]:
+    return named(await Doctor(broker.service).cluster_report())
+
+
+async def subscribed(broker: Broker) -> Any:
+    """A consumer that never asked for the one message that there is."""
+    client = broker.client()
+    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    command.subscribe.topic, command.subscribe.subscription = TOPIC, "s"
+    command.subscribe.subType, command.subscribe.consumer_id = pb.CommandSubscribe.Shared, 1
+    command.subscribe.request_id = 1
+    client.send(command)
+    topics = broker.service.topics
+    await eventually(lambda: TOPIC in topics and "s" in topics[TOPIC].subscriptions)
+    await eventually(lambda: topics[TOPIC].subscriptions["s"].consumers)
+    producer = broker.client(port=5001)
+    await producer.receive()
+    await producer.produce(TOPIC)
+    producer.feed(message(0))
+    await producer.expect_something()
+    return client
+
+
+def share(broker: Broker, patch: pytest.MonkeyPatch) -> None:
+    """As one broker of several, whose bookies are away."""
+    patch.setattr(broker.service, "sharing", SimpleNamespace())
+    patch.setattr(broker.service, "bookies", BookiePool())
+
+
+async def test_a_broker_alone_that_is_well(broker: Broker) -> None:
+    report = await broker.service.doctor.cluster_report()
+    assert named(report) == {}
+    assert (report.cluster, report.broker_id) == ("standalone", "localhost:8080")
+    assert (report.brokers, report.addresses) == (
+        ["localhost:8080"],
+        ["pulsar://broker.example:6650"],
+    )
+    assert report.not_looked_at == []
+
+
+async def test_a_consumer_that_asks_for_nothing(broker: Broker) -> None:
+    client = await subscribed(broker)
+    assert await found(broker) == {}
+    broker.cluster.now_ms += HOUR_MS
+    stuck = (await found(broker))["subscription-stuck"]
+    assert stuck.subject == f"{TOPIC}, subscription s"
+    assert "1 entries wait: its consumers don't ask for messages" in stuck.sentence
+    assert stuck.since_ms == broker.cluster.now_ms - HOUR_MS
+    client.lose()
+    assert set(await found(broker)) == {"subscription-idle"}
+
+
+async def test_a_topic_without_storage(broker: Broker) -> None:
+    await subscribed(broker)
+    broker.service.topics[TOPIC].fenced = True
+    assert "topic-fenced" in await found(broker)
+
+
+async def test_a_lost_bookie_a_silent_broker_and_no_leader(broker: Broker) -> None:
+    store = broker.service.store
+    broker.service.bookies = BookiePool()
+    await store.put(f"{COOKIES_PATH}/gone:3181", b"")
+    registration = {"webServiceUrl": "http://127.0.0.1:1", "brokerVersionString": "0.0.1"}
+    await store.put(f"{BROKERS_ROOT}/127.0.0.1:1", orjson.dumps(registration))
+    subjects = {check: each.subject for check, each in (await found(broker)).items()}
+    assert subjects == {
+        "bookies-too-few": "bookies",
+        "bookie-lost": "gone:3181",
+        "broker-silent": "127.0.0.1:1",
+        "leader-missing": "cluster",
+    }
+    leader = LeaderBroker("127.0.0.1:1", "http://127.0.0.1:1")
+    await store.put(LEADER_PATH, leader.encode())
+    assert "leader-missing" not in await found(broker)
+
+
+async def test_ledgers_to_repair(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    share(broker, monkeypatch)
+    markers = UnderReplicationStore(broker.service.store, lambda: broker.cluster.now_ms)
+    await subscribed(broker)
+    ledger = broker.service.topics[TOPIC]
+    ledger_id = cast(Any, ledger).ledger.last_confirmed[0]
+    await markers.mark(ledger_id, ["b0"])
+    await markers.note(ledger_id, "no bookie is left")
+    await markers.disable("new racks")
+    findings = await found(broker)
+    assert {"repair-off", "auditor-missing", "ledgers-without-replica"} <= set(findings)
+    assert "(no bookie is left)" in findings["ledgers-under-replicated"].sentence
+    assert findings["ledgers-under-replicated"].since_ms == broker.cluster.now_ms
+    assert str(ledger_id) in findings["ledgers-without-replica"].sentence
+
+
+async def test_a_bundle_of_a_broker_that_isnt_there(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share(broker, monkeypatch)
+    await subscribed(broker)  # makes this broker the owner of a bundle
+    store, name = broker.service.store, "other/ns/0x00000000_0xffffffff"
+    owner = BrokerLookup("pulsar://gone:6650", None, "http://gone:8080", None)
+    await store.put(f"{OWNERS_ROOT}/{name}", owner.encode())
+    stuck = (await found(broker))["bundle-stuck"]
+    assert (stuck.subject, "gone:8080" in stuck.sentence) == (name, True)
+    monkeypatch.setattr(cluster_collector, "BUNDLES_MAX", 0)
+    report = await Doctor(broker.service).cluster_report()
+    assert "bundle-stuck" not in named(report)
+    assert report.not_looked_at == ["owners of bundles: more than 0"]
+
+
+async def test_what_fails_hides_nothing_else(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise SessionLostError("no session")
+
+    monkeypatch.setattr(broker_collector, "loads_by_bundle", fails)
+    monkeypatch.setattr(broker.service.cluster_members, "leader", fails)
+    broker.service.readiness.is_draining = True
+    report = await broker.service.doctor.cluster_report()
+    assert set(named(report)) == {"broker-not-ready"}
+    assert len(report.not_looked_at) == 2
+
+
+async def test_certificates_of_the_broker(tmp_path: Path) -> None:
+    missing = tmp_path / "none.pem"
+    broker = await Broker(tls_certificate_file_path=str(missing)).start()
+    finding = (await found(broker))["certificate-end"]
+    assert finding.subject == "localhost:8080, tlsCertificateFilePath"
+    assert str(missing) in finding.command
+    await broker.close()
+
+
+async def test_many_who_ask_cost_one_look(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    collect = broker_collector.collect_topics
+
+    async def counted(service: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await collect(service)
+
+    monkeypatch.setattr(broker_collector, "collect_topics", counted)
+    doctor = Doctor(broker.service)
+    impatient = asyncio.ensure_future(doctor.cluster_report())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    reports = await asyncio.gather(*(doctor.cluster_report() for _ in range(3)))
+    await doctor.broker_report()
+    assert looks == 1
+    assert reports[0] is reports[2]

@@ -1,0 +1,384 @@
+"""Each check finds its planted fault, and nothing where all is well."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from magnetar.broker.cli.main import build_parser
+from magnetar.broker.doctor import topic_checks
+from magnetar.broker.doctor.broker_checks import (
+    DAY_MS,
+    BrokerFacts,
+    CredentialFacts,
+    check_broker,
+)
+from magnetar.broker.doctor.cluster_checks import (
+    Clock,
+    ClusterFacts,
+    PeerFacts,
+    check_cluster,
+    clock_between,
+)
+from magnetar.broker.doctor.findings import (
+    CHECKS,
+    PER_CHECK_MAX,
+    Finding,
+    Report,
+    Severity,
+    bounded,
+)
+from magnetar.broker.doctor.storage_checks import (
+    BookieFacts,
+    RepairFacts,
+    StorageFacts,
+    check_storage,
+)
+from magnetar.broker.doctor.topic_checks import (
+    SubscriptionFacts,
+    TopicsFacts,
+    check_topics,
+    held_producers,
+    subscription_facts,
+)
+from magnetar.broker.policies.effective import BacklogQuota
+
+NOW_MS = 1_800_000_000_000
+LONG_AGO_MS = NOW_MS - 3_600_000
+T = "persistent://public/default/t"
+SETTINGS = {
+    "maxMessageSize": "5242880",
+    "webServicePort": "8080",
+    "brokerClientTlsEnabled": "false",
+    "managedLedgerDefaultAckQuorum": "2",
+    "managedLedgerDefaultWriteQuorum": "3",
+    "maxUnackedMessagesPerSubscription": "200000",
+    "maxUnackedMessagesPerConsumer": "50000",
+    "loadBalancerNamespaceBundleMaxTopics": "1000",
+    "loadBalancerNamespaceBundleMaxBandwidthMbytes": "100",
+    "backlogQuotaCheckEnabled": "true",
+    "backlogQuotaDefaultLimitSecond": "60",
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+}
+PEERS = [
+    PeerFacts("b1:8080", "", "4.2", SETTINGS),
+    PeerFacts("b2:8080", "", "4.2", {**SETTINGS, "webServicePort": "8081"}, Clock(200)),
+]
+CLUSTER = ClusterFacts(PEERS, "b1:8080", {"bookie-1:3181": Clock(-4_000, 2_000)})
+BOOKIES = [BookieFacts(f"bookie-{n}:3181", used=0.5) for n in (1, 2, 3)]
+STORAGE = StorageFacts(BOOKIES, 3, RepairFacts(auditor="auto-1"), "--metadata zk:z:2181")
+GOOD = CredentialFacts("b1, tlsCertificateFilePath", ends_ms=NOW_MS + 90 * DAY_MS)
+BROKER = BrokerFacts("b1:8080", NOW_MS, [], {"cpu": 0.5, "memory": 0.5}, SETTINGS, [GOOD])
+BUSY = SubscriptionFacts(T, "s", 5, permits=9, delivered_ms=NOW_MS - 100, connected_ms=LONG_AGO_MS)
+STUCK = replace(BUSY, delivered_ms=LONG_AGO_MS + 1)
+BUNDLE = {"topics": 9, "msgThroughputIn": 1e6}
+TOPICS = TopicsFacts(NOW_MS, [BUSY], {}, {}, {"public/default/0x0_0xf": BUNDLE}, SETTINGS)
+
+
+def bookies(*changed: BookieFacts) -> StorageFacts:
+    return replace(STORAGE, bookies=[*changed, *BOOKIES[len(changed) :]], ensemble=1)
+
+
+def repair(**changed: Any) -> StorageFacts:
+    return replace(STORAGE, repair=replace(RepairFacts(auditor="auto-1"), **changed))
+
+
+def peers(**changed: Any) -> ClusterFacts:
+    return replace(CLUSTER, brokers=[PEERS[0], replace(PEERS[1], **changed)])
+
+
+def broker(**changed: str) -> BrokerFacts:
+    return replace(BROKER, settings={**SETTINGS, **changed})
+
+
+def ends(days: int, *, is_token: bool = False) -> BrokerFacts:
+    credential = replace(GOOD, is_token=is_token, ends_ms=NOW_MS + days * DAY_MS)
+    return replace(BROKER, credentials=[credential])
+
+
+def subscriptions(*facts: SubscriptionFacts) -> TopicsFacts:
+    return replace(TOPICS, subscriptions=facts)
+
+
+Facts = ClusterFacts | StorageFacts | BrokerFacts | TopicsFacts
+WARNING, CRITICAL, NOTE = Severity.WARNING, Severity.CRITICAL, Severity.NOTE
+
+FAULTS: list[tuple[Facts, str, Severity, str]] = [
+    (peers(silence="no route to host"), "broker-silent", CRITICAL, "no route to host"),
+    (replace(CLUSTER, leader=""), "leader-missing", CRITICAL, "no broker is the leader"),
+    (peers(clock=Clock(9_000, 500)), "clock-skew", WARNING, "8 s ahead of that of this broker"),
+    (peers(clock=Clock(-7_200_000)), "clock-skew", CRITICAL, "2 h behind"),
+    (replace(CLUSTER, clocks={"bookie-1": Clock(70_000)}), "clock-skew", CRITICAL, "bookie-1: "),
+    (
+        replace(CLUSTER, ownerless={"public/default/0x0_0xf": "b3:8080"}),
+        "bundle-stuck",
+        CRITICAL,
+        "belongs to b3:8080, which isn't a broker of the cluster now",
+    ),
+    (peers(version="4.3"), "versions-differ", NOTE, "4.2 on b1:8080; 4.3 on b2:8080"),
+    (
+        peers(settings={**SETTINGS, "maxMessageSize": "1"}),
+        "settings-differ",
+        WARNING,
+        "maxMessageSize: brokers have different values: 1 on b2:8080; 5242880 on b1:8080",
+    ),
+    (
+        peers(settings={**SETTINGS, "brokerClientTlsEnabled": ""}),
+        "settings-differ",
+        NOTE,
+        "empty on b2:8080",
+    ),
+    (
+        replace(STORAGE, bookies=[replace(BOOKIES[0], is_read_only=True), *BOOKIES[1:]]),
+        "bookies-too-few",
+        CRITICAL,
+        "2 of 3 take new ledgers, and each new ledger needs 3",
+    ),
+    (bookies(BookieFacts("bookie-1:3181", False)), "bookie-lost", WARNING, "isn't there"),
+    (
+        bookies(replace(BOOKIES[0], silence="UNAVAILABLE", used=None)),
+        "bookie-silent",
+        WARNING,
+        "doesn't answer this broker: UNAVAILABLE",
+    ),
+    (
+        bookies(replace(BOOKIES[0], is_read_only=True, used=0.96)),
+        "bookie-read-only",
+        WARNING,
+        "takes no new entries; 96% of its disk is in use",
+    ),
+    (bookies(replace(BOOKIES[0], used=0.86)), "disk-full", WARNING, "86% of the bookie's disk"),
+    (bookies(replace(BOOKIES[0], used=0.95)), "disk-full", CRITICAL, "95% of the bookie's disk"),
+    (
+        repair(off_reason="new racks", off_since_ms=LONG_AGO_MS),
+        "repair-off",
+        WARNING,
+        "switched off (new racks)",
+    ),
+    (repair(auditor=""), "auditor-missing", WARNING, "auto-recovery doesn't run"),
+    (
+        repair(waiting=3, oldest_ms=LONG_AGO_MS, reasons=["no bookie is left"]),
+        "ledgers-under-replicated",
+        WARNING,
+        "3 have fewer replicas than they should (no bookie is left)",
+    ),
+    (
+        repair(without_replica=[17, 4]),
+        "ledgers-without-replica",
+        CRITICAL,
+        "all bookies of 2 are away, and their entries can't be read: 17, 4",
+    ),
+    (
+        replace(BROKER, not_ready=["the metadata store doesn't answer"]),
+        "broker-not-ready",
+        CRITICAL,
+        "isn't ready: the metadata store doesn't answer",
+    ),
+    (ends(29), "certificate-end", WARNING, "in 29 days"),
+    (ends(1), "certificate-end", CRITICAL, "in 24 h"),
+    (ends(-1), "certificate-end", CRITICAL, "the certificate ended on 2027-01-14"),
+    (ends(2, is_token=True), "token-end", CRITICAL, "the token ends on"),
+    (
+        replace(BROKER, credentials=[replace(GOOD, ends_ms=None, problem="no such file")]),
+        "certificate-end",
+        WARNING,
+        "can't be read: no such file",
+    ),
+    (replace(BROKER, usage={"memory": 0.93}), "broker-overloaded", WARNING, "93% of the memory"),
+    (replace(BROKER, usage={"cpu": 0.9}), "broker-overloaded", NOTE, "90% of the cpu"),
+    (
+        replace(BROKER, without_effect="tokenSecretKey: without effect"),
+        "settings-at-odds",
+        CRITICAL,
+        "tokenSecretKey: without effect",
+    ),
+    (broker(managedLedgerDefaultAckQuorum="1"), "settings-at-odds", WARNING, "AckQuorum=1"),
+    (broker(authorizationEnabled="false"), "settings-at-odds", NOTE, "every role may do"),
+    (
+        broker(maxUnackedMessagesPerSubscription="10"),
+        "settings-at-odds",
+        WARNING,
+        "maxUnackedMessagesPerSubscription=10 is below maxUnackedMessagesPerConsumer=50000",
+    ),
+    (broker(backlogQuotaCheckEnabled="false"), "settings-at-odds", WARNING, "is enforced"),
+    (replace(TOPICS, fenced={T: "its storage failed"}), "topic-fenced", CRITICAL, "failed"),
+    (replace(TOPICS, held={T: "9 bytes of 8"}), "backlog-quota", CRITICAL, "9 bytes of 8"),
+    (
+        subscriptions(replace(STUCK, is_blocked=True, unacked=7)),
+        "subscription-stuck",
+        CRITICAL,
+        "its consumers have 7 messages that they didn't acknowledge, which is the limit",
+    ),
+    (
+        subscriptions(replace(STUCK, permits=0)),
+        "subscription-stuck",
+        CRITICAL,
+        "its consumers don't ask for messages",
+    ),
+    (subscriptions(STUCK), "subscription-stuck", CRITICAL, "though its consumers ask for 9"),
+    (
+        subscriptions(replace(STUCK, unacked=5)),
+        "subscription-slow",
+        WARNING,
+        "consumers have 5 messages and acknowledge none",
+    ),
+    (
+        subscriptions(
+            replace(BUSY, connected_ms=None), replace(STUCK, connected_ms=None, backlog=8)
+        ),
+        "subscription-idle",
+        NOTE,
+        "2 subscriptions have a backlog and no consumer; the largest is 8 entries",
+    ),
+    (
+        replace(TOPICS, bundles={"public/default/0x0_0xf": {"topics": 1_001}}),
+        "bundle-hot",
+        WARNING,
+        "1,001 topics (loadBalancerNamespaceBundleMaxTopics 1000)",
+    ),
+    (
+        replace(TOPICS, bundles={"a/b/0x0_0xf": {"topics": 2, "msgThroughputOut": 2e8}}),
+        "bundle-hot",
+        WARNING,
+        "200,000,000 bytes/s",
+    ),
+]
+
+
+def examined(facts: Facts) -> list[Finding]:
+    match facts:
+        case ClusterFacts():
+            return list(check_cluster(facts))
+        case StorageFacts():
+            return list(check_storage(facts))
+        case BrokerFacts():
+            return list(check_broker(facts))
+        case TopicsFacts():
+            return list(check_topics(facts))
+
+
+@pytest.mark.parametrize(("facts", "check", "severity", "text"), FAULTS)
+def test_a_planted_fault_is_found(facts: Facts, check: str, severity: Severity, text: str) -> None:
+    found = [each for each in examined(facts) if each.check == check]
+    assert [each.severity for each in found] == [severity]
+    assert text in found[0].sentence
+    assert found[0].sentence.startswith(found[0].subject)
+
+
+@pytest.mark.parametrize("facts", [CLUSTER, STORAGE, BROKER, TOPICS, bookies(), repair(), peers()])
+def test_nothing_is_found_where_all_is_well(facts: Facts) -> None:
+    assert examined(facts) == []
+
+
+def test_every_check_has_a_planted_fault() -> None:
+    of_the_client = {"access-refused", "broker-unreachable"}  # test_doctor_command.py
+    assert {check for _, check, _, _ in FAULTS} == set(CHECKS) - of_the_client
+
+
+def test_commands_are_ones_that_can_be_run() -> None:
+    commands = [each.command for facts, *_ in FAULTS for each in examined(facts)]
+    words = {
+        tuple(split[1:4]): split[1:] for split in map(shlex.split, commands) if "magnetar" in split
+    }
+    assert len(words) > 8
+    for each in words.values():
+        build_parser(each).parse_args(each)  # SystemExit: not a command of ours
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        replace(STUCK, delivered_ms=NOW_MS - topic_checks.STALL_MS + 1),
+        replace(STUCK, connected_ms=NOW_MS - 5),
+        replace(STUCK, delayed=5),
+        replace(STUCK, unacked=5, acked_ms=NOW_MS - topic_checks.SLOW_MS + 1),
+    ],
+)
+def test_a_subscription_that_may_be_well_isnt_told(facts: SubscriptionFacts) -> None:
+    assert examined(subscriptions(facts)) == []
+
+
+def test_facts_of_a_subscription_come_from_its_statistics() -> None:
+    consumers = [
+        {"availablePermits": 5, "connectedSince": "2027-01-15T08:00:00.000Z"},
+        {"availablePermits": -3, "connectedSince": "2027-01-15T07:00:00.123456789+00:00"},
+    ]
+    stats: Mapping[str, object] = {
+        "msgBacklog": 3,
+        "msgDelayed": 1,
+        "unackedMessages": 2,
+        "blockedSubscriptionOnUnackedMsgs": True,
+        "lastConsumedTimestamp": 7,
+        "lastAckedTimestamp": 8,
+        "consumers": consumers,
+    }
+    connected_ms = 1_799_996_400_123
+    expected = SubscriptionFacts(T, "s", 3, 1, 2, True, 5, 7, 8, connected_ms)
+    assert subscription_facts(T, "s", stats) == expected
+    assert subscription_facts(T, "s", {"msgBacklog": 0}) is None
+    idle = subscription_facts(T, "s", {"msgBacklog": 1, "consumers": []})
+    assert idle is not None
+    assert idle.connected_ms is None
+
+
+@pytest.mark.parametrize(
+    ("size", "age", "behind", "age_s", "expected"),
+    [
+        (100, -1, 100, -1, "100 bytes of 100"),
+        (100, -1, 99, -1, ""),
+        (-1, -1, 1 << 40, 1 << 20, ""),
+        (-1, 60, 5, 61, "the oldest message is 61 s old, and may be 60 s old"),
+        (-1, 60, 5, 60, ""),
+    ],
+)
+def test_producers_are_held_over_a_quota(
+    size: int, age: int, behind: int, age_s: int, expected: str
+) -> None:
+    stats = {"backlogSize": behind, "oldestBacklogMessageAgeSeconds": age_s}
+
+    def held(action: str) -> str:
+        quotas = {
+            "destination_storage": BacklogQuota(size, -1, action),
+            "message_age": BacklogQuota(-1, age, action),
+        }
+        return held_producers(stats, quotas)
+
+    assert held("producer_request_hold") == held("producer_exception") == expected
+    assert held("consumer_backlog_eviction") == ""
+
+
+def test_a_clock_is_compared_with_the_middle_of_the_question() -> None:
+    assert clock_between(1_000, 1_050, 1_100) == Clock(0, 50)
+    assert clock_between(1_000, 9_050, 1_100).skew_ms == 7_950
+    # Whole seconds: 5,000 may be 5,999.
+    assert clock_between(5_999, 5_000, 5_999, unit_ms=1_000).skew_ms == 0
+
+
+def test_findings_are_in_order_of_harm_and_counted() -> None:
+    def many(check: str, severity: Severity, count: int) -> Iterable[Finding]:
+        return (Finding(check, severity, f"{n:02}", f"{n:02}", since_ms=n) for n in range(count))
+
+    found = bounded(
+        [
+            *many("subscription-idle", NOTE, 1),
+            *many("subscription-stuck", CRITICAL, PER_CHECK_MAX + 3),
+            *many("bookie-lost", WARNING, 1),
+            *many("broker-silent", CRITICAL, 1),
+        ]
+    )
+    told = [(each.check, each.subject) for each in found]
+    assert told[0] == ("broker-silent", "00")
+    assert told[1:-3] == [("subscription-stuck", f"{n:02}") for n in range(PER_CHECK_MAX)]
+    assert found[-3].sentence == "3 more like these: subscription-stuck"
+    assert [each.check for each in found[-2:]] == ["bookie-lost", "subscription-idle"]
+
+
+def test_a_report_comes_back_from_json() -> None:
+    finding = Finding("bookie-lost", WARNING, "b", "b: lost", "magnetar version", 5)
+    report = Report("main", "b1:8080", 9, ["b1:8080"], ["pulsar://b1:6650"], [finding], ["x: y"])
+    assert Report.of_json(report.as_json()) == report
