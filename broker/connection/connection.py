@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
 from magnetar.broker.connection.receive_buffer import FrameBuffer, PauseReason
 from magnetar.broker.connection.send_path import SendPath
+from magnetar.broker.connection.tcp_info import transferred_bytes
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.listener.tls import client_certificate
 from magnetar.broker.producer.producer import Producer, ProducerRequest
@@ -346,6 +347,26 @@ class Connection(asyncio.BufferedProtocol):
     def client_certificate(self) -> bytes | None:
         """The client's certificate, DER; None when TLS has verified none."""
         return None if self._transport is None else client_certificate(self._transport)
+
+    def summary(self) -> dict[str, Any]:
+        """Who is connected, since when, and what it uses. REQUIRES: not closed."""
+        assert self._transport is not None
+        received, sent = transferred_bytes(self._transport)
+        is_tls = self._transport.get_extra_info("ssl_object") is not None
+        return {
+            "address": self.remote,
+            "listener": "pulsar+ssl" if is_tls else "pulsar",
+            "advertisedListener": self.listener or None,
+            "role": self.role,
+            "originalRole": self.original_role,
+            "clientVersion": self.client_version,
+            "protocolVersion": self.protocol_version,
+            "since": self.accepted_ms,
+            "producers": len(self.producers),
+            "consumers": len(self.consumers),
+            "bytesIn": received,
+            "bytesOut": sent,
+        }
 
     def close(self, reason: str, *, level: int = logging.INFO) -> None:
         """Close without an answer; what is queued still leaves."""

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import ssl
 import urllib.request
 from pathlib import Path
@@ -90,6 +91,11 @@ def test_messages_small_and_large_pass_and_lookups_tell_both_addresses(
     with magnetar.embedded(**_settings(authority.sign("localhost"))) as broker:
         client = _client(broker, authority)
         _round_trip(client)
+        url = f"{broker.web_url_tls}/admin/v2/broker-stats/connections"
+        shown = _get(url, authority)["connections"]
+        assert {each["listener"] for each in shown} == {"pulsar+ssl"}
+        if hasattr(socket, "TCP_INFO"):
+            assert sum(each["bytesIn"] for each in shown) > 200_000
         _round_trip(client, count=8, size=2_000_000)  # frames larger than any buffer of TLS
         client.close()
         found = _get(f"{broker.web_url_tls}/lookup/v2/topic/persistent/public/default/x", authority)

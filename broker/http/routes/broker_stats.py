@@ -2,14 +2,16 @@
 
 import asyncio
 import gc
+import heapq
+from operator import itemgetter
 from typing import Annotated, Any, Final
 
 import psutil
-from fastapi import Path, Response
+from fastapi import Path, Query, Response
 
 from magnetar.broker.cluster.load_report import load_report
 from magnetar.broker.http.dependencies import Namespace, Service
-from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 from magnetar.broker.service.broker_service import BrokerService
@@ -28,6 +30,27 @@ _NAMESPACE_FIGURES: Final = (
     ("brk_out_tp_rate", "msgThroughputOut"),
     ("brk_storage_size", "storageSize"),
 )
+_CONNECTIONS_SLICE: Final = 2000
+_CONNECTIONS_EXAMPLE: Final = {
+    "connections": [
+        {
+            "address": "10.0.3.9:41514",
+            "listener": "pulsar+ssl",
+            "advertisedListener": None,
+            "role": "billing",
+            "originalRole": None,
+            "clientVersion": "Pulsar-Java-v4.0.1",
+            "protocolVersion": 21,
+            "since": 1764321000000,
+            "producers": 1,
+            "consumers": 2,
+            "bytesIn": 52340,
+            "bytesOut": 8120340,
+        }
+    ],
+    "count": 1,
+    "next": None,
+}
 _METRICS_EXAMPLE = [
     {"metrics": {"brk_in_rate": 12.5}, "dimensions": {"namespace": "public/default"}}
 ]
@@ -49,6 +72,39 @@ async def topics(service: Service) -> Response:
         if number % _SLICE == 0:
             await asyncio.sleep(0)
     return JsonResponse(answer)
+
+
+@routes.get("/connections", example=_CONNECTIONS_EXAMPLE, statuses={400: "Not a place"})
+async def connections(
+    service: Service,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Connections at most")] = 100,
+    after: Annotated[str, Query(description="`next` of the page before")] = "",
+) -> Response:
+    """Clients of the binary protocol that are connected to this broker, the oldest first.
+
+    `since` is in milliseconds since 1970. `bytesIn` and `bytesOut` are those of TCP since then,
+    null where the system doesn't count them. `advertisedListener` is the one that the client asks
+    for. `count` is of all connections, `next` null on the last page. WebSockets aren't among them.
+    """
+    start = _place(after)
+    page: list[tuple[tuple[int, str], Any]] = []
+    found = list(service.connections)
+    for first in range(0, len(found), _CONNECTIONS_SLICE):
+        some = found[first : first + _CONNECTIONS_SLICE]
+        rows = (((each.accepted_ms, each.remote), each) for each in some if each.connected)
+        behind = (row for row in rows if row[0] > start)
+        page = heapq.nsmallest(limit + 1, (*page, *behind), key=itemgetter(0))
+        await asyncio.sleep(0)
+    following = "/".join(map(str, page[limit - 1][0])) if len(page) > limit else None
+    shown = [each.summary() for _, each in page[:limit] if not each.closed]
+    return JsonResponse({"connections": shown, "count": len(found), "next": following})
+
+
+def _place(text: str) -> tuple[int, str]:
+    """Of a connection in the order of pages. Raises ApiError 400."""
+    since, _, address = text.partition("/")
+    with answer_for(ValueError, 400, f"after: {text!r:.60} is no `next` of a page"):
+        return (int(since), address) if text else (-1, "")
 
 
 @routes.get(

@@ -32,7 +32,7 @@ class MemoryTransport:
         self.unsent = 0
 
     def get_extra_info(self, name: str) -> object:
-        assert name in ("peername", "ssl_object")
+        assert name in ("peername", "ssl_object", "socket")
         return self.peer if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int, low: int) -> None:

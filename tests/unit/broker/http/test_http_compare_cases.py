@@ -26,7 +26,7 @@ NOT_ASKED = re.compile(
     r"|GET /(ready|livez|readyz)"  # probes; Pulsar has the first below brokers only
     r"|\w+ /topics/.*/subscription/.*"  # REST consume is ours
     r"|GET .*/{topic}/segments"  # ours, too
-    r"|GET /admin/v2/(whoami|audit)"
+    r"|GET /admin/v2/(whoami|audit|broker-stats/connections)"
     r"|GET .*/{(topic|namespace)}/policies"
 )
 PASSED = 418
