@@ -18,6 +18,8 @@ def with_reference(page: str) -> str:
 def _lines() -> Iterator[str]:
     commands = _children(build_parser())
     for name, parser in commands.items():
+        if name in GROUPS:  # a short form
+            continue
         yield f"\n## magnetar {name}\n"
         yield f"{parser.description}.\n"
         actions = _children(parser)

@@ -173,6 +173,18 @@ def add_groups(parser: argparse.ArgumentParser, arguments: Sequence[str] | None)
             _add_words(group, name)
 
 
+def add_short_forms(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], called: str | None
+) -> None:
+    """The group ``called`` as a command of its own; None: all, shown to completion."""
+    for name in GROUPS if called is None else GROUPS.keys() & {called}:
+        shown: dict[str, Any] = {"help": f"the same as admin {name}"} if called is None else {}
+        group = commands.add_parser(name, description=GROUPS[name], allow_abbrev=False, **shown)
+        add_globals(group, ADMIN, hidden=True)
+        _add_words(group, name)
+        group.set_defaults(command="admin", group=name)
+
+
 def _add_words(parser: argparse.ArgumentParser, group: str) -> None:
     words = parser.add_subparsers(dest="word", metavar="WORD", required=True, title="words")
     for name, word in commands_of(group).items():

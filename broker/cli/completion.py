@@ -7,9 +7,14 @@ import re
 
 import shtab
 
+from magnetar.broker.cli.admin_commands import GROUPS
 from magnetar.broker.cli.main import build_parser
 
 _MARK = "@@"
+_ABOVE = frozenset(
+    f"_shtab_magnetar{level}{list}" for level in ("", "_admin") for list in ("", "_commands")
+)
+"""Functions of zsh's script for the levels above the words."""
 
 
 def run_completion(options: argparse.Namespace) -> int:
@@ -25,12 +30,15 @@ def _script(shell: str) -> str:
     # For zsh, shtab offers the words of a group one level up too, where a word that is called
     # like a group (namespaces topics) takes its place. So words carry their group's name while
     # the script is made; one level up they can be told apart and go.
-    _mark_words(parser)
+    for above in (parser, _subparsers(parser).choices["admin"]):
+        _mark_words(above)
     return _without_marks(str(shtab.complete(parser, shell)))
 
 
-def _mark_words(parser: argparse.ArgumentParser) -> None:
-    for group, words in _subparsers(_subparsers(parser).choices["admin"]).choices.items():
+def _mark_words(above: argparse.ArgumentParser) -> None:
+    for group, words in _subparsers(above).choices.items():
+        if group not in GROUPS:
+            continue
         action = _subparsers(words)
         parsers = dict(action.choices)
         action.choices.clear()
@@ -51,7 +59,6 @@ def _without_marks(script: str) -> str:
     for line in script.splitlines():
         if match := re.match(r"(\w+)\(\) \{", line):
             function = match[1]
-        up = function in ("_shtab_magnetar_admin", "_shtab_magnetar_admin_commands")
-        if not (up and _MARK in line):
+        if not (function in _ABOVE and _MARK in line):
             lines.append(re.sub(rf"[\w-]+{_MARK}", "", line))
     return "\n".join(lines)

@@ -128,7 +128,7 @@ def _is_server(arguments: Sequence[str]) -> bool:
 
 
 def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """The whole command line; of ``admin`` and ``pipeline`` only what ``arguments`` name.
+    """The whole command line; only the command that ``arguments`` name has its options.
 
     Args:
         arguments: what is to be parsed; None: fill in everything, for completion and reference.
@@ -136,25 +136,44 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
     parser = argparse.ArgumentParser(
         prog="magnetar",
         description="A Pulsar-compatible message broker, its tools and its admin.",
+        epilog="Groups of admin may stand alone: magnetar topics list, magnetar tenants list.",
         allow_abbrev=False,
     )
     add_globals(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    called = None if arguments is None else _called(parser, arguments)
 
     parsers: dict[str, argparse.ArgumentParser] = {}
     for name, (help, fill, _) in _COMMANDS.items():
         parsers[name] = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
-        fill(parsers[name])
-    if arguments is None or "admin" in arguments:
+        if called in (None, name):
+            fill(parsers[name])
+    if called in (None, "admin"):
         from magnetar.broker.cli.admin_command import add_groups
 
         add_groups(parsers["admin"], arguments)
-    if arguments is None or "pipeline" in arguments:
+    if called in (None, "pipeline"):
         from magnetar.broker.cli.pipeline_command import add_jobs
 
         for job in add_jobs(parsers["pipeline"]):
             add_globals(job, PIPELINE, hidden=True)
+    if called is None or called not in {"", *_COMMANDS}:
+        from magnetar.broker.cli.admin_command import add_short_forms
+
+        add_short_forms(commands, called)
     return parser
+
+
+def _called(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> str:
+    """The command, which is the first word that belongs to no option; "": there is none."""
+    words = iter(arguments)
+    for word in words:
+        if not word.startswith("-"):
+            return word
+        action = parser._option_string_actions.get(word)
+        if action is not None and action.nargs is None:
+            next(words, None)
+    return ""
 
 
 def _add_profiles(parser: argparse.ArgumentParser) -> None:

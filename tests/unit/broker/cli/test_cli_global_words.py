@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from magnetar.broker.cli.admin_commands import GROUPS
 from magnetar.broker.cli.main import build_parser, main
 
 
@@ -40,6 +41,26 @@ def test_of_clients(line: str) -> None:
 def test_of_admin(line: str) -> None:
     options = parsed(line)
     assert (options.admin_url, options.json, options.request_timeout) == ("U", True, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("topics list a/b --json", "admin topics list a/b --json"),
+        ("--profile admin --json tenants list", "--profile admin --json admin tenants list"),
+        ("tenants create admin", "admin tenants create admin"),
+        ("--admin-url=U bookies --auth-plugin tls list-bookies", "admin bookies list-bookies"),
+    ],
+)
+def test_a_group_may_stand_alone(short: str, long: str) -> None:
+    options = parsed(short)
+    assert {**vars(options), "admin_url": None, "auth_plugin": None} == vars(parsed(long))
+
+
+def test_no_group_is_called_like_a_command() -> None:
+    commands = build_parser([])._subparsers
+    assert commands is not None
+    assert GROUPS.keys().isdisjoint(commands._group_actions[0].choices or ())
 
 
 def test_the_nearest_one_holds() -> None:
