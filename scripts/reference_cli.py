@@ -77,7 +77,7 @@ def _usage(parser: argparse.ArgumentParser) -> str:
         for action in parser._actions
         if not isinstance(action, argparse._HelpAction)
         and action.help != argparse.SUPPRESS
-        and "--json" not in action.option_strings
+        and not {"--json", "--watch"}.intersection(action.option_strings)
     ]
     return "".join(f" {part}" for part in parts)
 

@@ -11,7 +11,7 @@ from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.admin_commands import GROUPS, AdminCommand, Option, commands_of
 from magnetar.broker.cli.argument_values import KINDS
 from magnetar.broker.cli.errors import CliError, RefusedError
-from magnetar.broker.cli.global_options import ADMIN, add_globals
+from magnetar.broker.cli.global_options import ADMIN, add_globals, add_watch
 from magnetar.broker.cli.output import print_value
 from magnetar.broker.cli.profiles import target_of
 from magnetar.broker.cli.progress import progress
@@ -197,6 +197,8 @@ def _add_words(parser: argparse.ArgumentParser, group: str) -> None:
         flags = [flag for option in word.options for flag in option.flags]
         add_globals(command, _SHOWN, taken=flags)
         add_globals(command, ADMIN - _SHOWN, taken=flags, hidden=True)
+        if word.method == "GET":
+            add_watch(command)
         _add_positionals(command, word)
         groups: dict[str, argparse._MutuallyExclusiveGroup] = {}
         for number, option in enumerate(word.options):

@@ -5,6 +5,7 @@ tools. Before the name they have their defaults; behind it only what is given co
 """
 
 import argparse
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -70,15 +71,17 @@ _GLOBALS: Final = (
         "--request-timeout", metavar="SECONDS", help="of HTTP calls (60)", type=float, default=60.0
     ),
     _switch("--json", "always print JSON"),
+    _switch("--no-color", "no colours, as with NO_COLOR=1"),
 )
 _ACCESS: Final = frozenset(
     ("auth_plugin", "auth_params", "tls_trust_cert_path", "tls_allow_insecure")
 )
+_EVERYWHERE: Final = frozenset({"no_color"})
 _ROUTE: Final = frozenset(("listener_name", "proxy_url", "proxy_protocol"))
-CLIENTS: Final = _ACCESS | _ROUTE | {"profile", "url", "memory_limit"}
-ADMIN: Final = _ACCESS | {"profile", "admin_url", "request_timeout", "json"}
-PROFILES: Final = _ACCESS | _ROUTE | {"url", "admin_url"}
-PIPELINE: Final = _ACCESS | {"profile", "url", "admin_url", "json"}
+CLIENTS: Final = _EVERYWHERE | _ACCESS | _ROUTE | {"profile", "url", "memory_limit"}
+ADMIN: Final = _EVERYWHERE | _ACCESS | {"profile", "admin_url", "request_timeout", "json"}
+PROFILES: Final = _EVERYWHERE | _ACCESS | _ROUTE | {"url", "admin_url"}
+PIPELINE: Final = _EVERYWHERE | _ACCESS | {"profile", "url", "admin_url", "json"}
 
 
 def add_globals(
@@ -106,9 +109,36 @@ def add_globals(
         parser.add_argument(*each.flags, dest=each.dest, default=default, **settings)
 
 
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that read."""
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=_interval_s,
+        const=2.0,
+        metavar="SECONDS",
+        help="show it again and again, every 2 seconds or as many as given",
+    )
+
+
+def _interval_s(text: str) -> float:
+    try:
+        interval_s = float(text)
+    except ValueError:
+        interval_s = 0.0
+    if not 0.1 <= interval_s < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no interval: --watch goes last, or with seconds from 0.1 (--watch=5)"
+        )
+    return interval_s
+
+
 def misplaced(options: argparse.Namespace, names: frozenset[str]) -> str | None:
     """The flag of an option that was given and isn't one of the command's; None: there is none."""
     for each in _GLOBALS:
-        if each.dest not in names and getattr(options, each.dest, each.default) != each.default:
+        if (
+            each.dest not in names | _EVERYWHERE
+            and getattr(options, each.dest, each.default) != each.default
+        ):
             return each.flags[0]
     return None

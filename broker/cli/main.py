@@ -22,6 +22,7 @@ from magnetar.broker.cli.global_options import (
     PIPELINE,
     PROFILES,
     add_globals,
+    add_watch,
     misplaced,
 )
 from magnetar.broker.cli.node_options import (
@@ -64,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if (flag := misplaced(options, _GLOBALS.get(options.command, frozenset()))) is not None:
         parser.error(f"{flag} says nothing to {options.command}")
+    if options.no_color:
+        os.environ["NO_COLOR"] = "1"  # which libraries read, too
     try:
         if is_server:
             from magnetar.broker.cli.server_start import begin
@@ -96,7 +99,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tell(error: CliError | ClientAuthError, options: argparse.Namespace) -> None:
     """Show an error, and below it what the user can do."""
-    print(f"magnetar: {error}", file=sys.stderr)
+    from magnetar.broker.cli.output import colours_on
+
+    name = "\x1b[31mmagnetar:\x1b[0m" if colours_on(sys.stderr) else "magnetar:"
+    print(f"{name} {error}", file=sys.stderr)
     if isinstance(error, RefusedError | UnreachableError):
         from magnetar.broker.cli.advice import advice_on
 
@@ -157,6 +163,8 @@ def build_parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentPar
 
         for job in add_jobs(parsers["pipeline"]):
             add_globals(job, PIPELINE, hidden=True)
+            if job.prog.endswith(" backlog"):  # the one that only reads
+                add_watch(job)
     if called is None or called not in {"", *_COMMANDS}:
         from magnetar.broker.cli.admin_command import add_short_forms
 
@@ -185,6 +193,11 @@ def _add_profiles(parser: argparse.ArgumentParser) -> None:
     add_globals(add, PROFILES)
     actions.add_parser("use", help="use one from now on").add_argument("name", metavar="NAME")
     actions.add_parser("remove", help="forget one").add_argument("name", metavar="NAME")
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    add_globals(parser, ADMIN)
+    add_watch(parser)
 
 
 def _add_shell(parser: argparse.ArgumentParser) -> None:
@@ -252,7 +265,7 @@ _COMMANDS: Final[dict[str, tuple[str, Callable[[argparse.ArgumentParser], None],
     ),
     "doctor": (
         "what is wrong with a cluster, the worst first, and what mends it",
-        partial(add_globals, names=ADMIN),
+        _add_doctor,
         "doctor_command.run_doctor",
     ),
     "pipeline": (
@@ -278,8 +291,14 @@ _COMMANDS: Final[dict[str, tuple[str, Callable[[argparse.ArgumentParser], None],
 
 def _run(options: argparse.Namespace) -> int:
     module, _, function = _COMMANDS[options.command][2].rpartition(".")
-    code: int = getattr(import_module(f"magnetar.broker.cli.{module}"), function)(options)
-    return code
+    run: Callable[[argparse.Namespace], int] = getattr(
+        import_module(f"magnetar.broker.cli.{module}"), function
+    )
+    if getattr(options, "watch", None) is None:
+        return run(options)
+    from magnetar.broker.cli.watch import watch
+
+    return watch(options.watch, partial(run, options))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,26 @@
-"""The command line prints values: one line an element of lists, JSON for objects."""
+"""The command line prints values: one line an element of lists; objects as JSON or as tables."""
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
 _BYTES_A_LINE = 16
 
 
+def colours_on(stream: IO[str]) -> bool:
+    """Whether text there may have colours: https://no-color.org, and ``--no-color`` sets that."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def print_value(value: Any, *, as_json: bool) -> None:
-    """``as_json``: always JSON; else lists of plain values are one line each."""
+    """Objects are tables on a terminal and JSON elsewhere, lists of plain values a line each.
+
+    Args:
+        as_json: always JSON.
+    """
     if as_json:
         print(json.dumps(value, indent=2, ensure_ascii=False))
     elif isinstance(value, str):
@@ -17,6 +28,12 @@ def print_value(value: Any, *, as_json: bool) -> None:
     elif isinstance(value, list) and not any(isinstance(item, dict | list) for item in value):
         for item in value:
             print(item)
+    elif isinstance(value, dict | list) and value and sys.stdout.isatty():
+        from magnetar.broker.cli.tables import render
+
+        width = shutil.get_terminal_size().columns
+        for line in render(value, width, colours=colours_on(sys.stdout)):
+            print(line)
     else:
         print(json.dumps(value, indent=2, ensure_ascii=False))
 

@@ -4,13 +4,21 @@ import argparse
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.broker.cli.global_options import add_globals
+from magnetar.broker.cli.global_options import add_globals, add_watch
 
 #: The only global flag that means something here: answers as JSON, a line each.
 JSON: Final = frozenset(("json",))
 
 #: Those that look at the directories of a bookie that doesn't run, and need no cluster.
 LOCAL = frozenset(("listfilesondisc", "bookieformat"))
+
+#: Those that `--watch` makes sense for.
+_READS: Final = frozenset(
+    (
+        *("listbookies", "bookieinfo", "listledgers", "ledgermetadata"),
+        *("whoisauditor", "zones", "listunderreplicated"),
+    )
+)
 
 _Add = Callable[[str, str], argparse.ArgumentParser]
 
@@ -30,7 +38,10 @@ def add_bookie_shell(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
 
     def action(name: str, help: str) -> argparse.ArgumentParser:
-        return actions.add_parser(name, help=help, description=help, allow_abbrev=False)
+        parser = actions.add_parser(name, help=help, description=help, allow_abbrev=False)
+        if name in _READS:
+            add_watch(parser)
+        return parser
 
     _add_bookies(action)
     _add_ledgers(action)
