@@ -229,7 +229,7 @@ class Authorizer:
         if actions is not None and action in actions:
             return True
         return self._wildcards and any(
-            action in actions and _matches(pattern, role) for pattern, actions in roles.items()
+            action in actions and matches(pattern, role) for pattern, actions in roles.items()
         )
 
 
@@ -247,7 +247,7 @@ def _may_use(role: str, subscription: str, grants: Grants) -> bool:
     return not grants.prefix_mode or subscription.startswith(role)
 
 
-def _matches(pattern: str, role: str) -> bool:
+def matches(pattern: str, role: str) -> bool:
     """PulsarAuthorizationProvider.checkWildcardPermission: ``x*`` or ``*x``, never both."""
     if pattern.endswith("*"):
         return role.startswith(pattern[:-1])
