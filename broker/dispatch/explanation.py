@@ -116,7 +116,7 @@ def duration(ms: int) -> str:
 def acknowledged() -> Explanation:
     return Explanation(
         Reason.ACKNOWLEDGED,
-        "The subscription has acknowledged the message.",
+        "The subscription has acknowledged the message: a consumer, an expiry or a command did.",
         "It is not delivered again unless the subscription is reset to it or before it.",
     )
 
@@ -329,8 +329,7 @@ def consumers_stall(
         main,
         f"None of {len(found):,} {what} can take a message: {', '.join(parts)}.",
         chosen.next,
-        chosen.consumer,
-        max(one.since_ms or 0 for one in found),
+        since_ms=max(one.since_ms or 0 for one in found),
         details={
             "consumers": [
                 {"consumer": one.consumer, "reason": one.reason.value, **one.details}

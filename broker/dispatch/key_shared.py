@@ -291,7 +291,7 @@ class KeySharedDispatcher(SharedDispatcher):
         return None if stall is None else explanation.behind_in_hash(slot, stall)
 
     def _explain_unread(self) -> Explanation | None:
-        if self._is_too_far_ahead() and not self.replay:
+        if self._is_too_far_ahead():
             first = self._first_stuck()
             assert first is not None
             slot = next(slot for slot, found in self._stuck.items() if first in found)

@@ -552,7 +552,7 @@ class SharedDispatcher(Dispatcher):
     def _explain_unread(self) -> Explanation | None:
         """What keeps new entries from being read."""
         used, limit = self.delayed.memory_bytes, self.limits.delayed_index_bytes
-        if self.replay or not (self.delayed.count and 0 < limit <= used):
+        if not (self.delayed.count and 0 < limit <= used):
             return None
         return explanation.delayed_index_limit(used, limit, self.delayed.next_due_ms())
 

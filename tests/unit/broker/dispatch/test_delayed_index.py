@@ -82,6 +82,17 @@ def test_it_holds_what_a_dict_holds(seed: int, run_entries: int) -> None:
         assert index.next_due_ms() is None
 
 
+def test_it_tells_when_an_entry_is_due() -> None:
+    index = DelayedIndex(8, strict=True)
+    for number in range(3_000):  # several runs
+        index.add(7, number * 3, 5_000 + number)
+        index.add(8, number, 9_000 + number)
+    assert index.due_ms((7, 8_997)) == 7_999
+    assert index.due_ms((8, 3)) == 9_003
+    assert index.due_ms((7, 4)) is None
+    assert index.due_ms((9, 3)) is None
+
+
 @pytest.mark.parametrize("spread_ms", [0, 126, 40_000])
 def test_an_entry_takes_a_few_bytes(spread_ms: int) -> None:
     rng = random.Random(5)

@@ -180,6 +180,15 @@ async def test_a_consumer_that_does_not_acknowledge(sub_type: int) -> None:
     assert (found.consumer, found.details["limit"]) == ("c", 3)
 
 
+async def test_a_consumer_at_its_limit_that_does_not_ask_either() -> None:
+    bench = Bench([20], max_unacked_messages_per_consumer=20)
+    await bench.consumer(SHARED, permits=20)
+    bench.ledger.append()
+    found = await both(bench, 10, 20)
+    assert found.reason is Reason.CONSUMER_UNACKED_LIMIT
+    assert found.message.endswith("the limit is 20 and has no permits.")
+
+
 @pytest.mark.parametrize("sub_type", [SHARED, KEY_SHARED])
 async def test_a_subscription_that_does_not_acknowledge(sub_type: int) -> None:
     bench = Bench([5], max_unacked_messages_per_subscription=3)
