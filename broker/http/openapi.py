@@ -25,6 +25,7 @@ TAGS: Final = {
     "persistent topics": "Stored messages: by id, by time, by position.",
     "subscriptions": "Subscriptions of a topic: creation, position, backlog.",
     "schemas": "The schema registry: versions of a topic's schema.",
+    "index": "All topics, subscriptions and namespaces with their figures, by page (our own).",
     "brokers": "The broker processes: who they are, their settings, their health.",
     "bookies": "The storage nodes.",
     "resource quotas": "Expected load of bundles.",

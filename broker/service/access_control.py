@@ -102,6 +102,15 @@ class AccessControl:
         """Raises BrokerMetadataError, MetadataError."""
         return (await self._resources.access(tenant, "")).admins is not None
 
+    async def grants_topics(self, namespace: str) -> bool:
+        """Whether roles may something on single topics of ``tenant/ns``.
+
+        Raises:
+            BrokerMetadataError, MetadataError.
+        """
+        _, grants = await self._resources.access(namespace.partition("/")[0], namespace)
+        return grants is not None and bool(grants.topics)
+
     def start_use(self, use: AuthorizedSession) -> None:
         """Watch a use of rights, which were checked; it may be revoked at once.
 

@@ -24,6 +24,7 @@ from magnetar.broker.connection.receive_buffer import SharedBuffer
 from magnetar.broker.connection.send_path import SendMessages
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.broker.doctor.doctor import Doctor
+from magnetar.broker.index.broker_index import BrokerIndex
 from magnetar.broker.listener.file_limit import SocketQuota, file_limit
 from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
 from magnetar.broker.listener.tls import TlsListener, listening_socket
@@ -151,7 +152,7 @@ class BrokerService:
         """Loaded topics by full name; only the loader changes it."""
         self.policies = PolicyWatcher(store, self.resources, self.topics, config)
         self.loader, self.broker_client = TopicLoader(self), BrokerClient(self)
-        self.directory = TopicDirectory(self)
+        self.directory, self.index = TopicDirectory(self), BrokerIndex(self)
         self.watchers = TopicListWatchers(self.resources, self.directory)
         header = make_header if virtual_clock is None else virtual_clock.make_header
         self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages(header)

@@ -485,6 +485,10 @@ class PersistentSubscription(Subscription):
 
     # --- statistics
 
+    @property
+    def unacked(self) -> int:
+        return 0 if self._core is None else self._core.unacked
+
     def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
         stats = self.common_stats(with_consumers=with_consumers)
         cursor = self.cursor

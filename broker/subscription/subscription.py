@@ -367,6 +367,16 @@ class Subscription(ABC):
 
     # --- statistics
 
+    @property
+    def backlog(self) -> int:
+        """Entries that aren't acknowledged as a whole."""
+        return 0 if self.cursor is None else self.cursor.state.backlog
+
+    @property
+    def unacked(self) -> int:
+        """Messages pending at all consumers."""
+        return 0
+
     @abstractmethod
     def stats(self, now_ms: int, *, with_consumers: bool = True) -> dict[str, Any]:
         """SubscriptionStats in Pulsar's shape.

@@ -505,10 +505,14 @@ class PersistentTopic(Topic):
     def explain_publishing(self) -> Explanation | None:
         return explanation.terminated() if self.terminated else self.backlog.explain()
 
+    @property
+    def stored_bytes(self) -> int:
+        return self.ledger.total_bytes
+
     def storage_stats(self) -> dict[str, Any]:
         return {
             **super().storage_stats(),
-            "storageSize": self.ledger.total_bytes,
+            "storageSize": self.stored_bytes,
             "deduplicationStatus": "Disabled"
             if self.deduplication is None
             else self.deduplication.status,

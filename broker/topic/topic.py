@@ -516,6 +516,11 @@ class Topic(ABC):
         for subscription in self.subscriptions.values():
             subscription.sample(now_ms)
 
+    @property
+    def stored_bytes(self) -> int:
+        """Of all existing entries."""
+        return 0
+
     def storage_stats(self) -> dict[str, Any]:
         """The fields that only some topics fill."""
         return {"publishRateLimitedTimes": self.rate_limits.publish_limited_times}

@@ -112,6 +112,7 @@ CORES = [
     "broker/dispatch/key_selector.py",
     "broker/dispatch/single_active.py",
     "broker/topic/backlog_quota.py",
+    *(f"broker/index/{name}.py" for name in ("figure_table", "topic_figures", "page_answer")),
     "broker/rate_limits/token_bucket.py",
     "broker/schema/definition.py",
     "broker/schema/avro_definition.py",

@@ -31,6 +31,7 @@ from magnetar.broker.http.routes import (
     doctor,
     documentation,
     explanations,
+    figure_index,
     health,
     lookup,
     metrics,
@@ -125,6 +126,7 @@ def create_app(service: BrokerService) -> FastAPI:
         schemas,
         topic_policies,
         anti_affinity,
+        figure_index,
         bundles,  # behind all others of namespaces
         brokers,
         broker_stats,

@@ -184,7 +184,7 @@ async def test_no_route_runs_before_its_rule_was_asked() -> None:
             answer = await client.request(method, filled(template))
             assert answer.status_code in (401, 403), (method, template, answer.text)
             assert answer.json()["reason"].startswith("Unauthorized: joe lacks ")
-    assert free < 10
+    assert free < 20  # probes, documentation, and lists of what the caller may see
 
 
 @pytest.mark.parametrize("template", [route.path for route in websocket_routes()])

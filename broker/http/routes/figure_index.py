@@ -1,0 +1,238 @@
+"""Topics, subscriptions and namespaces with their figures: sorted, filtered, a page at a time.
+
+Magnetar's own. ``broker/index`` has the figures; nothing is kept before the first of these calls.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import Depends, Query, Request, Response
+
+from magnetar.broker.auth.authorization import Caller
+from magnetar.broker.http.dependencies import Service
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.responses import JsonResponse
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
+from magnetar.broker.http.routing.visitors import sight_of, visitor_of
+from magnetar.broker.index.broker_index import IndexTables
+from magnetar.broker.index.figure_table import FigureTable, PageQuery, Sight
+from magnetar.broker.index.page_answer import PageAnswer, parse_key
+from magnetar.broker.index.topic_figures import SubscriptionField, TopicField
+from magnetar.broker.service.broker_service import BrokerService
+
+routes = Routes(
+    "/admin/v2",
+    tag="index",
+    access=Access.FREE,
+    mode=RoutingMode.LOCAL,
+    statuses={503: "The names of topics can't be read now"},
+)
+
+_LIMIT_MAX: Final = 1_000
+_TOPIC: Final = {
+    "topic": "persistent://public/default/orders",
+    "broker": "127.0.0.1:8080",
+    "msgRateIn": 122.5,
+    "msgRateOut": 366.0,
+    "msgThroughputIn": 61250.0,
+    "msgThroughputOut": 183000.0,
+    "msgBacklog": 1284310,
+    "maxMsgBacklog": 1284000,
+    "earliestMsgPublishTimeInBacklogs": 1795856000000,
+    "storageSize": 212000000,
+    "producerCount": 6,
+    "consumerCount": 9,
+    "subscriptionCount": 4,
+}
+_SUBSCRIPTION: Final = {
+    "topic": "persistent://public/default/orders",
+    "subscription": "billing",
+    "type": "Shared",
+    "broker": "127.0.0.1:8080",
+    "msgRateOut": 0.0,
+    "msgThroughputOut": 0.0,
+    "msgBacklog": 1284000,
+    "msgBacklogTrend": 122.5,
+    "earliestMsgPublishTimeInBacklog": 1795856000000,
+    "unackedMessages": 100000,
+    "consumerCount": 2,
+}
+_AROUND: Final = {
+    "asOf": 1795867260000,
+    "total": 12408,
+    "matching": 318,
+    "next": "-1795856000000.0:persistent://public/default/orders",
+    "silentBrokers": {},
+}
+
+TopicView = Literal["backlog", "unconsumed", "active", "noSubscription", "notLoaded"]
+SubscriptionView = Literal["backlog", "unconsumed", "growing"]
+_Q = Annotated[str, Query(description="A part of the name, in any case of letters")]
+_Namespace = Annotated[str, Query(description="Only of this one, `tenant/namespace`")]
+_SORT: Final = "The name, or a figure; equal ones are in the order of names"
+_Order = Annotated[
+    Literal["asc", "desc"] | None,
+    Query(description="`asc` for names and `desc` for figures if left out"),
+]
+_After = Annotated[str | None, Query(description="`next` of the page before")]
+_Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="Rows of a page")]
+
+
+class Visitor:
+    """Whose rights count in a request."""
+
+    def __init__(
+        self,
+        request: Request,
+        service: Service,
+        role: Annotated[
+            str | None, Query(description="What this role may see; of superusers' calls")
+        ] = None,
+        originalRole: Annotated[
+            str | None, Query(description="For whom that role, a proxy, speaks")
+        ] = None,
+    ) -> None:
+        self._service: BrokerService = service
+        self.caller: Caller | None = visitor_of(request, role, originalRole)
+
+    async def sight(self, table: FigureTable) -> Sight | None:
+        if self.caller is None:
+            return None
+        assert self._service.access is not None
+        return await sight_of(self._service.access, self.caller, table)
+
+
+_Visitor = Annotated[Visitor, Depends(Visitor)]
+
+
+def _query(sort: str, order: str | None, after: str | None, text: str, **others: Any) -> PageQuery:
+    """``sort``: a figure; "": names. Raises ApiError: 400 ``after`` is of another order."""
+    try:
+        key = None if after is None else parse_key(after, sort)
+    except ValueError as error:
+        raise ApiError(400, f"after: {error}") from error
+    descending = bool(sort) if order is None else order == "desc"
+    return PageQuery(sort, descending, key, text=text.lower(), **others)
+
+
+async def _answer(
+    rows_name: str, query: PageQuery, here: Callable[[], Awaitable[PageAnswer]]
+) -> Response:
+    page = await here()
+    return JsonResponse(page.to_json(rows_name, query, {}))
+
+
+@routes.get(
+    "/topics-index",
+    example={
+        **_AROUND,
+        "views": {
+            "backlog": 318,
+            "unconsumed": 2,
+            "active": 1024,
+            "noSubscription": 41,
+            "notLoaded": 96,
+        },
+        "topics": [_TOPIC],
+    },
+)
+async def topics_index(
+    service: Service,
+    visitor: _Visitor,
+    q: _Q = "",
+    sort: Annotated[Literal["topic", TopicField], Query(description=_SORT)] = "topic",
+    order: _Order = None,
+    after: _After = None,
+    limit: _Limit = 50,
+    namespace: _Namespace = "",
+    view: Annotated[TopicView | None, Query(description="Only such topics; left out: all")] = None,
+) -> Response:
+    """Topics with their figures, a page of them by name or by a figure.
+
+    Each partition is a topic. A figure is null where it isn't known, as of topics that no broker
+    has loaded; these come last in both orders. The oldest message is also null without a backlog.
+    `views` counts the topics of each view, with `q` and `namespace` applied. Only topics that the
+    caller may look up are there.
+    """
+    tables = await service.index.tables()
+    query = _query(
+        "" if sort == "topic" else sort,
+        order,
+        after,
+        q,
+        limit=limit,
+        namespace=namespace,
+        view=view or "",
+    )
+
+    async def here() -> PageAnswer:
+        return await tables.topic_page(query, await visitor.sight(tables.topics))
+
+    return await _answer("topics", query, here)
+
+
+@routes.get(
+    "/subscriptions-index",
+    example={
+        **_AROUND,
+        "views": {"backlog": 318, "unconsumed": 2, "growing": 12},
+        "subscriptions": [_SUBSCRIPTION],
+    },
+)
+async def subscriptions_index(
+    service: Service,
+    visitor: _Visitor,
+    q: _Q = "",
+    sort: Annotated[Literal["topic", SubscriptionField], Query(description=_SORT)] = "topic",
+    order: _Order = None,
+    after: _After = None,
+    limit: _Limit = 50,
+    namespace: _Namespace = "",
+    view: Annotated[
+        SubscriptionView | None, Query(description="Only such ones; left out: all")
+    ] = None,
+) -> Response:
+    """Subscriptions of loaded topics with their figures, a page of them by topic or by a figure.
+
+    `q` is looked for in the topic's name and the subscription's. `msgBacklogTrend` is by how many
+    entries a second the backlog grows, below 0: shrinks, a moving average over half a minute.
+    """
+    tables = await service.index.tables()
+    query = _query(
+        "" if sort == "topic" else sort,
+        order,
+        after,
+        q,
+        limit=limit,
+        namespace=namespace,
+        view=view or "",
+    )
+
+    async def here() -> PageAnswer:
+        return await tables.subscription_page(query, await visitor.sight(tables.subscriptions))
+
+    return await _answer("subscriptions", query, here)
+
+
+@routes.get(
+    "/namespaces-index",
+    example={
+        "asOf": 1795867260000,
+        "namespaces": {
+            "public/default": {
+                "topicCount": 12,
+                **{field: value for field, value in _TOPIC.items() if field[0] not in "tb"},
+            }
+        },
+        "silentBrokers": {},
+    },
+)
+async def namespaces_index(service: Service, visitor: _Visitor) -> Response:
+    """Sums of the topics' figures by namespace.
+
+    Of `maxMsgBacklog` and the oldest message it is the greatest one. Namespaces without topics are
+    left out.
+    """
+    tables: IndexTables = await service.index.tables()
+    sums = await tables.sums(await visitor.sight(tables.topics))
+    return JsonResponse({"asOf": tables.as_of_ms, "namespaces": sums, "silentBrokers": {}})

@@ -1,0 +1,369 @@
+"""The figures of all topics and subscriptions of this broker, ready to be sorted and paged.
+
+It exists only while somebody asks: the first request lists the names and takes the first look at
+every loaded topic, the last one is a minute ago when it is dropped. In between it looks at all of
+them every five seconds, half a millisecond of the loop at a time and for at most a twentieth of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Protocol
+
+from magnetar.broker.errors import STORAGE_ERRORS, ServiceNotReadyError
+from magnetar.broker.index.figure_table import (
+    LOADED,
+    UNKNOWN,
+    UNLOADED,
+    FigureTable,
+    PageQuery,
+    PageScan,
+    Sight,
+    SumScan,
+)
+from magnetar.broker.index.page_answer import PageAnswer, Row
+from magnetar.broker.index.stored_names import StoredNames
+from magnetar.broker.index.topic_figures import (
+    GREATEST,
+    SUBSCRIPTION_FIELDS,
+    SUBSCRIPTION_VIEWS,
+    TOPIC_FIELDS,
+    TOPIC_VIEWS,
+    shown,
+    subscription_figures,
+    topic_figures,
+    trend,
+)
+from magnetar.broker.protocol.entry_header import parse_header
+from magnetar.broker.subscription.consumer import SUB_TYPE_NAMES
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+
+if TYPE_CHECKING:
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.subscription.subscription import Subscription
+    from magnetar.broker.topic.topic import Topic
+    from magnetar.managed_ledger.position import Position
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S: Final = 5.0
+_KEEP_S: Final = 75.0
+"""After the last request: a page asks at least once a minute, also when it is hidden."""
+_SLICE_S: Final = 0.0005
+_SHARE: Final = 20
+"""A look may begin when so many times the time that the last one took has passed."""
+_QUICK_S: Final = 0.01
+"""A look that takes no longer is taken at a request, so that its figures are those of now."""
+_READS_MAX: Final = 64
+"""Oldest entries that are read in a round; the others keep what was known of them."""
+_CACHED_PAGES_MAX: Final = 64
+
+
+class _Scan(Protocol):
+    def step(self) -> bool: ...
+
+
+class BrokerIndex:
+    """Nothing but a few words while nobody asks."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._tables: IndexTables | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._asked_s = 0.0
+        self._opened: asyncio.Future[IndexTables] | None = None
+
+    async def tables(self) -> IndexTables:
+        """What there is, of now where a look at all topics is a matter of milliseconds.
+
+        Raises:
+            ServiceNotReadyError: the names can't be read now.
+        """
+        self._asked_s = self._service.loop.time()
+        if self._opened is None:
+            self._opened = self._service.loop.create_future()
+            self._task = self._service.run(self._keep(self._opened))
+        try:
+            tables = await asyncio.shield(self._opened)
+        except STORAGE_ERRORS as error:
+            raise ServiceNotReadyError(f"Names of topics can't be read: {error}") from error
+        except asyncio.CancelledError:
+            if self._opened is None:  # not this request is cancelled: the broker stops
+                raise ServiceNotReadyError("This broker is stopping") from None
+            raise
+        await tables.renew_if_quick()
+        return tables
+
+    async def _keep(self, opened: asyncio.Future[IndexTables]) -> None:
+        tables = IndexTables(self._service)
+        try:
+            try:
+                await tables.open()
+            except STORAGE_ERRORS as error:
+                opened.set_exception(error)
+                opened.exception()  # seen, even if who has asked is gone
+                return
+            opened.set_result(tables)
+            loop = self._service.loop
+            while loop.time() < self._asked_s + _KEEP_S:
+                await asyncio.sleep(max(_EVERY_S, _SHARE * tables.took_s))
+                await tables.renew()
+        finally:
+            opened.cancel()
+            self._opened = None
+            tables.close()
+
+
+class IndexTables:
+    """Both tables, and the looks that fill them."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self.topics, self.subscriptions = (
+            FigureTable(TOPIC_FIELDS),
+            FigureTable(SUBSCRIPTION_FIELDS),
+        )
+        self.as_of_ms = 0
+        """When the last look began."""
+        self.took_s = 0.0
+        """Seconds of the loop that it took."""
+        self._names = StoredNames(service.resources, added=self._stored, removed=self._deleted)
+        self._subscriptions_of: dict[str, list[str]] = {}  # loaded topics -> names
+        self._oldest: dict[int, tuple[Position, float]] = {}  # slot -> where, and the figure
+        self._unread: dict[int, tuple[PersistentSubscription, Position]] = {}
+        self._renewing: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._ended_s = 0.0
+        self._pages: dict[tuple[int, int, PageQuery], asyncio.Task[PageAnswer]] = {}
+
+    async def open(self) -> None:
+        """Raises MetadataError."""
+        await self._names.open()
+        await self.renew()
+
+    def close(self) -> None:
+        self._names.close()
+        for task in (self._renewing, self._reading):
+            if task is not None:
+                task.cancel()
+
+    # --- names
+
+    def _stored(self, full: str, namespace: str) -> None:
+        if full not in self.topics.slot_of:
+            self.topics.add(full, full, namespace, UNLOADED)
+
+    def _deleted(self, full: str) -> None:
+        if full not in self._subscriptions_of:  # else its topic is just being closed
+            self._remove(full)
+
+    def _remove(self, full: str) -> None:
+        if (slot := self.topics.slot_of.get(full)) is not None:
+            self.topics.remove(slot)
+
+    # --- looks
+
+    async def renew_if_quick(self) -> None:
+        """Look now, if that is quick and was not done just now."""
+        due = perf_counter() - self._ended_s >= _SHARE * self.took_s
+        if due and self.took_s < _QUICK_S:
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Look at all loaded topics; whoever comes meanwhile waits for the same look."""
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+        await asyncio.shield(self._renewing)
+
+    async def _renew(self) -> None:
+        now_ms = self._service.clock()
+        elapsed_s = (now_ms - self.as_of_ms) / 1000 if self.as_of_ms else 0.0
+        self.as_of_ms = now_ms
+        served = self._service.topics
+        begin, took_s = perf_counter(), 0.0
+        work: tuple[Topic | str, ...] = (*served.values(), *self._subscriptions_of)
+        for item in work:
+            if not isinstance(item, str):
+                self._look(item, elapsed_s)
+            elif item not in served:
+                self._unload(item)
+            if perf_counter() - begin > _SLICE_S:
+                took_s += perf_counter() - begin
+                await asyncio.sleep(0)
+                begin = perf_counter()
+        self.took_s = took_s + perf_counter() - begin
+        self._ended_s = perf_counter()
+        self._pages.clear()
+        if self._unread and (self._reading is None or self._reading.done()):
+            self._reading = self._service.run(self._read_oldest())
+
+    def _look(self, topic: Topic, elapsed_s: float) -> None:
+        full = topic.full_name
+        if topic.closing or full not in self._service.topics:
+            return
+        slot = self.topics.slot_of.get(full)
+        if slot is None:
+            if topic.name.is_system:
+                return
+            slot = self.topics.add(full, full, topic.name.namespace, LOADED)
+        self.topics.move(slot, LOADED)
+        known = self._subscriptions_of.get(full)
+        if known != (names := list(topic.subscriptions)):
+            for name in known or ():
+                if name not in topic.subscriptions:
+                    self._forget(full, name)
+            self._subscriptions_of[full] = names
+        backlogs, consumers, oldest = [], 0, UNKNOWN
+        for name, subscription in topic.subscriptions.items():
+            backlog, age = self._look_at(full, name, subscription, elapsed_s)
+            backlogs.append(backlog)
+            consumers += len(subscription.consumers)
+            oldest = max(oldest, age)
+        self.topics.set(slot, topic_figures(topic, backlogs, consumers, oldest))
+
+    def _look_at(
+        self, full: str, name: str, subscription: Subscription, elapsed_s: float
+    ) -> tuple[int, float]:
+        table = self.subscriptions
+        slot = table.slot_of.get((full, name))
+        if slot is None:
+            namespace = subscription.topic.name.namespace
+            slot = table.add((full, name), f"{full}\n{name}", namespace, LOADED)
+        backlog = subscription.backlog
+        oldest = self._oldest_of(slot, subscription, backlog)
+        columns = table.columns
+        growth = trend(
+            columns["msgBacklog"][slot], columns["msgBacklogTrend"][slot], backlog, elapsed_s
+        )
+        table.set(slot, subscription_figures(subscription, backlog, growth, oldest))
+        return backlog, oldest
+
+    def _unload(self, full: str) -> None:
+        for name in self._subscriptions_of.pop(full):
+            self._forget(full, name)
+        if full in self._names:
+            self.topics.move(self.topics.slot_of[full], UNLOADED)
+        else:
+            self._remove(full)
+
+    def _forget(self, full: str, name: str) -> None:
+        if (slot := self.subscriptions.slot_of.get((full, name))) is not None:
+            self.subscriptions.remove(slot)
+            self._oldest.pop(slot, None)
+            self._unread.pop(slot, None)
+
+    # --- when the oldest message of a backlog was published
+
+    def _oldest_of(self, slot: int, subscription: Subscription, backlog: int) -> float:
+        """The figure; that of before while the entry would have to be read."""
+        if not backlog or not isinstance(subscription, PersistentSubscription):
+            self._oldest.pop(slot, None)
+            return UNKNOWN
+        position = subscription.cursor.state.first_unacked()
+        known = self._oldest.get(slot)
+        if known is not None and known[0] == position:
+            return known[1]
+        if (head := subscription.ledger.cached_head(position)) is not None:
+            figure = -float(parse_header(head).publish_time_ms)
+            self._oldest[slot] = position, figure
+            return figure
+        if len(self._unread) < _READS_MAX:
+            self._unread[slot] = subscription, position
+        return UNKNOWN if known is None else known[1]
+
+    async def _read_oldest(self) -> None:
+        """Read what no cache has, one after the other."""
+        while self._unread:
+            slot, (subscription, position) = self._unread.popitem()
+            with suppress(*STORAGE_ERRORS):
+                batch = await subscription.ledger.read(position, 1, 1)
+                key = (subscription.topic.full_name, subscription.name)
+                if batch is None or self.subscriptions.slot_of.get(key) != slot:
+                    continue
+                figure = -float(parse_header(batch.heads[0]).publish_time_ms)
+                self._oldest[slot] = position, figure
+                if self._service.topics.get(key[0]) is subscription.topic:
+                    self._look(subscription.topic, 0.0)
+
+    # --- answers
+
+    async def topic_page(self, query: PageQuery, sight: Sight | None = None) -> PageAnswer:
+        return await self._page(self.topics, query, sight)
+
+    async def subscription_page(self, query: PageQuery, sight: Sight | None = None) -> PageAnswer:
+        return await self._page(self.subscriptions, query, sight)
+
+    async def _page(self, table: FigureTable, query: PageQuery, sight: Sight | None) -> PageAnswer:
+        """One scan for all who ask the same while nothing has changed."""
+        if sight is not None:
+            return await self._scan_page(table, query, sight)
+        key = (id(table), table.version, query)
+        if (task := self._pages.get(key)) is None:
+            if len(self._pages) >= _CACHED_PAGES_MAX:
+                del self._pages[next(iter(self._pages))]
+            task = self._pages[key] = asyncio.get_running_loop().create_task(
+                self._scan_page(table, query, None)
+            )
+        return await asyncio.shield(task)
+
+    async def _scan_page(
+        self, table: FigureTable, query: PageQuery, sight: Sight | None
+    ) -> PageAnswer:
+        of_topics = table is self.topics
+        scan = PageScan(table, query, TOPIC_VIEWS if of_topics else SUBSCRIPTION_VIEWS, sight)
+        await _run(scan)
+        page = scan.page
+        row_of = self._topic_row if of_topics else self._subscription_row
+        rows = [row_of(slot) for slot in page.slots]
+        return PageAnswer(
+            self.as_of_ms, page.total, page.matching, page.views, rows, has_more=page.has_more
+        )
+
+    def _topic_row(self, slot: int) -> Row:
+        is_loaded = self.topics.places[slot] == LOADED
+        return {
+            "topic": self.topics.keys[slot],
+            "broker": self._service.broker_id if is_loaded else None,
+            **self._shown(self.topics, slot),
+        }
+
+    def _subscription_row(self, slot: int) -> Row:
+        full, name = self.subscriptions.keys[slot]
+        topic = self._service.topics.get(full)
+        subscription = None if topic is None else topic.subscriptions.get(name)
+        kind = None if subscription is None else subscription.sub_type
+        return {
+            "topic": full,
+            "subscription": name,
+            "type": None if kind is None else SUB_TYPE_NAMES[kind],
+            "broker": self._service.broker_id,
+            **self._shown(self.subscriptions, slot),
+        }
+
+    def _shown(self, table: FigureTable, slot: int) -> Row:
+        figures = zip(table.fields, table.figures(slot), strict=True)
+        return {field: shown(field, figure) for field, figure in figures}
+
+    async def sums(self, sight: Sight | None = None) -> dict[str, Row]:
+        """Figures of each namespace."""
+        scan = SumScan(self.topics, GREATEST, sight)
+        await _run(scan)
+        answer: dict[str, Row] = {}
+        for space, count in scan.rows.items():
+            figures = scan.figures.get(space, [UNKNOWN] * len(TOPIC_FIELDS))
+            answer[self.topics.space_names[space]] = {"topicCount": count} | {
+                field: shown(field, figure)
+                for field, figure in zip(TOPIC_FIELDS, figures, strict=True)
+            }
+        return answer
+
+
+async def _run(scan: _Scan) -> None:
+    begin = perf_counter()
+    while scan.step():
+        if perf_counter() - begin > _SLICE_S:
+            await asyncio.sleep(0)
+            begin = perf_counter()

@@ -1,0 +1,161 @@
+"""The figures of a loaded topic and of its subscriptions, as REST's statistics have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from magnetar.broker.index.figure_table import UNKNOWN, FigureTable, SlotFilter
+
+if TYPE_CHECKING:
+    from magnetar.broker.subscription.subscription import Subscription
+    from magnetar.broker.topic.topic import Topic
+
+TopicField = Literal[
+    "msgRateIn",
+    "msgRateOut",
+    "msgThroughputIn",
+    "msgThroughputOut",
+    "msgBacklog",
+    "maxMsgBacklog",
+    "earliestMsgPublishTimeInBacklogs",
+    "storageSize",
+    "producerCount",
+    "consumerCount",
+    "subscriptionCount",
+]
+SubscriptionField = Literal[
+    "msgRateOut",
+    "msgThroughputOut",
+    "msgBacklog",
+    "msgBacklogTrend",
+    "earliestMsgPublishTimeInBacklog",
+    "unackedMessages",
+    "consumerCount",
+]
+TOPIC_FIELDS: Final[tuple[str, ...]] = tuple(get_args(TopicField))
+SUBSCRIPTION_FIELDS: Final[tuple[str, ...]] = tuple(get_args(SubscriptionField))
+TOPIC_OLDEST: Final = "earliestMsgPublishTimeInBacklogs"
+SUBSCRIPTION_OLDEST: Final = "earliestMsgPublishTimeInBacklog"
+"""Of these columns the time is kept below zero: the greatest figure is the oldest message."""
+GREATEST: Final = frozenset(("maxMsgBacklog", TOPIC_OLDEST))
+"""Of a namespace the greatest one is told, not the sum."""
+_RATES: Final = frozenset(
+    ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgBacklogTrend")
+)
+_TREND_S: Final = 30.0
+"""After so long a change counts for a third in the trend."""
+
+
+def shown(field: str, figure: float) -> float | None:
+    """A figure as answers have it. None: unknown; of an oldest message also: there is none."""
+    if figure == UNKNOWN:
+        return None
+    if field in _RATES:
+        return figure
+    return round(-figure if field in (TOPIC_OLDEST, SUBSCRIPTION_OLDEST) else figure)
+
+
+def kept(field: str, value: float | None) -> float:
+    """The inverse."""
+    if value is None:
+        return UNKNOWN
+    return -float(value) if field in (TOPIC_OLDEST, SUBSCRIPTION_OLDEST) else float(value)
+
+
+def trend(before: float, before_trend: float, now: float, elapsed_s: float) -> float:
+    """Messages a second by which a backlog grows (below 0: shrinks), a moving average."""
+    if UNKNOWN in (before, before_trend):
+        return 0.0
+    if elapsed_s <= 0:
+        return before_trend
+    rate = (now - before) / elapsed_s
+    found = before_trend + (rate - before_trend) * (1 - exp(-elapsed_s / _TREND_S))
+    return found if abs(found) >= 0.01 else 0.0
+
+
+def topic_figures(
+    topic: Topic, backlogs: list[int], consumer_count: int, oldest: float
+) -> tuple[float, ...]:
+    """In the order of ``TOPIC_FIELDS``. ``backlogs``, and ``oldest``, the greatest of the figures:
+    of its subscriptions."""
+    _, rate_in, bytes_in, _ = topic.rates.rates
+    rate_out = bytes_out = 0.0
+    for subscription in topic.subscriptions.values():
+        rates = subscription.rates.rates
+        rate_out += rates[0]
+        bytes_out += rates[1]
+    return (
+        rate_in,
+        rate_out,
+        bytes_in,
+        bytes_out,
+        sum(backlogs),
+        max(backlogs, default=0),
+        oldest,
+        topic.stored_bytes,
+        len(topic.producers),
+        consumer_count,
+        len(backlogs),
+    )
+
+
+def subscription_figures(
+    subscription: Subscription, backlog: int, growth: float, oldest: float
+) -> tuple[float, ...]:
+    """In the order of ``SUBSCRIPTION_FIELDS``."""
+    rate_out, bytes_out, *_ = subscription.rates.rates
+    return (
+        rate_out,
+        bytes_out,
+        backlog,
+        growth,
+        oldest,
+        subscription.unacked,
+        len(subscription.consumers),
+    )
+
+
+def _with_backlog(table: FigureTable, slots: list[int]) -> list[int]:
+    backlog = table.columns["msgBacklog"]
+    return [slot for slot in slots if backlog[slot] > 0]
+
+
+def _without_consumers(table: FigureTable, slots: list[int]) -> list[int]:
+    consumers = table.columns["consumerCount"]
+    return [slot for slot in _with_backlog(table, slots) if consumers[slot] == 0]
+
+
+def _without_subscriptions(table: FigureTable, slots: list[int]) -> list[int]:
+    subscriptions = table.columns["subscriptionCount"]
+    return [slot for slot in slots if subscriptions[slot] == 0]
+
+
+def _active(table: FigureTable, slots: list[int]) -> list[int]:
+    rate_in, rate_out = table.columns["msgRateIn"], table.columns["msgRateOut"]
+    return [slot for slot in slots if rate_in[slot] > 0 or rate_out[slot] > 0]
+
+
+def _not_loaded(table: FigureTable, slots: list[int]) -> list[int]:
+    subscriptions = table.columns["subscriptionCount"]
+    return [slot for slot in slots if subscriptions[slot] == UNKNOWN]
+
+
+def _growing(table: FigureTable, slots: list[int]) -> list[int]:
+    growth = table.columns["msgBacklogTrend"]
+    return [slot for slot in slots if growth[slot] > 0]
+
+
+TOPIC_VIEWS: Final[Mapping[str, SlotFilter]] = {
+    "backlog": _with_backlog,
+    "unconsumed": _without_consumers,
+    "active": _active,
+    "noSubscription": _without_subscriptions,
+    "notLoaded": _not_loaded,
+}
+SUBSCRIPTION_VIEWS: Final[Mapping[str, SlotFilter]] = {
+    "backlog": _with_backlog,
+    "unconsumed": _without_consumers,
+    "growing": _growing,
+}

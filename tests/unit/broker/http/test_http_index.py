@@ -1,0 +1,150 @@
+"""Pages of topics and subscriptions over HTTP: what is asked for, and what each role may see."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from magnetar.broker.http.server.app import create_app
+from magnetar.broker.index.broker_index import BrokerIndex
+from magnetar.broker.index.topic_figures import SUBSCRIPTION_VIEWS, TOPIC_VIEWS
+from magnetar.broker.protocol.topic_name import TopicName
+from tests.unit.broker.doubles import Broker
+from tests.unit.broker.http.authorized import client_of
+from tests.unit.broker.http.test_http_access import make_app
+
+TOPICS = ("t1/ns/a", "t1/ns/b", "t1/other/c", "t2/ns/d-partition-0", "t2/ns/e")
+
+
+async def ask(broker: Broker, path: str, role: str | None = None) -> Any:
+    async with client_of(create_app(broker.service), role) as client:
+        answer = await client.get(f"/admin/v2/{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+def names(answer: Any) -> list[str]:
+    return [row["topic"].removeprefix("persistent://") for row in answer["topics"]]
+
+
+async def fill(broker: Broker) -> None:
+    grants: dict[str, dict[str, Any]] = {
+        "t1/ns": {"namespace_auth": {"cons": ["consume"]}},
+        "t1/other": {},
+        "t2/ns": {"destination_auth": {"persistent://t2/ns/d": {"cons": ["produce"]}}},
+    }
+    for tenant in ("t1", "t2"):
+        await broker.service.resources.create_tenant(tenant, {"adminRoles": [f"admin-{tenant}"]})
+    for namespace, auth in grants.items():
+        await broker.service.resources.create_namespace(
+            namespace, ["c"], 4, {"auth_policies": auth}
+        )
+    for name in TOPICS:
+        topic = await broker.service.loader.load(TopicName.parse(name), create=True, forced=True)
+        await topic.create_subscription("s")
+
+
+@pytest.fixture
+async def guarded() -> AsyncIterator[Broker]:
+    """With authorization; roles are set in front of the application."""
+    broker = Broker(
+        authentication_enabled=True,
+        anonymous_user_role="anonymous",
+        authorization_enabled=True,
+        super_user_roles="admin",
+        proxy_roles="proxy",
+    )
+    await broker.start()
+    broker.service.config = replace(
+        broker.service.config, authentication_enabled=False, authorization_enabled=False
+    )
+    await fill(broker)
+    yield broker
+    await broker.close()
+
+
+async def test_pages_follow_each_other(broker: Broker) -> None:
+    await fill(broker)
+    for order, expected in (("asc", sorted(TOPICS)), ("desc", sorted(TOPICS, reverse=True))):
+        found: list[str] = []
+        after = ""
+        while True:
+            answer = await ask(broker, f"topics-index?limit=2&order={order}{after}")
+            found += names(answer)
+            assert (answer["total"], answer["matching"]) == (5, 5)
+            if answer["next"] is None:
+                break
+            after = f"&after={answer['next']}"
+        assert found == expected
+    answer = await ask(broker, "topics-index?q=T1/&sort=subscriptionCount&view=noSubscription")
+    assert (answer["matching"], answer["topics"]) == (0, [])
+    assert answer["total"] == 5
+    answer = await ask(broker, "topics-index?namespace=t2/ns&sort=msgBacklog")
+    assert names(answer) == ["t2/ns/d-partition-0", "t2/ns/e"]
+    sums = (await ask(broker, "namespaces-index"))["namespaces"]
+    assert {name: each["topicCount"] for name, each in sums.items()} == {
+        "t1/ns": 2,
+        "t1/other": 1,
+        "t2/ns": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "seen"),
+    [
+        ("admin", TOPICS),
+        ("admin-t1", TOPICS[:3]),
+        ("cons", (*TOPICS[:2], TOPICS[3])),
+        ("nobody", ()),
+        (None, ()),
+    ],
+)
+async def test_a_role_sees_what_it_may_look_up(
+    guarded: Broker, role: str | None, seen: tuple[str, ...]
+) -> None:
+    answer = await ask(guarded, "topics-index", role)
+    assert names(answer) == list(seen)
+    assert (answer["total"], answer["matching"]) == (len(seen), len(seen))
+    answer = await ask(guarded, "subscriptions-index?sort=msgBacklog", role)
+    assert [row["topic"].removeprefix("persistent://") for row in answer["subscriptions"]] == [
+        *seen
+    ]
+    sums = (await ask(guarded, "namespaces-index", role))["namespaces"]
+    assert sum(each["topicCount"] for each in sums.values()) == len(seen)
+
+
+async def test_only_a_superuser_sees_with_the_eyes_of_another_role(guarded: Broker) -> None:
+    assert names(await ask(guarded, "topics-index?role=admin-t1", "admin")) == list(TOPICS[:3])
+    assert names(await ask(guarded, "topics-index?role=admin", "nobody")) == []
+    asked = "topics-index?role=proxy&originalRole=cons"  # the proxy itself has no grants
+    assert names(await ask(guarded, asked, "admin")) == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["sort=nonsense", "order=up", "limit=0", "limit=1001", "view=x", "after=x", "after=1.0:t"],
+)
+async def test_what_cannot_be_answered_is_refused(broker: Broker, query: str) -> None:
+    async with client_of(create_app(broker.service), None) as client:
+        answer = await client.get(f"/admin/v2/topics-index?{query}")
+    assert answer.status_code == 400
+    assert answer.json()["reason"]
+
+
+def test_views_are_documented() -> None:
+    document = make_app().openapi()
+    for path, views in (("topics", TOPIC_VIEWS), ("subscriptions", SUBSCRIPTION_VIEWS)):
+        operation = document["paths"][f"/admin/v2/{path}-index"]["get"]
+        said = next(each for each in operation["parameters"] if each["name"] == "view")
+        assert said["schema"]["anyOf"][0]["enum"] == [*views]
+        shown = operation["responses"]["200"]["content"]["application/json"]["example"]
+        assert list(shown["views"]) == list(views)
+
+
+async def test_nothing_is_kept_before_the_first_request(broker: Broker) -> None:
+    index = broker.service.index
+    assert isinstance(index, BrokerIndex)
+    assert index._opened is None
+    await ask(broker, "topics-index")
+    assert index._opened is not None

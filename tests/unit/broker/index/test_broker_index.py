@@ -1,0 +1,160 @@
+"""The index of a broker tells what its topics' statistics tell, of all that exist."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.index import broker_index
+from magnetar.broker.index.broker_index import IndexTables
+from magnetar.broker.index.figure_table import PageQuery
+from magnetar.broker.index.topic_figures import TOPIC_FIELDS, trend
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.topic.topic_stats import add_earliest_times, topic_stats
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.errors import MetadataError
+from tests.unit.broker.doubles import Broker, message
+from tests.unit.managed_ledger.cluster import eventually
+
+PREFIX = "persistent://public/default/"
+
+
+async def make(broker: Broker, name: str, subscriptions: int = 1, messages: int = 0) -> Any:
+    topic = await broker.service.loader.load(TopicName.parse(name), create=True)
+    for number in range(subscriptions):
+        await topic.create_subscription(f"s{number}")
+    if messages:
+        client = broker.client()
+        await client.receive_one()
+        await client.produce(name)
+        for number in range(messages):
+            client.feed(message(number))
+        await client.receive(messages)
+    return topic
+
+
+async def rows(tables: IndexTables, **query: Any) -> dict[str, dict[str, Any]]:
+    page = await tables.topic_page(PageQuery(**query))
+    assert page.total == len(page.rows)
+    return {row["topic"].removeprefix(PREFIX): row for row in page.rows}
+
+
+async def test_rows_are_the_statistics(broker: Broker) -> None:
+    topic = await make(broker, "t", subscriptions=2, messages=3)
+    await make(broker, "non-persistent://public/default/volatile", subscriptions=0)
+    tables = await broker.service.index.tables()
+    stats = topic_stats(topic)
+    await add_earliest_times(topic, stats)
+    row = (await rows(tables))["t"]
+    each = stats["subscriptions"].values()
+    assert row == {
+        "topic": PREFIX + "t",
+        "broker": broker.service.broker_id,
+        **{name: stats[name] for name in TOPIC_FIELDS if name in stats},
+        "msgBacklog": sum(one["msgBacklog"] for one in each),
+        "maxMsgBacklog": 3,
+        "producerCount": 1,
+        "consumerCount": 0,
+        "subscriptionCount": 2,
+    }
+    assert row["msgBacklog"] == 6
+    assert row["storageSize"] > 0
+    assert row["earliestMsgPublishTimeInBacklogs"] == 1_700_000_000_000
+    page = await tables.subscription_page(PageQuery(text="s1"))
+    assert page.total == 2
+    assert [(row["subscription"], row["msgBacklog"], row["type"]) for row in page.rows] == [
+        ("s1", 3, None)
+    ]
+    sums = (await tables.sums())["public/default"]
+    assert (sums["topicCount"], sums["msgBacklog"], sums["maxMsgBacklog"]) == (2, 6, 3)
+
+
+async def test_the_oldest_message_is_read_where_no_cache_has_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(broker, "t", messages=1)
+    monkeypatch.setattr(ManagedLedger, "cached_head", lambda log, position: None)
+    tables = await broker.service.index.tables()
+
+    await eventually(lambda: tables._reading is not None and tables._reading.done())
+    assert (await rows(tables))["t"]["earliestMsgPublishTimeInBacklogs"] == 1_700_000_000_000
+
+
+async def test_topics_come_and_go(broker: Broker) -> None:
+    await make(broker, "a")
+    tables = await broker.service.index.tables()
+    assert list(await rows(tables)) == ["a"]
+    await make(broker, "b")  # its name comes by an event
+    await tables.renew()
+    assert {name: row["broker"] for name, row in (await rows(tables)).items()} == {
+        "a": broker.service.broker_id,
+        "b": broker.service.broker_id,
+    }
+    await broker.service.loader.unload(PREFIX + "a")
+    await tables.renew()
+    assert (await rows(tables))["a"]["broker"] is None
+    assert (await rows(tables))["a"]["msgBacklog"] is None
+    assert (await tables.subscription_page(PageQuery())).total == 1
+    await broker.service.directory.delete(TopicName.parse("a"))
+    await tables.renew()
+    assert list(await rows(tables)) == ["b"]
+
+
+async def test_subscriptions_come_and_go(broker: Broker) -> None:
+    topic = await make(broker, "t", subscriptions=2)
+    tables = await broker.service.index.tables()
+    await topic.delete_subscription("s0")
+    await topic.create_subscription("other")
+    await tables.renew()
+    page = await tables.subscription_page(PageQuery())
+    assert [row["subscription"] for row in page.rows] == ["other", "s1"]
+
+
+async def test_it_is_there_only_while_somebody_asks(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_index, "_EVERY_S", 0.0)
+    index = broker.service.index
+    first = await index.tables()
+    assert await index.tables() is first
+    monkeypatch.setattr(broker_index, "_KEEP_S", 0.0)
+    await eventually(lambda: index._opened is None)
+    monkeypatch.setattr(broker_index, "_KEEP_S", 60.0)
+    assert await index.tables() is not first
+
+
+async def test_names_that_cannot_be_read_are_an_error_of_that_request_alone(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> list[str]:
+        raise MetadataError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.service.resources, "tenants", fail)
+        with pytest.raises(ServiceNotReadyError, match="lost"):
+            await broker.service.index.tables()
+    await broker.service.index.tables()
+
+
+async def test_who_asks_the_same_gets_the_same_scan(broker: Broker) -> None:
+    await make(broker, "t")
+    tables = await broker.service.index.tables()
+    one, other = await asyncio.gather(*(tables.topic_page(PageQuery()) for _ in range(2)))
+    assert one is other
+    assert await tables.topic_page(PageQuery()) is one
+    await make(broker, "u")
+    assert (await tables.topic_page(PageQuery())).total == 2
+
+
+def test_a_trend_follows_the_growth() -> None:
+    assert trend(float("-inf"), float("-inf"), 100, 5) == 0  # nothing is known yet
+    found, backlog = 0.0, 0.0
+    for _ in range(100):
+        found = trend(backlog, found, backlog + 50, 5)
+        backlog += 50
+    assert found == pytest.approx(10)
+    assert trend(backlog, found, backlog, 0) == found
+    for _ in range(100):
+        found = trend(backlog, found, backlog, 5)
+    assert found == 0
