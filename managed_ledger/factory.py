@@ -206,9 +206,13 @@ class ManagedLedgerFactory:
         return await collect_leaked_chunks(self._store, ROOT, item)
 
     async def sweep(self, now_ms: int) -> None:
-        """Does at once what is due by age, without waiting for the timer."""
+        """Does at once what is due by age, and what cursors would write by and by."""
+        logs = list(self._open.values())
+        for log in logs:
+            for cursor in list(log.cursors.values()):
+                await cursor.write_now()
         await self._sweep(now_ms)
-        for log in list(self._open.values()):
+        for log in logs:
             if log.appends is not None:
                 await log.appends.finish_tasks()
             await log.trimmer.finish()

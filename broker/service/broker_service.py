@@ -134,7 +134,7 @@ class BrokerService:
         virtual_clock: VirtualClock | None = None,
     ) -> None:
         self.config, self.store, self.ledgers = config, store, ledgers
-        self.wall_clock = clock
+        self.wall_clock, self.virtual_clock = clock, virtual_clock
         """Milliseconds since 1970, for what is agreed with others: keep-alive, credentials."""
         self.clock = clock if virtual_clock is None else virtual_clock.now_ms
         """The same for what happens to messages, subscriptions and topics: tests may advance it."""
@@ -189,6 +189,17 @@ class BrokerService:
         self._servers: list[asyncio.Server | PreAuthAcceptor] = []
         self.background_tasks, self._periodic_tasks = BackgroundTasks(self), PeriodicTasks(self)
         self._producer_names, self._name_prefix = itertools.count(), ""
+
+    # --- time
+
+    def monotonic_s(self) -> float:
+        """Seconds that steps of the wall clock don't change; they pass with ``clock`` in tests."""
+        ahead_ms = 0 if self.virtual_clock is None else self.virtual_clock.ahead_ms
+        return self.loop.time() + ahead_ms / 1000
+
+    def stamped_ms(self, client_ms: int) -> int:
+        """What ``clock`` told when the clocks of clients told ``client_ms``."""
+        return client_ms if self.virtual_clock is None else self.virtual_clock.stamped_ms(client_ms)
 
     # --- life
 

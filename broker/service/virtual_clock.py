@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,10 @@ class VirtualClock:
     def __init__(self, wall_clock: Callable[[], int]) -> None:
         self._wall_clock = wall_clock
         self.ahead_ms = 0
+        self.on_advanced: set[Callable[[], None]] = set()
+        """Called when the periodic checks run."""
         self._turn = asyncio.Lock()
+        self._stepped_ms, self._stepped_to_ms = [0], [0]  # wall clock; how far ahead it was then
 
     def now_ms(self) -> int:
         return self._wall_clock() + self.ahead_ms
@@ -33,6 +37,22 @@ class VirtualClock:
     def make_header(self, metadata: MessageMetadata, payload_bytes: int = U32_MAX) -> bytes:
         """As the function of this name: clients stamp by the wall clock, the broker is ahead."""
         return later_header(make_header(metadata, payload_bytes), self.ahead_ms)
+
+    def step(self, span_ms: int) -> None:
+        """Set it ahead; nothing else happens."""
+        self.ahead_ms += span_ms
+        self._stepped_ms.append(self._wall_clock())
+        self._stepped_to_ms.append(self.ahead_ms)
+
+    def stamped_ms(self, client_ms: int) -> int:
+        """What it told when the wall clock told ``client_ms``.
+
+        A time that the wall clock hasn't reached yet is one of this clock already.
+        """
+        if client_ms > self._wall_clock():
+            return client_ms
+        step = max(bisect_left(self._stepped_ms, client_ms) - 1, 0)  # the same ms: before it
+        return client_ms + self._stepped_to_ms[step]
 
     async def advance(self, service: BrokerService, span_ms: int) -> None:
         """Set it ahead, from one due time to the next, and have the broker do what is due at each.
@@ -76,9 +96,9 @@ class _Advance:
             first_ms = min((due_ms for due_ms, _ in self._waiting()), default=None)
             if first_ms is None or first_ms - clock.now_ms() > end_ms - clock.ahead_ms:
                 break
-            clock.ahead_ms += max(first_ms - clock.now_ms(), 0)
+            clock.step(max(first_ms - clock.now_ms(), 0))
             await self._deliver()
-        clock.ahead_ms = end_ms
+        clock.step(end_ms - clock.ahead_ms)
 
     async def _deliver(self) -> None:
         """Send what is due now."""
@@ -96,6 +116,8 @@ class _Advance:
         service.background_tasks.on_sweep(now_ms)
         await service.background_tasks.finish()
         await service.ledgers.sweep(now_ms)
+        for look in self._clock.on_advanced:
+            look()
         await self._deliver()
 
     def _waiting(self) -> Iterator[tuple[int, AsyncDispatcher]]:

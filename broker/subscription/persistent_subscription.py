@@ -378,7 +378,8 @@ class PersistentSubscription(Subscription):
     async def reset_to_time(self, publish_time_ms: int) -> None:
         self._begin_reset()
         try:
-            before = await self._newest_before(publish_time_ms)
+            stamped_ms = self.topic.service.stamped_ms(publish_time_ms)
+            before = await self._newest_before(stamped_ms)
             await self._move_cursor(self.ledger.offsets.next_position(before or EARLIEST))
         finally:
             self._end_reset()

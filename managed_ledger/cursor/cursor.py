@@ -374,6 +374,12 @@ class Cursor:
         self._is_scheduled = True
         loop.call_soon(self._write)
 
+    async def write_now(self) -> None:
+        """Writes at once what waits for its turn; returns when that is durable or has failed."""
+        while self._timer is not None or self._is_scheduled or self._is_busy:
+            self._write()
+            await self._become_idle()
+
     def _write(self) -> None:
         self._is_scheduled = False
         if self._timer is not None:

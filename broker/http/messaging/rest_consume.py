@@ -91,13 +91,14 @@ class RestSession:
         self.session_id = secrets.token_urlsafe(12)
         self.key = key
         self.options = options
-        self.last_used_s = asyncio.get_running_loop().time()
+        self._now_s = service.monotonic_s
+        self.last_used_s = self._now_s()
         self.closed = False
         self.rights: set[Right] = set()
         """Of those who have used it, while authorization is on; it ends with the first one lost."""
         self._owner = owner
         self._arrived = asyncio.Event()
-        self._unacked: OrderedDict[MessageKey, float] = OrderedDict()  # by lease end, loop time
+        self._unacked: OrderedDict[MessageKey, float] = OrderedDict()  # by lease end
         self._polls = 0
         self.consumer_feed = InternalConsumer(
             service, self._arrived.set, self.close, service.config.rest_consumer_buffer_bytes
@@ -146,7 +147,7 @@ class RestSession:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
-        self.last_used_s = loop.time()
+        self.last_used_s = self._now_s()
         room = UNACKED_MAX - len(self._unacked)
         if room <= 0:
             raise ApiError(429, f"{UNACKED_MAX} messages are unacknowledged in this session")
@@ -167,7 +168,7 @@ class RestSession:
                     break
         finally:
             self._polls -= 1
-            self.last_used_s = loop.time()
+            self.last_used_s = self._now_s()
         if self.closed:
             raise ApiError(410, "The topic was closed or moved: ask again")
         return self._take(count_max)
@@ -181,7 +182,7 @@ class RestSession:
             alive_s: an empty list is yielded when nothing else was for so long.
             auto_ack: messages are acknowledged once the caller comes back for the next ones.
         """
-        loop, consumer_feed = asyncio.get_running_loop(), self.consumer_feed
+        consumer_feed = self.consumer_feed
         self._polls += 1
         try:
             while not self.closed:
@@ -206,7 +207,7 @@ class RestSession:
                     yield []
         finally:
             self._polls -= 1
-            self.last_used_s = loop.time()
+            self.last_used_s = self._now_s()
 
     def acknowledge_delivered(self, deliveries: list[ConsumedMessage]) -> None:
         """These are done: their client has them and asked for no more than that."""
@@ -225,7 +226,7 @@ class RestSession:
             count += 1
         deliveries = consumer_feed.take(count)
         consumer_feed.release(deliveries)
-        lease_end = asyncio.get_running_loop().time() + self.options.lease_ms / 1000
+        lease_end = self._now_s() + self.options.lease_ms / 1000
         for delivery in deliveries:
             self._unacked[delivery.key] = lease_end
             self._unacked.move_to_end(delivery.key)
@@ -238,7 +239,7 @@ class RestSession:
             ApiError: 400 the topic has no such partition, or a message id of a batch is not of this
                 session; nothing is done then.
         """
-        self.last_used_s = asyncio.get_running_loop().time()
+        self.last_used_s = self._now_s()
         self.consumer_feed.flush()  # of earlier calls in this tick
         settled = AckResults([], [], [])
         done: dict[MessageKey, None] = {}  # in the order given
@@ -389,6 +390,8 @@ class RestSessions:
         session = RestSession(self, key, options, self._service, who)
         await session.open(name, remote)
         self._open[key] = session
+        if (clock := self._service.virtual_clock) is not None:
+            clock.on_advanced.add(self._look)
         self._arm()
         return session
 
@@ -417,14 +420,17 @@ class RestSessions:
 
     def _on_timer(self) -> None:
         self._timer = None
-        now_s = asyncio.get_running_loop().time()
+        self._look()
+        self._arm()
+
+    def _look(self) -> None:
+        now_s = self._service.monotonic_s()
         idle_s = self._service.config.rest_consumer_session_timeout_millis / 1000
         for session in list(self._open.values()):
             session.expire_leases(now_s)
             if not session.busy and session.last_used_s + idle_s <= now_s:
                 logger.info("REST session of %s/%s ended: unused", *session.key[:2])
                 session.close()
-        self._arm()
 
 
 def message_of(

@@ -151,9 +151,9 @@ async def id_by_time(service: Service, topic: Topic, timestamp: int) -> Response
         "Get message ID by timestamp on a partitioned topic is not allowed, please try do it on "
         "specific topic partition",
     )
-    ledger = found.ledger
+    ledger, stamped_ms = found.ledger, service.stamped_ms(timestamp)
     before = await ledger.find_newest(
-        lambda head, _: parse_header(head).publish_time_ms < timestamp
+        lambda head, _: parse_header(head).publish_time_ms < stamped_ms
     )
     if not ledger.offsets.entry_count:
         return JsonResponse(message_id(EARLIEST, topic))

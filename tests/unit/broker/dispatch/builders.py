@@ -24,6 +24,9 @@ class FakeService:
         self.dispatch_throttle = None
         self.unacked_budget: UnackedBudget | None = None
 
+    def stamped_ms(self, client_ms: int) -> int:
+        return client_ms
+
     def clock(self) -> int:
         return self.now_ms
 
