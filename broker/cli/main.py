@@ -55,6 +55,10 @@ _GLOBALS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if (kind := os.environ.get("_MAGNETAR_COMPLETE")) and argv is None:
+        from magnetar.broker.cli.completion_names import print_names
+
+        return print_names(kind, arguments)
     is_server = argv is None and _is_server(arguments)
     if is_server:
         heed_signals()

@@ -29,14 +29,18 @@ class ClusterNames:
         """Local names."""
         return [name.partition("/")[2] for name in self._get("namespaces", tenant)]
 
-    def topics(self, domain: str, tenant: str, namespace: str) -> list[str]:
-        """Local names; of a partitioned topic its own and not the partitions'."""
+    def topics(
+        self, domain: str, tenant: str, namespace: str, *, partitions: bool = False
+    ) -> list[str]:
+        """Local names; of a partitioned topic its own and, unless asked for, no partition's."""
         plain = self._get(domain, tenant, namespace)
         partitioned = self._get(domain, tenant, namespace, "partitioned")
         start = f"{domain}://{tenant}/{namespace}/"
         whole = {name.removeprefix(start) for name in partitioned}
         names = (name.removeprefix(start) for name in plain)
-        return sorted(whole.union(n for n in names if _PARTITION.sub("", n) not in whole))
+        return sorted(
+            whole.union(n for n in names if partitions or _PARTITION.sub("", n) not in whole)
+        )
 
     def subscriptions(self, domain: str, tenant: str, namespace: str, topic: str) -> list[str]:
         return self._get(domain, tenant, namespace, topic, "subscriptions")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import magnetar
+from magnetar.broker.cli.completion_names import print_names
 from magnetar.broker.cli.main import main
 from magnetar.embedding import EmbeddedBroker
 
@@ -156,3 +157,19 @@ def test_brokers_and_clusters(admin: Admin) -> None:
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["admin", "--admin-url", "http://127.0.0.1:9", "tenants", "list"]) == 1
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_names_for_completion(
+    broker: EmbeddedBroker, admin: Admin, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin(f"topics create-partitioned-topic {namespace}/parcels -p 2")
+    admin(f"topics create-subscription {namespace}/parcels -s billing")
+    before = ["--admin-url", broker.web_url, "topics", "unsubscribe"]
+    for kind, words, shown in (
+        ("topic", [f"{namespace}/p"], f"{namespace}/parcels\n"),
+        ("subscription", [f"{namespace}/parcels", "-s", ""], "billing\n"),
+        ("namespace", [namespace[:-1]], f"{namespace}\n"),
+        ("tenant", [namespace.partition("/")[0]], f"{namespace.partition('/')[0]}\n"),
+    ):
+        assert print_names(kind, [*before, *words]) == 0
+        assert capsys.readouterr() == (shown, "")
