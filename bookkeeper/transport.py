@@ -188,9 +188,16 @@ class LacReply:
 
 @dataclass(frozen=True, slots=True)
 class BookieStatus:
-    """State of a bookie, for placement and operators."""
+    """State of a bookie, for placement and operators.
+
+    Attributes:
+        clock_ms: of its machine, since 1970; 0: not told, as by one in this process.
+        version: of its release; "": not told.
+    """
 
     bookie_id: str
     read_only: bool
     free_bytes: int
     total_bytes: int
+    clock_ms: int = 0
+    version: str = ""

@@ -322,11 +322,17 @@ class InfoReply(_message.Message):
     READ_ONLY_FIELD_NUMBER: _builtins.int
     FREE_BYTES_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    CLOCK_MS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     bookie_id: _builtins.str
     read_only: _builtins.bool
     free_bytes: _builtins.int
     total_bytes: _builtins.int
+    clock_ms: _builtins.int
+    """of its machine; 0: it doesn't tell, as before December 2026"""
+    version: _builtins.str
+    """of its release"""
     def __init__(
         self,
         *,
@@ -335,10 +341,12 @@ class InfoReply(_message.Message):
         read_only: _builtins.bool = ...,
         free_bytes: _builtins.int = ...,
         total_bytes: _builtins.int = ...,
+        clock_ms: _builtins.int = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "code", b"code", "free_bytes", b"free_bytes", "read_only", b"read_only", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "clock_ms", b"clock_ms", "code", b"code", "free_bytes", b"free_bytes", "read_only", b"read_only", "total_bytes", b"total_bytes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

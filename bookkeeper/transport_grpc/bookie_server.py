@@ -10,8 +10,11 @@ import asyncio
 import dataclasses
 import errno
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
@@ -302,7 +305,19 @@ async def _list_ledgers(
 
 
 async def _info(bookie: BookieClient, _request: pb.InfoRequest) -> pb.InfoReply:
-    return pb.InfoReply(code=codes.OK, **dataclasses.asdict(await bookie.info()))
+    status = dataclasses.replace(
+        await bookie.info(), clock_ms=time.time_ns() // 1_000_000, version=_version()
+    )
+    return pb.InfoReply(code=codes.OK, **dataclasses.asdict(status))
+
+
+@cache
+def _version() -> str:
+    """The installed release; "": run from a checkout that isn't installed."""
+    try:
+        return version("magnetar")
+    except PackageNotFoundError:
+        return ""
 
 
 async def _report_corrupt(bookie: BookieClient, request: pb.ReportCorruptRequest) -> pb.CodeReply:

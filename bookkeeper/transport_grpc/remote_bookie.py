@@ -317,7 +317,14 @@ class RemoteBookieClient(BookieClient):
     async def info(self) -> BookieStatus:
         reply = await self._call("Info", pb.InfoRequest(), pb.InfoReply)
         self._check(reply.code, "info")
-        return BookieStatus(reply.bookie_id, reply.read_only, reply.free_bytes, reply.total_bytes)
+        return BookieStatus(
+            reply.bookie_id,
+            reply.read_only,
+            reply.free_bytes,
+            reply.total_bytes,
+            reply.clock_ms,
+            reply.version,
+        )
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:
         request = pb.ReportCorruptRequest(ledger_id=ledger_id, entry_id=entry_id)

@@ -20,7 +20,7 @@ from magnetar.broker.cli.admin_client import AdminClient, AdminResponse
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.profiles import ClusterTarget, target_of
 from magnetar.broker.doctor.broker_checks import CredentialFacts, check_credentials
-from magnetar.broker.doctor.cluster_checks import Clock, ClusterFacts, check_cluster, clock_between
+from magnetar.broker.doctor.cluster_checks import Clock, check_clocks, clock_between
 from magnetar.broker.doctor.credentials import certificate_facts, client_facts
 from magnetar.broker.doctor.findings import Finding, Report, Severity, bounded
 
@@ -66,8 +66,7 @@ def examine(target: ClusterTarget, timeout_s: float) -> Report:
     except CliError as error:
         return Report(checked_ms=_now_ms(), findings=[*own, _silent(target.admin_url, error)])
     if clock is not None:
-        clocks = {_HERE: Clock(-clock.ahead_ms, clock.error_ms)}
-        own += check_cluster(ClusterFacts(clocks=clocks, watcher=client.url))
+        own += check_clocks({_HERE: Clock(-clock.ahead_ms, clock.error_ms)}, client.url)
     report.findings += [*own, *_check_addresses(target, report)]
     return report
 

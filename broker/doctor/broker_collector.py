@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.cluster.bundle_load import loads_by_bundle
 from magnetar.broker.config import key_of, without_effect
+from magnetar.broker.dispatch.explanation import Reason
 from magnetar.broker.doctor.broker_checks import BrokerFacts, CredentialFacts
 from magnetar.broker.doctor.credentials import certificate_facts, client_facts
 from magnetar.broker.doctor.topic_checks import (
+    STALL_MS,
     SubscriptionFacts,
     TopicsFacts,
-    held_producers,
     subscription_facts,
+    waits_ms,
 )
 
 if TYPE_CHECKING:
@@ -71,14 +74,24 @@ async def collect_topics(service: BrokerService) -> TopicsFacts:
     subscriptions, fenced, held = list[SubscriptionFacts](), dict[str, str](), dict[str, str]()
 
     def look(topic: Topic, stats: Mapping[str, Any]) -> None:
-        name = str(topic.name)
+        name, now_ms = str(topic.name), service.clock()
         if topic.fenced and not topic.closing:
             fenced[name] = "its storage failed"
-        if why := held_producers(stats, topic.policies.backlog_quotas):
-            held[name] = why
+        publishing = topic.explain_publishing()
+        if publishing is not None and publishing.reason is Reason.QUOTA_HELD:
+            behind, quota = (publishing.details[each] for each in ("subscription", "quota"))
+            held[name] = (
+                f"producers wait or are refused, because the backlog of subscription {behind}"
+                f" exceeds the backlog quota {quota}. {publishing.next}"
+            )
         for subscription, figures in stats["subscriptions"].items():
-            if (found := subscription_facts(name, subscription, figures)) is not None:
-                subscriptions.append(found)
+            if (found := subscription_facts(name, subscription, figures)) is None:
+                continue
+            since_ms = waits_ms(found)
+            if since_ms is not None and now_ms - since_ms >= STALL_MS:
+                why = topic.subscriptions[subscription].explain(publishing)
+                found = replace(found, explanation=why)
+            subscriptions.append(found)
 
     bundles = await loads_by_bundle(service, look)
     return TopicsFacts(

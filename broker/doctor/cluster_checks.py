@@ -89,13 +89,11 @@ class ClusterFacts:
 
     Attributes:
         leader: its broker id; "": none is elected; None: not looked at.
-        clocks: of bookies and others, by name.
         ownerless: bundles of brokers that aren't registered, by bundle.
     """
 
     brokers: Sequence[PeerFacts] = ()
     leader: str | None = None
-    clocks: Mapping[str, Clock] = field(default_factory=dict)
     ownerless: Mapping[str, str] = field(default_factory=dict)
     watcher: str = "this broker"
     """Whose clock the others are compared with."""
@@ -105,7 +103,8 @@ def check_cluster(facts: ClusterFacts) -> Iterator[Finding]:
     yield from _check_silence(facts)
     yield from _check_leader(facts)
     yield from _check_owners(facts)
-    yield from _check_clocks(facts)
+    clocks = {each.broker_id: each.clock for each in facts.brokers if each.clock is not None}
+    yield from check_clocks(clocks, facts.watcher)
     yield from _check_versions(facts)
     yield from _check_settings(facts)
 
@@ -147,9 +146,12 @@ def _check_owners(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
-def _check_clocks(facts: ClusterFacts) -> Iterator[Finding]:
-    clocks = {each.broker_id: each.clock for each in facts.brokers if each.clock is not None}
-    for name, clock in (clocks | dict(facts.clocks)).items():
+def check_clocks(clocks: Mapping[str, Clock], watcher: str) -> Iterator[Finding]:
+    """Args:
+    clocks: by the name of their machine.
+    watcher: whose clock they are compared with.
+    """
+    for name, clock in clocks.items():
         if (skew_ms := clock.skew_ms) < SKEW_MS:
             continue
         direction = "ahead of" if clock.ahead_ms > 0 else "behind"
@@ -157,7 +159,7 @@ def _check_clocks(facts: ClusterFacts) -> Iterator[Finding]:
             "clock-skew",
             Severity.CRITICAL if skew_ms >= SKEW_BAD_MS else Severity.WARNING,
             name,
-            f"{name}: its clock is {_seconds(skew_ms)} {direction} that of {facts.watcher}: delays,"
+            f"{name}: its clock is {_seconds(skew_ms)} {direction} that of {watcher}: delays,"
             " expiry, retention and the end of tokens go by the clock",
             "chronyc makestep",
         )
@@ -170,13 +172,13 @@ def _seconds(ms: int) -> str:
 
 
 def _check_versions(facts: ClusterFacts) -> Iterator[Finding]:
-    brokers = _grouped({each.broker_id: each.version for each in facts.brokers if each.version})
+    brokers = grouped({each.broker_id: each.version for each in facts.brokers if each.version})
     if len(brokers) > 1:
         yield Finding(
             "versions-differ",
             Severity.NOTE,
             "brokers",
-            f"brokers: their versions differ, as during an upgrade: {_told(brokers)}",
+            f"brokers: their versions differ, as during an upgrade: {told(brokers)}",
             "magnetar admin brokers version",
         )
 
@@ -185,13 +187,13 @@ def _check_settings(facts: ClusterFacts) -> Iterator[Finding]:
     answered = [each for each in facts.brokers if each.settings]
     for key in sorted(set().union(*(each.settings for each in answered))):
         values = {each.broker_id: each.settings[key] for each in answered if key in each.settings}
-        if len(groups := _grouped(values)) < 2 or _is_own(key):
+        if len(groups := grouped(values)) < 2 or _is_own(key):
             continue
         yield Finding(
             "settings-differ",
             Severity.WARNING if key in MUST_AGREE else Severity.NOTE,
             key,
-            f"{key}: brokers have different values: {_told(groups)}",
+            f"{key}: brokers have different values: {told(groups)}",
             "magnetar admin brokers get-runtime-config",
         )
 
@@ -200,14 +202,16 @@ def _is_own(key: str) -> bool:
     return key not in MUST_AGREE and (key in OWN_TO_EACH or key.endswith(_OWN_ENDINGS))
 
 
-def _grouped(values: Mapping[str, str]) -> dict[str, list[str]]:
+def grouped(values: Mapping[str, str]) -> dict[str, list[str]]:
+    """Value -> the names that have it."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name, value in sorted(values.items()):
         groups[value].append(name)
     return groups
 
 
-def _told(groups: Mapping[str, Sequence[str]]) -> str:
+def told(groups: Mapping[str, Sequence[str]]) -> str:
+    """Which value is where, in words."""
     return "; ".join(
         f"{value or 'empty'} on {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
         for value, names in sorted(groups.items())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
 
 BROKER_PATH: Final = "/admin/v2/doctor/broker"
-ANSWER_S: Final = 10.0
+ANSWER_S: Final = 5.0
 """For another broker, or a bookie."""
 BUNDLES_MAX: Final = 4096
 """Owners of bundles that are read; each is a read of the metadata store."""
@@ -95,6 +95,7 @@ async def collect_storage(service: BrokerService) -> StorageFacts:
     return StorageFacts(
         await _bookies(service),
         config.managed_ledger_default_ensemble_size,
+        config.managed_ledger_default_write_quorum,
         await _repair(service) if is_cluster else None,
         f"--metadata {config.metadata_store_url}" if is_cluster else "--config broker.conf",
     )
@@ -111,6 +112,7 @@ async def _bookies(service: BrokerService) -> list[BookieFacts]:
         assert pool is not None
         if not pool.is_registered(name):
             return BookieFacts(name, is_registered=False)
+        asked_ms, clock = service.wall_clock(), None
         try:
             async with asyncio.timeout(ANSWER_S):
                 found = await pool.client(name).info()
@@ -119,7 +121,9 @@ async def _bookies(service: BrokerService) -> list[BookieFacts]:
             return BookieFacts(name, is_read_only=name not in pool.writable, silence=silence)
         total = found.total_bytes
         used = (total - found.free_bytes) / total if total else None
-        return BookieFacts(name, is_read_only=found.read_only, used=used)
+        if found.clock_ms:
+            clock = clock_between(asked_ms, found.clock_ms, service.wall_clock())
+        return BookieFacts(name, True, found.read_only, "", used, clock, found.version)
 
     return list(await asyncio.gather(*map(one, sorted(known))))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from magnetar.broker.doctor.cluster_checks import Clock, check_clocks, grouped, told
 from magnetar.broker.doctor.findings import Finding, Severity
 
 DISK_FULL: Final = 0.95
@@ -23,6 +24,8 @@ class BookieFacts:
         is_registered: in the metadata store now; else only its cookie is there.
         silence: why it didn't answer; "": it did, or wasn't asked.
         used: part of its disks that is in use; None: not known.
+        clock: beside the broker's; None: not known.
+        version: "": not known.
     """
 
     bookie_id: str
@@ -30,6 +33,8 @@ class BookieFacts:
     is_read_only: bool = False
     silence: str = ""
     used: float | None = None
+    clock: Clock | None = None
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,14 @@ class StorageFacts:
 
     Attributes:
         ensemble: bookies that a new ledger needs (managedLedgerDefaultEnsembleSize); 0: unknown.
+        write_quorum: replicas of an entry (managedLedgerDefaultWriteQuorum).
         repair: None: not looked at, or there is nothing to repair with.
         metadata: options of ``magnetar bookie-shell`` that name the cluster.
     """
 
     bookies: Sequence[BookieFacts] = ()
     ensemble: int = 0
+    write_quorum: int = 0
     repair: RepairFacts | None = None
     metadata: str = "--metadata ZOOKEEPER"
 
@@ -75,6 +82,9 @@ class StorageFacts:
 
 def check_storage(facts: StorageFacts) -> Iterator[Finding]:
     yield from _check_writable(facts)
+    yield from _check_versions(facts)
+    clocks = {each.bookie_id: each.clock for each in facts.bookies if each.clock is not None}
+    yield from check_clocks(clocks, "this broker")
     for bookie in facts.bookies:
         yield from _check_bookie(bookie, facts)
     if facts.repair is not None:
@@ -94,6 +104,28 @@ def _check_writable(facts: StorageFacts) -> Iterator[Finding]:
             "magnetar bookie --config bookie.conf",
         )
 
+    if facts.write_quorum == 1 < len(facts.bookies):
+        yield Finding(
+            "settings-at-odds",
+            Severity.WARNING,
+            "bookies",
+            f"bookies: there are {len(facts.bookies)}, but managedLedgerDefaultWriteQuorum=1: each"
+            " message is on one of them, and lost with it",
+            "magnetar admin brokers get-runtime-config",
+        )
+
+
+def _check_versions(facts: StorageFacts) -> Iterator[Finding]:
+    versions = grouped({each.bookie_id: each.version for each in facts.bookies if each.version})
+    if len(versions) > 1:
+        yield Finding(
+            "versions-differ",
+            Severity.NOTE,
+            "bookies",
+            f"bookies: their versions differ, as during an upgrade: {told(versions)}",
+            facts.shell("listbookies"),
+        )
+
 
 def _check_bookie(bookie: BookieFacts, facts: StorageFacts) -> Iterator[Finding]:
     name = bookie.bookie_id
@@ -102,8 +134,8 @@ def _check_bookie(bookie: BookieFacts, facts: StorageFacts) -> Iterator[Finding]
             "bookie-lost",
             Severity.WARNING,
             name,
-            f"{name}: the bookie isn't there, and its data were not moved: start it again, or let"
-            " its ledgers be copied from other bookies",
+            f"{name}: the bookie isn't there, and still belongs to the cluster: start it again, or"
+            " take it out once its ledgers are copied from other bookies",
             facts.shell(f"decommissionbookie {name}"),
         )
         return

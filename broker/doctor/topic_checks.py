@@ -6,18 +6,19 @@ Pulsar.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from magnetar.broker.dispatch.explanation import STALLS, Explanation, Reason
 from magnetar.broker.doctor.findings import Finding, Severity
 
 STALL_MS: Final = 60_000
 """Consumers that get nothing for so long, though there is a backlog, are told."""
 SLOW_MS: Final = 600_000
 """So are those that acknowledge nothing for so long."""
-_EVICTION: Final = "consumer_backlog_eviction"
 _LIMITS: Final = (
     ("topics", "loadBalancerNamespaceBundleMaxTopics", 1, "topics"),
     ("sessions", "loadBalancerNamespaceBundleMaxSessions", 1, "producers and consumers"),
@@ -38,6 +39,7 @@ class SubscriptionFacts:
         permits: messages that consumers asked for and didn't get.
         delivered_ms, acked_ms: last time; 0: never, as far as this broker knows.
         connected_ms: since when the oldest of its consumers is there; None: there is none.
+        explanation: of its dispatch; None: only the statistics are known.
     """
 
     topic: str
@@ -50,6 +52,7 @@ class SubscriptionFacts:
     delivered_ms: int = 0
     acked_ms: int = 0
     connected_ms: int | None = None
+    explanation: Explanation | None = None
 
     @property
     def label(self) -> str:
@@ -79,28 +82,6 @@ def subscription_facts(topic: str, name: str, stats: Mapping[str, Any]) -> Subsc
     )
 
 
-class Quota(Protocol):
-    """What a subscription may be behind; -1: no limit."""
-
-    @property
-    def limit_bytes(self) -> int: ...
-    @property
-    def limit_s(self) -> int: ...
-    @property
-    def action(self) -> str: ...
-
-
-def held_producers(stats: Mapping[str, Any], quotas: Mapping[str, Quota]) -> str:
-    """Why producers of a topic are refused or held, by its TopicStats; "": they aren't."""
-    size, age = quotas["destination_storage"], quotas["message_age"]
-    behind, age_s = _int(stats, "backlogSize"), _int(stats, "oldestBacklogMessageAgeSeconds")
-    if size.action != _EVICTION and behind >= size.limit_bytes >= 0:
-        return f"{behind:,} bytes of {size.limit_bytes:,}"
-    if age.action != _EVICTION and age_s > age.limit_s > 0:
-        return f"the oldest message is {age_s:,} s old, and may be {age.limit_s:,} s old"
-    return ""
-
-
 def _int(stats: Mapping[str, Any], name: str) -> int:
     value = stats.get(name)
     return int(value) if isinstance(value, int | float) else 0
@@ -120,7 +101,7 @@ class TopicsFacts:
     Attributes:
         subscriptions: those with a backlog.
         fenced: topics that lost their storage, by why.
-        held: topics whose producers wait because of a backlog quota, by subscription.
+        held: topics whose producers wait because of a backlog quota, by why.
         bundles: NamespaceBundleStats by name.
     """
 
@@ -146,7 +127,7 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
             "backlog-quota",
             Severity.CRITICAL,
             topic,
-            f"{topic}: its producers are held, because the backlog is over its quota: {why}",
+            f"{topic}: {why}",
             f"magnetar admin topics stats {topic}",
         )
     idle = []
@@ -159,47 +140,30 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
     yield from check_bundles(facts.bundles or {}, facts.settings or {})
 
 
+def waits_ms(each: SubscriptionFacts) -> int | None:
+    """Since when its consumers may have got nothing; None: there are none, or nothing is due."""
+    if each.connected_ms is None or each.backlog <= each.delayed:
+        return None
+    return max(each.delivered_ms, each.connected_ms)
+
+
 def _stall(each: SubscriptionFacts, now_ms: int) -> Finding | None:
     """A subscription whose consumers wait; None: they get messages, or there are none for them."""
-    assert each.connected_ms is not None
-    if each.backlog <= each.delayed:
-        return None  # nothing is due
-    delivered_ms = max(each.delivered_ms, each.connected_ms)
-    stats = f"magnetar admin topics stats {each.topic}"
-    waits = f"{each.label}: nothing is delivered, and {each.backlog} entries wait"
-    if now_ms - delivered_ms < STALL_MS:
+    since_ms = waits_ms(each)
+    if since_ms is None or each.connected_ms is None or now_ms - since_ms < STALL_MS:
         return None
-    if each.is_blocked:
+    if (why := _why(each)) is not None:
+        limited = each.explanation is not None and each.explanation.reason is Reason.RATE_LIMITED
         return Finding(
             "subscription-stuck",
-            Severity.CRITICAL,
+            Severity.WARNING if limited else Severity.CRITICAL,
             each.label,
-            f"{waits}: its consumers have {each.unacked} messages that they didn't acknowledge,"
-            " which is the limit; they must acknowledge, or be restarted",
-            stats,
-            delivered_ms,
-        )
-    if each.permits == 0:
-        return Finding(
-            "subscription-stuck",
-            Severity.CRITICAL,
-            each.label,
-            f"{waits}: its consumers don't ask for messages: their receiver queues are full, so"
-            " look at the application",
-            stats,
-            delivered_ms,
-        )
-    if each.unacked == 0:
-        return Finding(
-            "subscription-stuck",
-            Severity.CRITICAL,
-            each.label,
-            f"{waits}, though its consumers ask for {each.permits} messages",
-            f"magnetar admin topics unload {each.topic}",
-            delivered_ms,
+            f"{each.label}: nothing is delivered, and {each.backlog} entries wait. {why}",
+            _command(each),
+            (each.explanation.since_ms if each.explanation else 0) or since_ms,
         )
     acked_ms = max(each.acked_ms, each.connected_ms)
-    if now_ms - acked_ms < SLOW_MS:
+    if each.unacked == 0 or now_ms - acked_ms < SLOW_MS:
         return None
     return Finding(
         "subscription-slow",
@@ -207,9 +171,32 @@ def _stall(each: SubscriptionFacts, now_ms: int) -> Finding | None:
         each.label,
         f"{each.label}: consumers have {each.unacked} messages and acknowledge none; {each.backlog}"
         " entries are unacknowledged",
-        stats,
+        _command(each),
         acked_ms,
     )
+
+
+def _command(each: SubscriptionFacts) -> str:
+    if each.explanation is None:
+        return f"magnetar admin topics stats {each.topic}"
+    return f"magnetar admin topics explain {each.topic} -s {shlex.quote(each.name)}"
+
+
+def _why(each: SubscriptionFacts) -> str | None:
+    """Why nothing is delivered; None: all was, as far as can be told."""
+    if each.explanation is not None:
+        found = each.explanation
+        return f"{found.message} {found.next}" if found.reason in STALLS else None
+    if each.is_blocked:
+        return (
+            f"Its consumers have {each.unacked} messages that they didn't acknowledge, which is"
+            " the limit."
+        )
+    if each.permits == 0:
+        return "Its consumers don't ask for messages: look at what the application waits for."
+    if each.unacked == 0:
+        return f"Its consumers ask for {each.permits} messages: unload the topic if that lasts."
+    return None
 
 
 def _check_idle(idle: Sequence[SubscriptionFacts]) -> Iterator[Finding]:

@@ -50,4 +50,4 @@ def test_producers_that_a_quota_holds(
     assert answer.status_code == 204
     quota_found = examined(admin_url, capsys, topic)["backlog-quota"]
     assert quota_found["severity"] == "critical"
-    assert "bytes of 10" in quota_found["sentence"]
+    assert "subscription s exceeds the backlog quota destination_storage" in quota_found["sentence"]

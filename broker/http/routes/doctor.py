@@ -14,7 +14,7 @@ _FINDINGS = {
             "check": "bookie-lost",
             "severity": "warning",
             "subject": "bookie-2:3181",
-            "sentence": "bookie-2:3181: the bookie isn't there, and its data were not moved",
+            "sentence": "bookie-2:3181: the bookie isn't there, and still belongs to the cluster",
             "command": "magnetar bookie-shell decommissionbookie bookie-2:3181",
             "sinceMs": None,
         }

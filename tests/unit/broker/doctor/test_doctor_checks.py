@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from magnetar.broker.cli.main import build_parser
+from magnetar.broker.dispatch.explanation import delivering, rate_limited, resetting
 from magnetar.broker.doctor import topic_checks
 from magnetar.broker.doctor.broker_checks import (
     DAY_MS,
@@ -42,10 +43,8 @@ from magnetar.broker.doctor.topic_checks import (
     SubscriptionFacts,
     TopicsFacts,
     check_topics,
-    held_producers,
     subscription_facts,
 )
-from magnetar.broker.policies.effective import BacklogQuota
 
 NOW_MS = 1_800_000_000_000
 LONG_AGO_MS = NOW_MS - 3_600_000
@@ -69,9 +68,12 @@ PEERS = [
     PeerFacts("b1:8080", "", "4.2", SETTINGS),
     PeerFacts("b2:8080", "", "4.2", {**SETTINGS, "webServicePort": "8081"}, Clock(200)),
 ]
-CLUSTER = ClusterFacts(PEERS, "b1:8080", {"bookie-1:3181": Clock(-4_000, 2_000)})
-BOOKIES = [BookieFacts(f"bookie-{n}:3181", used=0.5) for n in (1, 2, 3)]
-STORAGE = StorageFacts(BOOKIES, 3, RepairFacts(auditor="auto-1"), "--metadata zk:z:2181")
+CLUSTER = ClusterFacts(PEERS, "b1:8080")
+BOOKIES = [
+    BookieFacts(f"bookie-{n}:3181", used=0.5, clock=Clock(-4_000, 2_000), version="4.2")
+    for n in (1, 2, 3)
+]
+STORAGE = StorageFacts(BOOKIES, 3, 2, RepairFacts(auditor="auto-1"), "--metadata zk:z:2181")
 GOOD = CredentialFacts("b1, tlsCertificateFilePath", ends_ms=NOW_MS + 90 * DAY_MS)
 BROKER = BrokerFacts("b1:8080", NOW_MS, [], {"cpu": 0.5, "memory": 0.5}, SETTINGS, [GOOD])
 BUSY = SubscriptionFacts(T, "s", 5, permits=9, delivered_ms=NOW_MS - 100, connected_ms=LONG_AGO_MS)
@@ -113,7 +115,9 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
     (replace(CLUSTER, leader=""), "leader-missing", CRITICAL, "no broker is the leader"),
     (peers(clock=Clock(9_000, 500)), "clock-skew", WARNING, "8 s ahead of that of this broker"),
     (peers(clock=Clock(-7_200_000)), "clock-skew", CRITICAL, "2 h behind"),
-    (replace(CLUSTER, clocks={"bookie-1": Clock(70_000)}), "clock-skew", CRITICAL, "bookie-1: "),
+    (bookies(replace(BOOKIES[0], clock=Clock(70_000))), "clock-skew", CRITICAL, "bookie-1:3181: "),
+    (bookies(replace(BOOKIES[0], version="4.3")), "versions-differ", NOTE, "4.3 on bookie-1:3181"),
+    (replace(STORAGE, write_quorum=1), "settings-at-odds", WARNING, "each message is on one"),
     (
         replace(CLUSTER, ownerless={"public/default/0x0_0xf": "b3:8080"}),
         "bundle-stuck",
@@ -212,15 +216,27 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         subscriptions(replace(STUCK, is_blocked=True, unacked=7)),
         "subscription-stuck",
         CRITICAL,
-        "its consumers have 7 messages that they didn't acknowledge, which is the limit",
+        "Its consumers have 7 messages that they didn't acknowledge, which is the limit",
     ),
     (
         subscriptions(replace(STUCK, permits=0)),
         "subscription-stuck",
         CRITICAL,
-        "its consumers don't ask for messages",
+        "Its consumers don't ask for messages",
     ),
-    (subscriptions(STUCK), "subscription-stuck", CRITICAL, "though its consumers ask for 9"),
+    (subscriptions(STUCK), "subscription-stuck", CRITICAL, "Its consumers ask for 9 messages"),
+    (
+        subscriptions(replace(STUCK, explanation=resetting())),
+        "subscription-stuck",
+        CRITICAL,
+        f"and 5 entries wait. {resetting().message} {resetting().next}",
+    ),
+    (
+        subscriptions(replace(STUCK, explanation=rate_limited("topic", NOW_MS, 5))),
+        "subscription-stuck",
+        WARNING,
+        "dispatch rate",
+    ),
     (
         subscriptions(replace(STUCK, unacked=5)),
         "subscription-slow",
@@ -296,6 +312,7 @@ def test_commands_are_ones_that_can_be_run() -> None:
         replace(STUCK, delivered_ms=NOW_MS - topic_checks.STALL_MS + 1),
         replace(STUCK, connected_ms=NOW_MS - 5),
         replace(STUCK, delayed=5),
+        replace(STUCK, explanation=delivering(None)),
         replace(STUCK, unacked=5, acked_ms=NOW_MS - topic_checks.SLOW_MS + 1),
     ],
 )
@@ -324,32 +341,6 @@ def test_facts_of_a_subscription_come_from_its_statistics() -> None:
     idle = subscription_facts(T, "s", {"msgBacklog": 1, "consumers": []})
     assert idle is not None
     assert idle.connected_ms is None
-
-
-@pytest.mark.parametrize(
-    ("size", "age", "behind", "age_s", "expected"),
-    [
-        (100, -1, 100, -1, "100 bytes of 100"),
-        (100, -1, 99, -1, ""),
-        (-1, -1, 1 << 40, 1 << 20, ""),
-        (-1, 60, 5, 61, "the oldest message is 61 s old, and may be 60 s old"),
-        (-1, 60, 5, 60, ""),
-    ],
-)
-def test_producers_are_held_over_a_quota(
-    size: int, age: int, behind: int, age_s: int, expected: str
-) -> None:
-    stats = {"backlogSize": behind, "oldestBacklogMessageAgeSeconds": age_s}
-
-    def held(action: str) -> str:
-        quotas = {
-            "destination_storage": BacklogQuota(size, -1, action),
-            "message_age": BacklogQuota(-1, age, action),
-        }
-        return held_producers(stats, quotas)
-
-    assert held("producer_request_hold") == held("producer_exception") == expected
-    assert held("consumer_backlog_eviction") == ""
 
 
 def test_a_clock_is_compared_with_the_middle_of_the_question() -> None:
