@@ -30,6 +30,7 @@ class Reason(StrEnum):
     NOT_FOUND = "notFound"
     PAST_END = "pastEnd"
     CAUGHT_UP = "caughtUp"
+    NO_PRODUCER = "noProducer"
     TERMINATED = "terminated"
     QUOTA_HELD = "quotaHeld"
     DELIVERING = "delivering"
@@ -53,7 +54,8 @@ class Reason(StrEnum):
 
 STALLS: Final = frozenset(Reason) - {
     *(Reason.ACKNOWLEDGED, Reason.FILTERED, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END),
-    *(Reason.CAUGHT_UP, Reason.TERMINATED, Reason.DELIVERING, Reason.PENDING, Reason.DELAYED),
+    *(Reason.CAUGHT_UP, Reason.NO_PRODUCER, Reason.TERMINATED, Reason.DELIVERING),
+    *(Reason.PENDING, Reason.DELAYED),
 }
 """Something keeps messages from being delivered that could be."""
 
@@ -196,6 +198,14 @@ def caught_up(since_ms: int) -> Explanation:
         "Every message is acknowledged.",
         "The next message that is published is delivered.",
         since_ms=since_ms,
+    )
+
+
+def no_producer() -> Explanation:
+    return Explanation(
+        Reason.NO_PRODUCER,
+        "There is nothing to deliver, and no producer is connected.",
+        "The next message that is published is delivered.",
     )
 
 

@@ -285,6 +285,9 @@ class Dispatcher(ABC):
 
     # --- questions
 
+    def sample(self, now_ms: int) -> None:  # noqa: B027
+        """Note what was sent, now and then, so that `explain` can say since when."""
+
     def is_unread(self, position: Position) -> bool:
         """Whether this entry, which isn't acknowledged, was not read since the last rewind."""
         return self.read_position is None or position >= self.read_position

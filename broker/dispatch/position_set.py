@@ -79,6 +79,14 @@ class PositionSet:
             del self.ledgers[ledger_id]
         return taken
 
+    def common(self, other: "PositionSet") -> "PositionSet":
+        """A new set of what both have."""
+        found = PositionSet()
+        for ledger_id in self.ledgers.keys() & other.ledgers.keys():
+            if bits := self.ledgers[ledger_id] & other.ledgers[ledger_id]:
+                found.ledgers[ledger_id] = bits
+        return found
+
     def remove_range(self, first: Position, end: Position) -> None:
         """Remove every position in ``[first, end)``."""
         for ledger in [known for known in self.ledgers if first[0] <= known <= end[0]]:

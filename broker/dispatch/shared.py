@@ -32,6 +32,7 @@ from magnetar.broker.dispatch.interfaces import (
     SkipEntries,
     remaining_messages,
 )
+from magnetar.broker.dispatch.pending_ages import PendingAges
 from magnetar.broker.dispatch.position_set import ENTRY_ID_END, PositionSet
 from magnetar.broker.dispatch.round_robin import RoundRobin
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
@@ -69,6 +70,7 @@ class SharedDispatcher(Dispatcher):
         self.budget: UnackedBudget | None = None  # of the broker; None: it has no limit
         self.round_robin = RoundRobin()
         self.chunk_owners: dict[int, ConsumerState] = {}  # message -> consumer of its first chunk
+        self.ages = PendingAges()
         self._sizes: dict[int, dict[int, int]] = {}  # pending entries that aren't one message each
         self._counts: dict[int, dict[int, int]] = {}  # redeliveries, of redelivered entries only
 
@@ -263,6 +265,7 @@ class SharedDispatcher(Dispatcher):
                 continue
             total += self._forget_sizes(ledger_id, taken)
             self.replay.add_bits(ledger_id, taken)
+            self.ages.on_redeliver(consumer, ledger_id, taken)
             counts = self._counts.setdefault(ledger_id, {})
             for entry_id in taken:
                 counts[entry_id] = counts.get(entry_id, 0) + 1
@@ -491,6 +494,9 @@ class SharedDispatcher(Dispatcher):
 
     # --- questions
 
+    def sample(self, now_ms: int) -> None:
+        self.ages.sample(self.consumers, now_ms)
+
     def next_entry(self, first_unacked: Position, last_confirmed: Position) -> Position | None:
         if (first := self.replay.first()) is not None:
             return first
@@ -531,7 +537,7 @@ class SharedDispatcher(Dispatcher):
         return explanation.pending(
             consumer,
             now_ms,
-            since_ms=consumer.last_consumed_ms,
+            since_ms=self.ages.since_ms(consumer, position) or consumer.last_consumed_ms,
             redeliveries=self._counts.get(ledger_id, {}).get(entry_id, 0),
             messages=self._sizes.get(ledger_id, {}).get(entry_id, 1),
         )

@@ -22,6 +22,7 @@ from magnetar.broker.dispatch.interfaces import (
     SkipEntries,
     remaining_messages,
 )
+from magnetar.broker.dispatch.pending_ages import SAMPLES_MAX, least_needed
 from magnetar.broker.protocol.entry_header import (
     FLAG_BATCH,
     FLAG_CHUNK,
@@ -49,6 +50,7 @@ class SingleActiveDispatcher(Dispatcher):
         self._choice = ActiveConsumerSelector(topic, partition_index)
         self._switching = False  # a new active consumer is chosen and waits for the delay
         self._switch_at_ms: int | None = None
+        self._samples: list[tuple[int, Position]] = []  # when, and what was read below
 
     # --- consumers
 
@@ -114,6 +116,7 @@ class SingleActiveDispatcher(Dispatcher):
 
     def rewind(self) -> None:
         self.read_position = None
+        self._samples.clear()
         self.generation += 1  # a read under way belongs to the time before
 
     # --- entries
@@ -204,6 +207,13 @@ class SingleActiveDispatcher(Dispatcher):
                 Deliver(active, batch, shown, messages, None, ack_sets or None, chunks)
             )
 
+    def sample(self, now_ms: int) -> None:
+        position, samples = self.read_position, self._samples
+        if position is not None and (not samples or samples[-1][1] < position):
+            samples.append((now_ms, position))
+            if len(samples) > SAMPLES_MAX:
+                del samples[least_needed([ms for ms, _ in samples], now_ms)]
+
     def explain(
         self, position: Position, head: EntryHeader | None, now_ms: int
     ) -> Explanation | None:
@@ -217,8 +227,13 @@ class SingleActiveDispatcher(Dispatcher):
         if self.is_unread(position):
             return explanation.consumer_stall(active, 0)
         messages = 1 if head is None else head.message_count
+        sent = (ms for ms, end in self._samples if position < end)
         return explanation.pending(
-            active, now_ms, since_ms=active.last_consumed_ms, redeliveries=0, messages=messages
+            active,
+            now_ms,
+            since_ms=next(sent, active.last_consumed_ms),
+            redeliveries=0,
+            messages=messages,
         )
 
     def add_stats(self, stats: dict[str, Any], *, with_consumers: bool) -> None:

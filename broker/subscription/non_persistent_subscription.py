@@ -89,7 +89,7 @@ class NonPersistentSubscription(Subscription):
         if self._core is None:
             return explanation.no_consumer(self.active_ms, stored=False)
         if (found := self._core.explain()) is None:
-            return explanation.passing_on()
+            return publishing or explanation.passing_on()
         dropped = f"{found.message} Messages are dropped meanwhile."
         return replace(found, message=dropped)
 

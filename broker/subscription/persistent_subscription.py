@@ -204,6 +204,8 @@ class PersistentSubscription(Subscription):
     def sample(self, now_ms: int) -> None:
         super().sample(now_ms)
         self._rate.sample()
+        if self._core is not None:
+            self._core.sample(now_ms)
         self._expiry_rate.sample(now_ms, (self.expired_entries, 0, 0, 0))
 
     def _stop(self) -> None:

@@ -503,7 +503,9 @@ class PersistentTopic(Topic):
     # --- statistics
 
     def explain_publishing(self) -> Explanation | None:
-        return explanation.terminated() if self.terminated else self.backlog.explain()
+        if self.terminated:
+            return explanation.terminated()
+        return self.backlog.explain() or super().explain_publishing()
 
     @property
     def stored_bytes(self) -> int:

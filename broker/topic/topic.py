@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.dispatch.explanation import Explanation
+from magnetar.broker.dispatch.explanation import Explanation, no_producer
 from magnetar.broker.errors import (
     AlreadyExistsError,
     BrokerError,
@@ -503,7 +503,7 @@ class Topic(ABC):
 
     def explain_publishing(self) -> Explanation | None:
         """Why nothing is published here now; None: it is up to producers."""
-        return None
+        return None if self.producers else no_producer()
 
     def sample(self, now_ms: int) -> None:
         """Take a point for the rates of the topic and its producers."""

@@ -33,8 +33,9 @@ def test_what_becomes_of_messages(
     topic, path = f"persistent://public/default/{local}", f"/persistent/public/default/{local}"
     url = f"{path}/subscription/s/explain"
     consumer = client.subscribe(topic, "s", consumer_type=SHARED, receiver_queue_size=2)
-    assert reason(admin, url) == "caughtUp"
+    assert reason(admin, url) == "noProducer"
     producer = client.create_producer(topic, batching_enabled=False)
+    assert reason(admin, url) == "caughtUp"
     ids = [producer.send(b"x") for _ in range(6)]
     wait_until(lambda: reason(admin, url) == "noPermits", "a client that takes nothing")
     assert reason(admin, url, ids[0]) == "pending"
@@ -68,7 +69,7 @@ def test_partitions_and_refusals(admin: httpx.Client) -> None:
     names = [f"persistent://public/default/{local}-partition-{nth}" for nth in range(2)]
     answer = admin.get(url).json()
     assert {name: each["reason"] for name, each in answer.items()} == dict.fromkeys(
-        names, "caughtUp"
+        names, "noProducer"
     )
     answer = admin.get(f"{path}/explain").json()
     assert {name: list(each) for name, each in answer.items()} == {name: ["s"] for name in names}
@@ -89,7 +90,10 @@ def test_partitions_and_refusals(admin: httpx.Client) -> None:
 
 def test_without_storage(admin: httpx.Client, client: pulsar.Client) -> None:
     local = f"explain-{secrets.token_hex(4)}"
-    consumer = client.subscribe(f"non-persistent://public/default/{local}", "s")
+    topic = f"non-persistent://public/default/{local}"
+    consumer = client.subscribe(topic, "s")
     url = f"/non-persistent/public/default/{local}/subscription/s/explain"
-    wait_until(lambda: reason(admin, url) == "delivering", "a consumer with permits")
+    wait_until(lambda: reason(admin, url) == "noProducer", "a consumer with permits")
+    client.create_producer(topic)
+    assert reason(admin, url) == "delivering"
     consumer.close()

@@ -42,6 +42,7 @@ class ExplainedWorld(SharedWorld):
         self.full: set[ConsumerState] = set()
         self.owners: dict[int, ConsumerState] = {}  # of chunked messages
         self.checked = 0
+        self.sent_ms: dict[Position, int] = {}
         super().__init__(seed)
 
     def turn(self, *, answer_reads: bool) -> None:
@@ -52,6 +53,7 @@ class ExplainedWorld(SharedWorld):
         super().check_delivery(effect)
         self.note()
         for _, position in picked(effect):
+            self.sent_ms[position] = self.now_ms
             entry = parse_header(self.head_of(position))
             if entry.flags & FLAG_FIRST_CHUNK:
                 self.owners[entry.chunk_uuid_hash] = effect.consumer
@@ -132,8 +134,10 @@ class ExplainedWorld(SharedWorld):
                 entry = parse_header(self.head_of(position))
                 found = self.core.explain(position, entry, self.now_ms)
                 check(found, *self.expected(position), f"{position}")
+                check_since(found, self.sent_ms.get(position, 0))
                 self.checked += 1
         self.check_next()
+        self.core.sample(self.now_ms)
 
     def check_next(self) -> None:
         """What the subscription says: its next entry is one that nobody has."""
@@ -157,6 +161,12 @@ def check(
     assert (None if found is None else found.reason) in reasons, where
     if found is not None and consumer is not None:
         assert found.consumer == consumer.name, where
+
+
+def check_since(found: Explanation | None, sent_ms: int) -> None:
+    """A pending entry, from samples alone: the moment is never too early."""
+    if found is not None and found.reason is Reason.PENDING:
+        assert found.since_ms == 0 or (found.since_ms or 0) >= sent_ms
 
 
 class ExplainedKeyShared(ExplainedWorld, KeySharedWorld):
@@ -200,6 +210,15 @@ def test_each_undelivered_entry_is_explained(seed: int, make: type[ExplainedWorl
 
 
 class ExplainedSingleActive(SingleActiveWorld):
+    def __init__(self, seed: int) -> None:
+        self.sent_ms: dict[Position, int] = {}
+        super().__init__(seed)
+
+    def check_delivery(self, effect: Deliver) -> None:
+        super().check_delivery(effect)
+        for _, position in picked(effect):
+            self.sent_ms[position] = self.now_ms
+
     def expected(self, position: Position) -> set[Reason | None]:
         active = self.core.active
         assert active is not None
@@ -224,6 +243,8 @@ class ExplainedSingleActive(SingleActiveWorld):
                 reasons = self.expected(position)
                 consumer = None if Reason.FILTERED in reasons else self.core.active
                 check(found, reasons, consumer, f"{position}")
+                check_since(found, self.sent_ms.get(position, 0))
+        self.core.sample(self.now_ms)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -105,6 +105,7 @@ CORES = [
     *(f"pipeline/{name}.py" for name in ("entry_plan", "sink_options")),
     *(f"pipeline/jobs/{name}.py" for name in ("manifest", "skew")),
     "broker/dispatch/explanation.py",
+    "broker/dispatch/pending_ages.py",
     *(f"broker/doctor/{name}.py" for name in ("findings", "cluster_checks", "storage_checks")),
     *(f"broker/doctor/{name}.py" for name in ("broker_checks", "topic_checks")),
     "broker/dispatch/shared.py",

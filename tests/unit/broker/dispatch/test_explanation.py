@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyroaring import BitMap
 
 from magnetar.broker.dispatch import explanation, key_shared
 from magnetar.broker.dispatch.explanation import STALLS, Explanation, Reason, counted, duration
+from magnetar.broker.dispatch.interfaces import ConsumerState
+from magnetar.broker.dispatch.pending_ages import SAMPLES_MAX, PendingAges
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.broker.policies.effective import Rate
 from magnetar.broker.protocol.entry_header import FLAG_CHUNK, FLAG_FIRST_CHUNK, FLAG_MARKER
@@ -75,6 +78,22 @@ def test_the_page_lists_every_reason() -> None:
     ]
 
 
+def test_samples_keep_no_more_than_is_pending() -> None:
+    ages, consumer = PendingAges(), ConsumerState("c")
+    for now_ms in range(1, 100):
+        consumer.pending.add(7, range(now_ms * 10, now_ms * 10 + 10))
+        ages.sample([consumer], now_ms)
+    assert ages.since_ms(consumer, (7, 15)) == 1
+    assert len(ages.samples_of(consumer)) == SAMPLES_MAX
+    consumer.pending.take(7, BitMap(range(11, 10_000)))
+    ages.sample([consumer], 200)
+    assert next((ms, list(had)) for ms, had in ages.samples_of(consumer)) == (1, [(7, 10)])
+    assert all(len(had) == 1 for _, had in ages.samples_of(consumer))
+    consumer.pending.clear()
+    ages.sample([consumer], 201)
+    assert not ages.samples_of(consumer)
+
+
 # --- one message
 
 
@@ -96,6 +115,29 @@ async def test_a_message_through_its_life(sub_type: int) -> None:
     assert now(bench).reason is Reason.PENDING, "nothing is left to send"
     bench.subscription.acknowledge(consumer, bench.ledger.positions())
     assert now(bench).reason is Reason.CAUGHT_UP
+
+
+@pytest.mark.parametrize("sub_type", _TYPES)
+async def test_since_when_a_consumer_has_a_message(sub_type: int) -> None:
+    bench = Bench([1])
+    consumer, _ = await bench.consumer(sub_type, permits=500)
+    sent_ms, known = bench.service.now_ms, list[int | None]()
+    for minute in range(1, 200):
+        bench.service.now_ms += 60_000
+        bench.subscription.sample(bench.service.now_ms)
+        bench.ledger.append()
+        bench.subscription.wake()
+        await settle(4)
+        if minute in (1, 199):
+            known += [(await of(bench, 10, entry)).since_ms for entry in (0, minute)]
+    assert [(ms or 0) - sent_ms for ms in known] == [60_000, 60_000, 60_000, 199 * 60_000]
+    since_ms = (await of(bench, 10, 100)).since_ms or 0
+    age_ms, known_ms = 99 * 60_000, bench.service.now_ms - since_ms
+    assert age_ms / 3 < known_ms <= age_ms, "the longer ago, the less exact, never too long"
+    bench.service.now_ms += 30_000
+    bench.subscription.redeliver(consumer, None)
+    await settle()
+    assert (await of(bench, 10, 0)).since_ms == bench.service.now_ms
 
 
 async def test_redeliveries_and_what_is_left_of_a_batch_are_told() -> None:
@@ -339,7 +381,7 @@ async def test_nothing_is_published() -> None:
     bench = Bench()
     await bench.consumer(SHARED, permits=1)
     held = explanation.quota_held("destination_storage", "slow", is_held=True)
-    for publishing in (held, explanation.terminated()):
+    for publishing in (held, explanation.terminated(), explanation.no_producer()):
         assert now(bench, publishing) is publishing
     bench.ledger.append()
     assert now(bench, held).reason is Reason.DELIVERING, "there is something to deliver"

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.dispatch.explanation import Reason
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
-from magnetar.managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.position import EARLIEST, LATEST
 from tests.unit.broker.doubles import Broker, Client, message, receipts
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -278,3 +279,25 @@ async def test_a_topic_that_asks_for_more_bookies_than_there_are_has_no_producer
     )
     created, _ = await client.produce(producer_id=2, producer_name="second")
     assert created.type == pb.BaseCommand.PRODUCER_SUCCESS  # the ledger of now takes more
+
+
+@pytest.mark.parametrize("action", [*REFUSED, "consumer_backlog_eviction"])
+async def test_a_subscription_without_backlog_is_told_whose_backlog_stops_producers(
+    broker: Broker, action: str
+) -> None:
+    _, topic = await filled(broker)
+    await topic.create_subscription("done", LATEST)
+    assert topic.explain()["done"].reason is Reason.CAUGHT_UP
+    await set_quota(broker, action, size=10_000)
+    found = topic.explain()
+    assert found["s"].reason is Reason.NO_CONSUMER
+    if action not in REFUSED:
+        assert found["done"].reason is Reason.CAUGHT_UP
+        return
+    assert (found["done"].reason, found["done"].details["subscription"]) == ("quotaHeld", "s")
+    waits = "producers wait" if action == "producer_request_hold" else "producers are refused"
+    assert waits in found["done"].message
+    await set_quota(broker, action, size=100_000)
+    assert topic.explain()["done"].reason is Reason.CAUGHT_UP
+    await topic.terminate()
+    assert topic.explain()["done"].reason is Reason.TERMINATED
