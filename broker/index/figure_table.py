@@ -70,10 +70,9 @@ class FigureTable:
             self.places[slot], self.spaces[slot] = place, space
         else:
             slot = len(self.names)
-            for column, value in zip(
-                (self.keys, self.names, self.folded, self.places, self.spaces), row, strict=True
-            ):
-                column.append(value)  # type: ignore[attr-defined] # each takes its own kind
+            columns: Sequence[Any] = (self.keys, self.names, self.folded, self.places, self.spaces)
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
             for figures in self._columns:
                 figures.append(UNKNOWN)
         self.slot_of[key] = slot
