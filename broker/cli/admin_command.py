@@ -56,9 +56,10 @@ class CommandRun:
         return answer.value()
 
     def answer(self, request: AdminRequest, content_type: str | None = None) -> AdminResponse:
-        return self.client.call(
-            request.method, request.target, request.body, content_type=content_type
-        )
+        with progress(self.arguments.word.help, None):
+            return self.client.call(
+                request.method, request.target, request.body, content_type=content_type
+            )
 
     def get(self, path: str, **query: Any) -> Any:
         """A further question, of a path template."""

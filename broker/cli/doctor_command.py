@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from magnetar.broker.cli.admin_client import AdminClient, AdminResponse
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.profiles import ClusterTarget, target_of
+from magnetar.broker.cli.progress import progress
 from magnetar.broker.doctor.broker_checks import CredentialFacts, check_credentials
 from magnetar.broker.doctor.cluster_checks import Clock, check_clocks, clock_between
 from magnetar.broker.doctor.credentials import certificate_facts, client_facts
@@ -33,7 +34,8 @@ _ADDRESSES_MAX: Final = 50
 def run_doctor(options: argparse.Namespace) -> int:
     """1: something critical was found, or a warning; 0: notes at most."""
     target = target_of(options)
-    report = examine(target, options.request_timeout)
+    with progress("looking at the cluster", None):
+        report = examine(target, options.request_timeout)
     if options.admin_url:
         report.findings = [_at(each, options.admin_url) for each in report.findings]
     report.findings = bounded(report.findings)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from magnetar.broker.cli.admin_client import AdminClient
 from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.progress import progress
 
 _PATH: Final = "/api/v1/bookie/drain"
 _ANSWER_S_MAX: Final = 10.0
@@ -28,11 +29,14 @@ def run_bookie_drain(options: argparse.Namespace) -> int:
         return 0
     deadline = time.monotonic() + options.timeout
     state = ask("PUT")
-    while not state.get("done"):
-        if time.monotonic() >= deadline:
-            raise CliError(f"after {options.timeout:g} s there are still writers; it is read-only")
-        time.sleep(_LOOK_S)
-        state = ask("GET")
+    with progress("waiting for the writers to leave", None):
+        while not state.get("done"):
+            if time.monotonic() >= deadline:
+                raise CliError(
+                    f"after {options.timeout:g} s there are still writers; it is read-only"
+                )
+            time.sleep(_LOOK_S)
+            state = ask("GET")
     print("read-only, and no writers any more")
     return 0
 

@@ -16,6 +16,7 @@ from magnetar.bookkeeper.client.ledger_store import ID_BLOCK, LEDGERS_ROOT, ledg
 from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem, sync_directory
 from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.progress import progress
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.paths import encode_name
 from magnetar.metadata.salvage import Salvage, salvage, write_recovered
@@ -30,7 +31,7 @@ def run_metadata(options: argparse.Namespace) -> int:
     """1: something is lost, and nobody has accepted it."""
     data = Path(options.data)
     try:
-        with _locked(data / "bookie"):
+        with _locked(data / "bookie"), progress("reading ledgers and metadata", None):
             _finish_renaming(data)
             return _recover(data, accepted=options.accept_data_loss)
     except (MetadataError, BookkeeperError, OSError) as error:

@@ -8,6 +8,7 @@ import importlib
 from typing import Any
 
 from magnetar.broker.cli.profiles import target_of
+from magnetar.broker.cli.progress import progress
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
@@ -27,7 +28,10 @@ def run_pipeline(options: argparse.Namespace) -> int:
     target = target_of(options)
     command = _load("magnetar.pipeline.command")
     address = command.ClusterAddress(target.service_url, target.admin_url, target.access)
-    return int(command.run(options, address))
+    if options.action != "backlog":  # the others tell what Spark does
+        return int(command.run(options, address))
+    with progress("asking brokers", None):
+        return int(command.run(options, address))
 
 
 def _load(name: str) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.progress import no_progress
 
 _CLEAR: Final = "\x1b[2J"
 _HOME: Final = "\x1b[H"
@@ -52,7 +53,7 @@ def _show_next(run: Callable[[], int], interval_s: float, is_first: bool) -> Non
 
 def _show_frame(run: Callable[[], int], interval_s: float, is_first: bool) -> None:
     frame = _Frame()
-    with contextlib.redirect_stdout(frame):
+    with no_progress(), contextlib.redirect_stdout(frame):
         _attempt(run, is_first)
     width, height = shutil.get_terminal_size()
     title = f"every {interval_s:g} s, at {time.strftime('%H:%M:%S')}; Ctrl-C ends it"

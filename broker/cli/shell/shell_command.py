@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.progress import progress
 from magnetar.broker.cli.shell import bookies, ledgers, local, repair
 from magnetar.broker.cli.shell.cluster import ShellContext, ShellOutput, open_cluster
 from magnetar.broker.cli.shell_options import LOCAL
@@ -48,7 +49,8 @@ def run_bookie_shell(options: argparse.Namespace) -> int:
     try:
         if options.action in LOCAL:
             return _LOCAL[options.action](options, out)
-        return asyncio.run(_run(options, out))
+        with progress(options.action, None):
+            return asyncio.run(_run(options, out))
     except (BookkeeperError, ConfigError, MetadataError, OSError) as error:
         raise CliError(str(error)) from error
 
