@@ -193,6 +193,8 @@ class BookieStatus:
     Attributes:
         clock_ms: of its machine, since 1970; 0: not told, as by one in this process.
         version: of its release; "": not told.
+        add_p50_us: half of the entries of the last minute or two were on disk within this time.
+        add_p99_us: 99 of 100. Both 0: there were none, or the bookie is older than December 2026.
     """
 
     bookie_id: str
@@ -201,3 +203,5 @@ class BookieStatus:
     total_bytes: int
     clock_ms: int = 0
     version: str = ""
+    add_p50_us: int = 0
+    add_p99_us: int = 0

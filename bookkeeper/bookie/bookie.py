@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hmac import compare_digest
-from time import perf_counter
+from math import ceil, isnan
+from time import monotonic, perf_counter
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.config import BookieConfig
@@ -50,6 +51,7 @@ from magnetar.bookkeeper.transport import (
 
 _log = logging.getLogger(__name__)
 
+_LATENCY_PERIOD_S = 60.0
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -686,8 +688,13 @@ class Bookie(BookieClient):
 
     async def info(self) -> BookieStatus:
         file_system = self.storage.file_system
+        took_ms = self.metrics.journal_add.quantiles((0.5, 0.99), monotonic(), _LATENCY_PERIOD_S)
+        add_p50_us, add_p99_us = (0 if isnan(each) else ceil(each * 1000) for each in took_ms)
         return BookieStatus(
-            self.bookie_id, self.read_only, file_system.free_bytes(), file_system.total_bytes()
+            *(self.bookie_id, self.read_only),
+            *(file_system.free_bytes(), file_system.total_bytes()),
+            add_p50_us=add_p50_us,
+            add_p99_us=add_p99_us,
         )
 
     # ---- the state of the data

@@ -324,6 +324,8 @@ class InfoReply(_message.Message):
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     CLOCK_MS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    ADD_P50_US_FIELD_NUMBER: _builtins.int
+    ADD_P99_US_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     bookie_id: _builtins.str
     read_only: _builtins.bool
@@ -333,6 +335,9 @@ class InfoReply(_message.Message):
     """of its machine; 0: it doesn't tell, as before December 2026"""
     version: _builtins.str
     """of its release"""
+    add_p50_us: _builtins.int
+    """until an entry is on disk, of the last minute or two; 0: none came"""
+    add_p99_us: _builtins.int
     def __init__(
         self,
         *,
@@ -343,10 +348,12 @@ class InfoReply(_message.Message):
         total_bytes: _builtins.int = ...,
         clock_ms: _builtins.int = ...,
         version: _builtins.str = ...,
+        add_p50_us: _builtins.int = ...,
+        add_p99_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookie_id", b"bookie_id", "clock_ms", b"clock_ms", "code", b"code", "free_bytes", b"free_bytes", "read_only", b"read_only", "total_bytes", b"total_bytes", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_p50_us", b"add_p50_us", "add_p99_us", b"add_p99_us", "bookie_id", b"bookie_id", "clock_ms", b"clock_ms", "code", b"code", "free_bytes", b"free_bytes", "read_only", b"read_only", "total_bytes", b"total_bytes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

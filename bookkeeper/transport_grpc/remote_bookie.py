@@ -324,6 +324,8 @@ class RemoteBookieClient(BookieClient):
             reply.total_bytes,
             reply.clock_ms,
             reply.version,
+            reply.add_p50_us,
+            reply.add_p99_us,
         )
 
     async def report_corrupt(self, ledger_id: int, entry_id: int) -> int:

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from magnetar.bookkeeper.errors import BookkeeperError
-from magnetar.bookkeeper.service_info import COOKIES_PATH
+from magnetar.bookkeeper.client.bookie_states import BookieState, bookie_states
 from magnetar.broker.cluster.broker_client import (
     BrokerCall,
     BrokerEndpoint,
@@ -20,7 +19,6 @@ from magnetar.broker.doctor.storage_checks import BookieFacts, RepairFacts, Stor
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import OWNERS_ROOT
-from magnetar.metadata.paths import decode_name
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -105,50 +103,42 @@ async def _bookies(service: BrokerService) -> list[BookieFacts]:
     pool = service.bookies
     if pool is None:
         return []
-    known = {decode_name(each) for each in await service.store.children(COOKIES_PATH)}
-    known.update(await service.cluster_documents.bookies(), pool.writable)
+    registered = await service.cluster_documents.bookies()
+    states = await bookie_states(
+        pool, service.store, registered, answer_s=ANSWER_S, clock_ms=service.wall_clock
+    )
+    return [_facts_of(each) for each in states]
 
-    async def one(name: str) -> BookieFacts:
-        assert pool is not None
-        if not pool.is_registered(name):
-            return BookieFacts(name, is_registered=False)
-        asked_ms, clock = service.wall_clock(), None
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                found = await pool.client(name).info()
-        except (BookkeeperError, TimeoutError) as error:
-            silence = str(error) or f"no answer within {ANSWER_S:.0f} s"
-            return BookieFacts(name, is_read_only=name not in pool.writable, silence=silence)
-        total = found.total_bytes
-        used = (total - found.free_bytes) / total if total else None
-        if found.clock_ms:
-            clock = clock_between(asked_ms, found.clock_ms, service.wall_clock())
-        return BookieFacts(name, True, found.read_only, "", used, clock, found.version)
 
-    return list(await asyncio.gather(*map(one, sorted(known))))
+def _facts_of(state: BookieState) -> BookieFacts:
+    name, found = state.bookie_id, state.status
+    if not state.is_registered:
+        return BookieFacts(name, is_registered=False)
+    if found is None:
+        return BookieFacts(name, is_read_only=not state.is_writable, silence=state.error)
+    total = found.total_bytes
+    used = (total - found.free_bytes) / total if total else None
+    clock = None
+    if found.clock_ms:
+        clock = clock_between(state.asked_ms, found.clock_ms, state.answered_ms)
+    return BookieFacts(name, True, found.read_only, "", used, clock, found.version)
 
 
 async def _repair(service: BrokerService) -> RepairFacts:
     # Loaded here: a broker doesn't need it otherwise.
-    from magnetar.bookkeeper.replication.under_replication import (
-        UNDER_REPLICATION_ROOT,
-        UnderReplicationStore,
-    )
+    from magnetar.bookkeeper.replication.repair_state import repair_state
+    from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 
+    state = await repair_state(service.store, service.clock, _MARKERS_MAX)
     markers = UnderReplicationStore(service.store, service.clock)
-    switch = await markers.disabled()
-    auditor = await service.store.get(f"{UNDER_REPLICATION_ROOT}/auditorelection")
-    waiting, first = 0, list[int]()
-    async for ids in markers.ledger_ids():
-        waiting += len(ids)
-        first += ids[: max(0, _MARKERS_MAX - len(first))]
-    found = [each for ledger_id in first if (each := await markers.read(ledger_id)) is not None]
+    read = [await markers.read(ledger_id) for ledger_id in state.first]
+    found = [each for each in read if each is not None]
     return RepairFacts(
-        None if switch is None else switch.reason,
-        None if switch is None else switch.since_ms,
-        "" if auditor is None else auditor.value.decode(errors="replace"),
-        waiting,
-        await _without_replica(service, first),
+        state.off_reason,
+        state.off_since_ms,
+        state.auditor,
+        state.marked,
+        await _without_replica(service, state.first),
         min((each.created_ms for each in found), default=None),
         sorted({each.reason for each in found if each.reason}),
     )

@@ -102,7 +102,10 @@ def test_shutdown_answers_first_then_stops_in_an_orderly_way(
 def test_racks_domains_and_quotas_are_kept(
     fresh_standalone: StandaloneProcess, admin: httpx.Client
 ) -> None:
-    assert admin.get("/bookies/all").json()["bookies"]
+    [own] = admin.get("/bookies/state").json()["bookies"]
+    assert {"bookieId": own["bookieId"]} in admin.get("/bookies/all").json()["bookies"]
+    assert (own["state"], own["error"]) == ("writable", None)
+    assert 0 < own["freeBytes"] < own["totalBytes"]
     rack = {"rack": "/r1", "hostname": "b1"}
     assert admin.post("/bookies/racks-info/b1:3181?group=g1", json=rack).status_code == 204
     assert admin.post("/bookies/racks-info/b1:3181?group=g2", json=rack).status_code == 204

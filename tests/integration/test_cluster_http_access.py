@@ -141,6 +141,21 @@ def test_changes_of_all_brokers_are_in_one_list(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
+def test_each_broker_knows_the_bookies(cluster: Cluster, topic: str) -> None:
+    messages = {"messages": [{"payload": "x"}]}
+    sent = cluster.ask(0, "prod", "POST", f"/topics/persistent/{topic}", messages)
+    assert '"errorCode":0' in sent
+    for index in range(2):
+        text = cluster.ask(index, "admin", "GET", f"{ADMIN}/bookies/state")
+        answer = httpx.Response(200, text=text).json()
+        [bookie] = answer["bookies"]
+        assert (bookie["state"], bookie["error"]) == ("writable", None)
+        assert 0 < bookie["freeBytes"] < bookie["totalBytes"]
+        assert 0 < bookie["addLatencyMs"]["p50"] <= bookie["addLatencyMs"]["p99"]
+        assert answer["repair"]["ledgers"] == 0
+
+
+@pytest.mark.slow
 def test_the_pipeline_is_sent_on_with_its_token(cluster: Cluster, topic: str) -> None:
     names = [f"persistent://{topic}-partition-{number}" for number in range(PARTITIONS)]
     for url in cluster.process.web_urls:

@@ -1,10 +1,11 @@
 """Bookies and the racks they stand in."""
 
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
+from magnetar.bookkeeper.client.bookie_states import BookieState, bookie_states
 from magnetar.bookkeeper.client.placement.config import RACK_AWARE, ZONE_AWARE
 from magnetar.broker.bookie_client_settings import policy_of
 from magnetar.broker.http.dependencies import DECODED, Body, Service
@@ -26,6 +27,32 @@ class BookieInfo(BaseModel):
 
 
 _EXAMPLE = {"rack": "/rack-1", "hostname": "bookie-1"}
+_ANSWER_S: Final = 5.0
+"""For each bookie; all are asked at once."""
+_STATE_EXAMPLE: Final = {
+    "bookies": [
+        {
+            "bookieId": "bookie-1:3181",
+            "state": "writable",
+            "location": "/rack-1",
+            "address": "10.0.0.1:3181",
+            "quarantined": False,
+            "freeBytes": 812345678901,
+            "totalBytes": 1099511627776,
+            "addLatencyMs": {"p50": 0.8, "p99": 3.4},
+            "version": "0.1.0",
+            "answerMs": 1.2,
+            "error": None,
+        }
+    ],
+    "repair": {
+        "enabled": True,
+        "offReason": None,
+        "offSince": None,
+        "auditor": "auditor-1",
+        "ledgers": 12,
+    },
+}
 
 
 Bookie = Annotated[str, Path(description="Bookie id", examples=["bookie-1:3181"]), DECODED]
@@ -36,6 +63,64 @@ async def list_bookies(service: Service) -> Response:
     """Registered bookies, those that only read included."""
     ids = await service.cluster_documents.bookies()
     return JsonResponse({"bookies": [{"bookieId": each} for each in ids]})
+
+
+@routes.get("/state", example=_STATE_EXAMPLE)
+async def state(service: Service) -> Response:
+    """Bookies with their state, their disk and their latency, and the ledgers that need repair.
+
+    `state` is `writable`, `readOnly` or `absent`: the bookie isn't registered, and its data were
+    not moved. `quarantined`: this broker makes no new ledgers there for a while, because requests
+    failed. `answerMs` is how long the bookie took to answer just now, `error` why it didn't.
+    `addLatencyMs` is the time until an entry is on the bookie's disk; null where the bookie had
+    none lately. `repair` is null in a standalone process.
+    """
+    pool = service.bookies
+    registered = await service.cluster_documents.bookies()
+    states = []
+    if pool is not None:
+        states = await bookie_states(
+            pool, service.store, registered, answer_s=_ANSWER_S, clock_ms=service.wall_clock
+        )
+    found = {"bookies": list(map(_shown, states)), "repair": await _repair(service)}
+    return JsonResponse(found)
+
+
+def _shown(bookie: BookieState) -> dict[str, Any]:
+    status = bookie.status
+    state = "writable" if bookie.is_writable else "readOnly" if bookie.is_registered else "absent"
+    latency = None
+    if status is not None and status.add_p99_us:
+        latency = {"p50": status.add_p50_us / 1000, "p99": status.add_p99_us / 1000}
+    return {
+        "bookieId": bookie.bookie_id,
+        "state": state,
+        "location": bookie.location,
+        "address": bookie.address,
+        "quarantined": bookie.is_quarantined,
+        "freeBytes": None if status is None else status.free_bytes,
+        "totalBytes": None if status is None else status.total_bytes,
+        "addLatencyMs": latency,
+        "version": (status and status.version) or None,
+        "answerMs": None if bookie.answer_ms is None else round(bookie.answer_ms, 3),
+        "error": bookie.error or None,
+    }
+
+
+async def _repair(service: BrokerService) -> dict[str, Any] | None:
+    if service.sharing is None:
+        return None
+    # Loaded here: a broker doesn't need it otherwise.
+    from magnetar.bookkeeper.replication.repair_state import repair_state
+
+    found = await repair_state(service.store, service.clock, 0)
+    return {
+        "enabled": found.off_reason is None,
+        "offReason": found.off_reason,
+        "offSince": found.off_since_ms,
+        "auditor": found.auditor or None,
+        "ledgers": found.marked,
+    }
 
 
 @routes.get("/racks-info", example={"default": {"bookie-1:3181": _EXAMPLE}})
