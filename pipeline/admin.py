@@ -228,11 +228,15 @@ class Admin:
             time.sleep(pause_s)
         if answer is not None:
             return answer
-        raise SegmentsUnavailableError(f"no broker answers: {'; '.join(failures)}")
+        told = "; ".join(map(str, failures))
+        raise SegmentsUnavailableError(f"no broker answers: {told}") from failures[-1]
 
-    def _try_all(self, method: str, path: str, body: Any) -> tuple[AdminResponse | None, list[str]]:
+    def _try_all(
+        self, method: str, path: str, body: Any
+    ) -> tuple[AdminResponse | None, list[Exception]]:
         """One round over the brokers: an answer, the last 503, or why there is none."""
-        urls, failures = self._cluster.urls, []
+        urls = self._cluster.urls
+        failures: list[Exception] = []
         answer = None
         for _ in urls:
             try:
@@ -243,7 +247,7 @@ class Admin:
                 if answer.status != 503:
                     break
             except (CliError, ClientAuthError) as error:
-                failures.append(str(error))
+                failures.append(error)
             self.close()
             self._current = (self._current + 1) % len(urls)
         return answer, failures

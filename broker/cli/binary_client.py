@@ -4,8 +4,9 @@ Works against any Pulsar-compatible broker. One connection per broker, on the co
 """
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
-from typing import Any, Self
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
@@ -17,6 +18,12 @@ from magnetar.broker.protocol.framing import MAX_MESSAGE_BYTES
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError, TopicName
 
 REDIRECTS_MAX = 20
+_STATUSES: Final = {
+    pb.AuthenticationError: 401,
+    pb.AuthorizationError: 403,
+    pb.TopicNotFound: 404,
+}
+"""HTTP's word for what a lookup is refused with."""
 
 
 def run_command(work: Coroutine[Any, Any, int]) -> int:
@@ -100,7 +107,7 @@ class ClusterClient:
             return [topic]
         answer = await self._ask(pb.CommandPartitionedTopicMetadata(topic=str(topic)))
         if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
-            raise CliError(f"{topic}: {answer.message}")
+            raise await self._refused(topic, answer)
         return [topic.partition(index) for index in range(answer.partitions)] or [topic]
 
     async def owner(self, topic: TopicName) -> AsyncClientConnection:
@@ -114,13 +121,29 @@ class ClusterClient:
             )
             answer = await (await self._connection(asked)).call(command)
             if answer.response == pb.CommandLookupTopicResponse.Failed:
-                raise CliError(f"{topic}: {answer.message}")
+                raise await self._refused(topic, answer)
             asked, authoritative = self._url_in(answer), answer.authoritative
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 if answer.proxy_through_service_url:
                     asked = self._target.service_url
                 return await self._connection(asked)
         raise CliError(f"{topic}: too many redirects")
+
+    async def _refused(
+        self,
+        topic: TopicName,
+        answer: pb.CommandPartitionedTopicMetadataResponse | pb.CommandLookupTopicResponse,
+    ) -> RefusedError:
+        """Of a topic that isn't there with the names that are like it."""
+        text, status = f"{topic}: {answer.message}", _STATUSES.get(answer.error, 500)
+        if status == 404:
+            from magnetar.broker.cli.names import like
+
+            with contextlib.suppress(BrokerError):
+                known = await self.topics(topic.namespace, persistent=topic.is_persistent)
+                local = sorted({TopicName.parse(name).base.local for name in known})
+                text = f"{text}\n{like('topic', topic.local, topic.namespace, local)}"
+        return RefusedError(text, status)
 
     def _url_in(self, answer: pb.CommandLookupTopicResponse) -> str:
         """Raises CliError: over TLS we don't leave it."""

@@ -107,10 +107,13 @@ def _tell(error: CliError | ClientAuthError, options: argparse.Namespace) -> Non
 
     name = "\x1b[31mmagnetar:\x1b[0m" if colours_on(sys.stderr) else "magnetar:"
     print(f"{name} {error}", file=sys.stderr)
-    if isinstance(error, RefusedError | UnreachableError):
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, RefusedError | UnreachableError):
+        cause = cause.__cause__
+    if cause is not None:
         from magnetar.broker.cli.advice import advice_on
 
-        for line in advice_on(error, options, _GLOBALS.get(options.command, frozenset())):
+        for line in advice_on(cause, options, _GLOBALS.get(options.command, frozenset())):
             print(line, file=sys.stderr)
 
 

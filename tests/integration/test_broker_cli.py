@@ -80,6 +80,19 @@ def test_names_like_one_that_is_not_there(admin: Admin, namespace: str) -> None:
         assert admin(line, fails=True)[-1].endswith(f"Names like it: {like}")
 
 
+def test_clients_are_told_of_topics_like_one_that_is_not_there(
+    broker: EmbeddedBroker, admin: Admin, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin(f"topics create-partitioned-topic {namespace}/parcels -p 2")
+    admin(f"namespaces set-auto-topic-creation {namespace} -d")
+    for words in (["produce", "-m", "a"], ["consume", "-s", "s"]):
+        assert main([*words, "--url", broker.service_url, f"{namespace}/parcel"]) == 1
+        told = capsys.readouterr().err
+        assert told.endswith(
+            f"There is no topic parcel in {namespace}. Names like it: parcels\n"
+        ), told
+
+
 def test_the_two_ports_are_told_apart(
     broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
