@@ -8,10 +8,21 @@ from typing import Any, Protocol
 
 import pulsar
 
-from tests.history_checker import check_numbers
+from magnetar.broker.verify.stored import judge_numbers
 from tests.official_client import open_client
 
 _STALL_S = 0.3
+
+
+def check_numbers(numbers: Sequence[int], acknowledged: int, window: int | None) -> int:
+    """All that are acknowledged, below that number, in order: see `judge_numbers`.
+
+    Returns:
+        How many were repetitions.
+    """
+    verdict = judge_numbers(numbers, range(acknowledged), window)
+    assert verdict.violations == []
+    return verdict.repeated
 
 
 class Traffic(Protocol):

@@ -1,20 +1,104 @@
 """Who produced and consumed what, and what a topic's history is: material for the judge.
 
 Independent of the broker's code: a producer knows the numbers it sent and the receipts it got, a
-consumer the acknowledgements that it asked for and those that were confirmed; ``history_checker``
-compares both with what a fresh reader reads.
+consumer the acknowledgements that it asked for and those that were confirmed; the judges of
+``broker/verify`` compare both with what a fresh reader reads.
 """
 
+import itertools
 import threading
 import time
+from collections.abc import Mapping, Sequence
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import parse_entry_body
-from tests.history_checker import Session
+from magnetar.broker.verify.delivered import SubscriptionJudge
+from magnetar.broker.verify.history import (
+    AckAsked,
+    AckConfirmed,
+    Attached,
+    Delivered,
+    End,
+    Ended,
+    Event,
+    Sent,
+    SubscriptionHistory,
+    SubscriptionType,
+    TopicHistory,
+    Violation,
+)
+from magnetar.broker.verify.stored import judge_stored
 from tests.raw_client import ConnectionClosedError, Position, RawClient
 
 TOPIC = "persistent://public/default/history"
 WINDOW = 64
+_SENDER = "sender"
+
+
+class Session:
+    """What one consumer of a durable subscription saw, and what it asked, over one connection."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self) -> None:
+        self.number = next(self._numbers)
+        self.events: list[Event] = [Attached(self.number)]
+
+    def deliver(self, position: Position, number: int) -> None:
+        self.events.append(Delivered(self.number, position, (_SENDER, number)))
+
+    def ask(self, position: Position, ack: int) -> None:
+        """Acknowledges everything up to a position; ``ack`` is one of its own numbers."""
+        self.events.append(AckAsked(self.number, self._ack(ack), [position], cumulative=True))
+
+    def confirm(self, ack: int) -> None:
+        self.events.append(AckConfirmed(self.number, self._ack(ack)))
+
+    def _ack(self, ack: int) -> int:
+        return self.number << 32 | ack
+
+
+def history_of(
+    log: Mapping[Position, int], receipts: Mapping[int, Position], sent: int | None = None
+) -> TopicHistory:
+    """Of one producer, who never sends a number again.
+
+    Args:
+        log: what a fresh reader got, in its order.
+        receipts: number -> position.
+        sent: numbers below it were sent; None: those that are stored.
+    """
+    numbers = log.values() if sent is None else range(sent)
+    return TopicHistory(
+        TOPIC,
+        sent={(_SENDER, number): Sent() for number in numbers},
+        receipts=[((_SENDER, number), at) for number, at in receipts.items()],
+        stored=[(at, (_SENDER, number)) for at, number in log.items()],
+    )
+
+
+def check_stored(
+    log: Mapping[Position, int], receipts: Mapping[int, Position], sent: int | None = None
+) -> None:
+    """Every acknowledged message is where its receipt said, in the order of sending, once."""
+    assert judge_stored(history_of(log, receipts, sent)).violations == []
+
+
+def judge_sessions(log: Mapping[Position, int], sessions: Sequence[Session]) -> list[Violation]:
+    """Consumers of one subscription, one after the other, from the first message on.
+
+    Args:
+        log: everything that was stored, in order, at least as far as anybody saw.
+    """
+    events: list[Event] = []
+    for session in sessions:
+        events += [*session.events, Ended(session.number, End.LOST)]
+    subscription = SubscriptionHistory("worker", SubscriptionType.EXCLUSIVE, events)
+    return SubscriptionJudge(history_of(log, {}), subscription).judge(complete=False)
+
+
+def check_sessions(log: Mapping[Position, int], sessions: Sequence[Session]) -> None:
+    assert judge_sessions(log, sessions) == []
 
 
 def client_of(url: str) -> RawClient:
@@ -76,23 +160,23 @@ class Consumer(threading.Thread):
         assert isinstance(answer, pb.CommandSuccess), answer
 
     def run(self) -> None:
-        asked: dict[int, Position] = {}
         session = self.session
+        seen = 0
         try:
             self._client.flow(1000)
             while True:
                 command, body = self._client.receive()
                 if command.type == pb.BaseCommand.ACK_RESPONSE:
                     assert not command.ackResponse.HasField("error"), command
-                    position = asked.pop(command.ackResponse.request_id)
-                    session.confirmed = max(session.confirmed, position)
+                    session.confirm(command.ackResponse.request_id)
                 elif command.type == pb.BaseCommand.MESSAGE:
                     message_id = command.message.message_id
                     position = (message_id.ledgerId, message_id.entryId)
-                    session.seen.append((position, _number(body)))
-                    if len(session.seen) % 50 == 0:
+                    session.deliver(position, _number(body))
+                    seen += 1
+                    if seen % 50 == 0:
                         request_id = next(self._client.request_ids)
-                        asked[request_id] = session.asked = position
+                        session.ask(position, request_id)
                         self._client.ack([position], cumulative=True, request_id=request_id)
                         self._client.flow(50)
         except (ConnectionClosedError, TimeoutError):
@@ -146,7 +230,9 @@ def final_session(url: str) -> Session:
         client.subscribe(TOPIC, "worker")
         client.flow(1)
         position, payload = client.receive_message()
-    return Session([(position, int(payload[:12]))])
+    session = Session()
+    session.deliver(position, int(payload[:12]))
+    return session
 
 
 def publish_last(url: str, number: int) -> Position:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from tests.history_checker import check_stored
+from tests.history import check_stored
 from tests.raw_client import Position, RawClient
 
 

@@ -22,13 +22,15 @@ from tests.certificates import Authority
 from tests.history import (
     Consumer,
     Producer,
+    Session,
+    check_sessions,
+    check_stored,
     client_of,
     final_session,
     publish_last,
     read_all,
     wait_for_receipts,
 )
-from tests.history_checker import Session, check_sessions, check_stored
 from tests.official_client import open_client
 from tests.raw_client import Position
 from tests.waiting import wait_until

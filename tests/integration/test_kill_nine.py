@@ -10,12 +10,14 @@ from tests.history import (
     TOPIC,
     Consumer,
     Producer,
+    Session,
+    check_sessions,
+    check_stored,
     final_session,
     publish_last,
     read_all,
     wait_for_receipts,
 )
-from tests.history_checker import Session, check_sessions, check_stored
 from tests.nightly import NIGHTLY
 from tests.raw_client import Position, RawClient
 from tests.standalone_process import StandaloneProcess

@@ -44,8 +44,7 @@ from tests.cluster_tools import (
     get,
     owner_of,
 )
-from tests.cluster_traffic import reset_gaps
-from tests.history_checker import check_numbers
+from tests.cluster_traffic import check_numbers, reset_gaps
 from tests.official_client import open_client
 from tests.waiting import wait_until
 

@@ -115,6 +115,7 @@ CORES = [
     "broker/topic/backlog_quota.py",
     *(f"broker/index/{name}.py" for name in ("figure_table", "topic_figures", "page_answer")),
     "broker/rate_limits/token_bucket.py",
+    "broker/verify",
     "broker/schema/definition.py",
     "broker/schema/avro_definition.py",
     "broker/schema/key_value.py",

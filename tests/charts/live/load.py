@@ -7,8 +7,7 @@ from typing import Any
 import pulsar
 
 from tests.charts.control_plane import until
-from tests.cluster_traffic import TopicTraffic, start_traffic
-from tests.history_checker import check_numbers
+from tests.cluster_traffic import TopicTraffic, check_numbers, start_traffic
 from tests.official_client import open_client
 
 _TOPICS = 4

@@ -1,0 +1,296 @@
+"""Judges what consumers of one subscription were given, event by event.
+
+A message is new, then held by a consumer, then acknowledged: asked for, then confirmed. It may come
+again when it was given back, which a negative acknowledgement does, the end of its consumer, and
+for a failover subscription the word that another consumer is active. Where an acknowledgement was
+not confirmed by then, the broker may have given the message back or not.
+
+A session that the broker or the network ended was over, at the broker, at any time since it
+received something last: it counts as over from then on.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from magnetar.broker.verify.history import (
+    AckAsked,
+    AckConfirmed,
+    Activated,
+    Attached,
+    Delivered,
+    End,
+    Ended,
+    Event,
+    GivenBack,
+    Position,
+    Rule,
+    Sent,
+    SubscriptionHistory,
+    SubscriptionType,
+    TopicHistory,
+    Violation,
+)
+
+_HELD: Final = 1
+_ASKED: Final = 2
+_CONFIRMED: Final = 3
+
+
+class SubscriptionJudge:
+    """``judge`` it once; then ``violations`` and ``redelivered`` tell."""
+
+    def __init__(
+        self,
+        topic: TopicHistory,
+        subscription: SubscriptionHistory,
+        *,
+        durable_acks: bool = True,
+        early_ms_max: int = 0,
+    ) -> None:
+        """
+        Args:
+            durable_acks: a confirmed acknowledgement survives a crash. Apache Pulsar writes them
+                once a second (managedLedgerDefaultMarkDeleteRateLimit).
+            early_ms_max: by how much a delayed message may be early: a broker that isn't strict
+                rounds down by a tick (delayedDeliveryTickTimeMillis).
+        """
+        self.violations: list[Violation] = []
+        self.redelivered = 0
+        self._durable_acks, self._early_ms_max = durable_acks, early_ms_max
+        self._kind = subscription.type
+        self._one_at_a_time = self._kind in (
+            SubscriptionType.EXCLUSIVE,
+            SubscriptionType.FAILOVER,
+        )
+        self._place = f"{topic.topic}, subscription {subscription.name}"
+        self._events = _with_early_ends(subscription.events)
+        self._log = [position for position, _ in topic.stored]
+        self._nth = {position: nth for nth, position in enumerate(self._log)}
+        self._messages = dict(topic.stored)
+        self._sent = topic.sent
+        self._state: dict[Position, int] = {}
+        self._holder: dict[Position, int] = {}
+        self._may_come: set[Position] = set()
+        self._acks: dict[int, Sequence[Position]] = {}
+        self._asked: set[Position] = set()
+        """Of any acknowledgement: one whose answer is lost may be stored late."""
+        self._attached: set[int] = set()
+        self._active: int | None = None
+        self._last = -1
+        """Of a subscription with one consumer at a time: where it is in the log."""
+        self._last_of_key: dict[str, int] = {}
+        self._held_of_key: dict[str, set[Position]] = {}
+
+    def judge(self, *, complete: bool) -> list[Violation]:
+        """
+        Args:
+            complete: consumers have had time to get everything.
+        """
+        for event in self._events:
+            match event:
+                case Delivered():
+                    self._on_delivered(event)
+                case AckAsked():
+                    self._on_ack_asked(event)
+                case AckConfirmed():
+                    self._on_ack_confirmed(event)
+                case GivenBack():
+                    self._on_given_back(event)
+                case Ended():
+                    self._on_ended(event)
+                case Attached():
+                    self._on_attached(event)
+                case Activated():
+                    self._on_activated(event)
+        if complete:
+            self._check_complete()
+        return self.violations
+
+    def _say(self, rule: Rule, text: str, position: Position | None = None) -> None:
+        message = self._messages.get(position) if position is not None else None
+        self.violations.append(Violation(rule, text, position, message, self._place))
+
+    # --- consumers
+
+    def _on_attached(self, event: Attached) -> None:
+        if self._kind is SubscriptionType.EXCLUSIVE and self._attached:
+            others = ", ".join(map(str, sorted(self._attached)))
+            text = f"session {event.session} was let in beside session {others}"
+            self._say(Rule.TWO_CONSUMERS, text)
+        self._attached.add(event.session)
+        if self._kind is SubscriptionType.EXCLUSIVE:
+            self._last = -1
+
+    def _on_activated(self, event: Activated) -> None:
+        if event.active:
+            if self._active != event.session:
+                self._give_back(self._held_by(None))
+                self._last = -1
+            self._active = event.session
+        elif self._active == event.session:
+            self._give_back(self._held_by(event.session))
+            self._active = None
+
+    def _on_ended(self, event: Ended) -> None:
+        self._attached.discard(event.session)
+        if self._active == event.session:
+            self._active = None
+        self._give_back(self._held_by(event.session))
+        if event.why is End.LOST and not self._durable_acks:
+            self._may_come |= self._state.keys()
+        if self._one_at_a_time and not self._attached:
+            self._last = -1
+
+    def _held_by(self, session: int | None) -> list[Position]:
+        """What a session holds, or any, and what it asked to acknowledge without an answer yet."""
+        holders = self._holder.items()
+        return [at for at, holder in holders if session is None or holder == session]
+
+    def _give_back(self, positions: Sequence[Position]) -> None:
+        for position in positions:
+            self._may_come.add(position)
+            self._let_go(position)
+
+    def _let_go(self, position: Position) -> None:
+        self._holder.pop(position, None)
+        self._held_of_key.get(self._key(position), set()).discard(position)
+
+    # --- messages
+
+    def _on_delivered(self, event: Delivered) -> None:
+        position = event.position
+        if position not in self._nth:
+            return self._say(Rule.INVENTED, f"{position} was delivered and isn't stored", position)
+        if event.message != self._messages[position]:
+            text = f"{event.message} was delivered, {self._messages[position]} is stored"
+            self._say(Rule.DAMAGED, text, position)
+        self._check_again(event)
+        match self._kind:
+            case SubscriptionType.KEY_SHARED:
+                self._check_key(event)
+            case SubscriptionType.EXCLUSIVE | SubscriptionType.FAILOVER:
+                self._check_turn(event)
+        if not self._one_at_a_time:
+            self._check_time(event)
+        if self._state.get(position) == _CONFIRMED:
+            return
+        self._state[position] = _HELD
+        self._holder[position] = event.session
+        self._held_of_key.setdefault(self._key(position), set()).add(position)
+
+    def _check_again(self, event: Delivered) -> None:
+        position = event.position
+        state = self._state.get(position)
+        if state is None:
+            return
+        if position in self._may_come:
+            self._may_come.discard(position)
+            self.redelivered += 1
+        elif state == _CONFIRMED:
+            text = f"{position} came to session {event.session} after it was acknowledged"
+            self._say(Rule.DELIVERED_AFTER_ACK, text, position)
+        else:
+            holder = self._holder.get(position)
+            text = f"{position} came to session {event.session} while session {holder} had it"
+            self._say(Rule.DELIVERED_TWICE, text, position)
+
+    def _check_turn(self, event: Delivered) -> None:
+        """The messages of one consumer at a time: the log, without what is acknowledged."""
+        position, nth = event.position, self._nth[event.position]
+        if self._kind is SubscriptionType.FAILOVER and event.session != self._active:
+            text = f"{position} came to session {event.session}, and {self._active} is active"
+            self._say(Rule.INACTIVE_CONSUMER, text, position)
+        if nth <= self._last:
+            text = f"{position} came after {self._log[self._last]}"
+            self._say(Rule.REORDERED, text, position)
+            return
+        left_out = [at for at in self._log[self._last + 1 : nth] if at not in self._asked]
+        if left_out:
+            text = f"{len(left_out)} messages before {position} were left out, from {left_out[0]}"
+            self._say(Rule.SKIPPED, text, left_out[0])
+        self._last = nth
+
+    def _check_key(self, event: Delivered) -> None:
+        position, nth = event.position, self._nth[event.position]
+        sent = self._sent_at(position)
+        others = {
+            self._holder[at]
+            for at in self._held_of_key.get(sent.key, ())
+            if self._holder[at] != event.session
+        }
+        if others:
+            text = f"{position} came to session {event.session}, and key {sent.key} is at {others}"
+            self._say(Rule.KEY_AT_TWO, text, position)
+        if sent.due_ms or position in self._state:
+            return
+        last = self._last_of_key.get(sent.key, -1)
+        if nth < last:
+            text = f"{position} came after {self._log[last]}, which has the same key {sent.key}"
+            self._say(Rule.REORDERED, text, position)
+        self._last_of_key[sent.key] = max(last, nth)
+
+    def _check_time(self, event: Delivered) -> None:
+        early_ms = self._sent_at(event.position).due_ms - event.at_ms
+        if early_ms > self._early_ms_max:
+            self._say(Rule.EARLY, f"{event.position} came {early_ms} ms early", event.position)
+
+    def _sent_at(self, position: Position) -> Sent:
+        message = self._messages.get(position)
+        return self._sent.get(message, _NOTHING) if message is not None else _NOTHING
+
+    def _key(self, position: Position) -> str:
+        return self._sent_at(position).key
+
+    # --- acknowledgements
+
+    def _on_ack_asked(self, event: AckAsked) -> None:
+        positions = list(event.positions)
+        if event.cumulative:
+            last = max(self._nth.get(position, -1) for position in positions)
+            positions = self._log[: last + 1]
+        asked = [at for at in positions if self._state.get(at) != _CONFIRMED]
+        self._asked.update(asked)
+        for position in asked:
+            self._state[position] = _ASKED
+            self._held_of_key.get(self._key(position), set()).discard(position)
+        self._acks[event.ack] = asked
+
+    def _on_ack_confirmed(self, event: AckConfirmed) -> None:
+        for position in self._acks.pop(event.ack, ()):
+            self._state[position] = _CONFIRMED
+            self._let_go(position)
+
+    def _on_given_back(self, event: GivenBack) -> None:
+        if self._one_at_a_time:
+            self._give_back(self._held_by(None))
+            self._last = -1
+        else:
+            self._give_back([at for at in event.positions if self._state.get(at) != _CONFIRMED])
+
+    def _check_complete(self) -> None:
+        for position in self._log:
+            if position not in self._state:
+                self._say(Rule.NOT_DELIVERED, f"{position} never came", position)
+            elif position in self._may_come and position not in self._asked:
+                text = f"{position} was given back, and never came again"
+                self._say(Rule.NOT_REDELIVERED, text, position)
+
+
+_NOTHING: Final = Sent()
+
+
+def _with_early_ends(events: Sequence[Event]) -> Iterator[Event]:
+    """Ends that the broker or the network caused behind what their sessions received last."""
+    last: dict[int, int] = {}
+    for nth, event in enumerate(events):
+        if isinstance(event, Attached | Activated | Delivered | AckConfirmed):
+            last[event.session] = nth
+    early: dict[int, list[Ended]] = {}
+    for event in events:
+        if isinstance(event, Ended) and event.why in (End.MOVED, End.LOST):
+            early.setdefault(last.get(event.session, -1), []).append(event)
+    yield from early.get(-1, ())
+    for nth, event in enumerate(events):
+        if not (isinstance(event, Ended) and event.why in (End.MOVED, End.LOST)):
+            yield event
+        yield from early.get(nth, ())

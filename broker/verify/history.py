@@ -1,0 +1,191 @@
+"""What producers sent, what a reader found stored, and what consumers were given: for the judges.
+
+Positions are ledger, entry and, where batches are looked into, the index in the batch: tuples that
+sort as the messages are stored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+Position: TypeAlias = tuple[int, ...]
+MessageName: TypeAlias = tuple[str, int]
+"""Producer and number: its first message has the number 0."""
+
+
+class Rule(StrEnum):
+    """A promise of Pulsar's that can be broken; its value is its name in reports."""
+
+    LOST = "lost"
+    MOVED = "moved"
+    INVENTED = "invented"
+    DAMAGED = "damaged"
+    REORDERED = "reordered"
+    DUPLICATED = "duplicated"
+    NOT_DELIVERED = "not-delivered"
+    NOT_REDELIVERED = "not-redelivered"
+    SKIPPED = "skipped"
+    DELIVERED_TWICE = "delivered-twice"
+    DELIVERED_AFTER_ACK = "delivered-after-ack"
+    EARLY = "early"
+    TWO_CONSUMERS = "two-consumers"
+    INACTIVE_CONSUMER = "inactive-consumer"
+    KEY_AT_TWO = "key-at-two"
+
+
+PROMISES: Final[dict[Rule, str]] = {
+    Rule.LOST: "A message whose receipt came is stored.",
+    Rule.MOVED: "A message is stored where its receipt says.",
+    Rule.INVENTED: "What is stored and delivered was sent by somebody.",
+    Rule.DAMAGED: "What is delivered at a position is what is stored there, byte by byte.",
+    Rule.REORDERED: "Messages of a producer are stored in the order of sending; exclusive and "
+    "failover subscriptions deliver as they are stored, Key_Shared ones each key.",
+    Rule.DUPLICATED: "Only what was sent again is stored twice; with deduplication nothing is.",
+    Rule.NOT_DELIVERED: "Every stored message is delivered to every subscription.",
+    Rule.NOT_REDELIVERED: "What a consumer gave back unacknowledged is delivered again.",
+    Rule.SKIPPED: "Exclusive and failover subscriptions leave out only what was acknowledged.",
+    Rule.DELIVERED_TWICE: "A message comes again only after it was given back: by a negative "
+    "acknowledgement, or with its consumer.",
+    Rule.DELIVERED_AFTER_ACK: "A message whose acknowledgement was confirmed never comes again.",
+    Rule.EARLY: "A delayed message isn't delivered before its time.",
+    Rule.TWO_CONSUMERS: "An exclusive subscription has one consumer.",
+    Rule.INACTIVE_CONSUMER: "A failover subscription delivers to its active consumer alone.",
+    Rule.KEY_AT_TWO: "Unacknowledged messages of a key are at one consumer of a Key_Shared "
+    "subscription.",
+}
+
+
+@dataclass(slots=True)
+class Violation:
+    """A broken promise.
+
+    Attributes:
+        text: what was wrong, for people.
+        place: topic, and where it concerns one the subscription.
+    """
+
+    rule: Rule
+    text: str
+    position: Position | None = None
+    message: MessageName | None = None
+    place: str = ""
+    story: list[str] = field(default_factory=list)
+    """What else is known about the message, in order."""
+
+
+class SubscriptionType(StrEnum):
+    EXCLUSIVE = "Exclusive"
+    SHARED = "Shared"
+    FAILOVER = "Failover"
+    KEY_SHARED = "Key_Shared"
+
+
+class End(StrEnum):
+    """Why a session is over."""
+
+    CLOSED = "closed by its consumer"
+    CUT = "connection cut by its client"
+    MOVED = "closed by the broker"
+    LOST = "connection lost"
+
+
+@dataclass(slots=True)
+class Attached:
+    """A consumer was let in. Sessions are numbered: who comes again has another one."""
+
+    session: int
+
+
+@dataclass(slots=True)
+class Activated:
+    """The broker told a consumer of a failover subscription that it is the active one, or not."""
+
+    session: int
+    active: bool
+
+
+@dataclass(slots=True)
+class Delivered:
+    session: int
+    position: Position
+    message: MessageName | None
+    """None: nothing that anybody sent."""
+    at_ms: int = 0
+    redelivery_count: int = 0
+
+
+@dataclass(slots=True)
+class AckAsked:
+    session: int
+    ack: int
+    """Its number; `AckConfirmed` has it, too."""
+    positions: Sequence[Position]
+    cumulative: bool = False
+
+
+@dataclass(slots=True)
+class AckConfirmed:
+    session: int
+    ack: int
+
+
+@dataclass(slots=True)
+class GivenBack:
+    """Negatively acknowledged. On an exclusive or failover subscription the broker begins again at
+    the first message that isn't acknowledged.
+    """
+
+    session: int
+    positions: Sequence[Position]
+
+
+@dataclass(slots=True)
+class Ended:
+    session: int
+    why: End
+
+
+Event: TypeAlias = Attached | Activated | Delivered | AckAsked | AckConfirmed | GivenBack | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message, as its producer sent it, once or more often."""
+
+    key: str = ""
+    due_ms: int = 0
+    """0: it isn't delayed."""
+
+
+@dataclass(slots=True)
+class SubscriptionHistory:
+    """Of one topic or partition, from its first message on.
+
+    REQUIRES: in the order in which it was sent and received, over one connection at a time: only
+    then is what came first also what the broker did first.
+    """
+
+    name: str
+    type: SubscriptionType
+    events: list[Event] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TopicHistory:
+    """Of one topic or partition.
+
+    Attributes:
+        window: messages that a producer may have under way, and so may have to send again; 0 with
+            deduplication, where nothing is stored twice.
+        sent: by name, each once.
+        receipts: position None: the broker dropped it as a duplicate.
+        stored: everything that a reader finds, in its order; message None: nobody sent it.
+    """
+
+    topic: str
+    window: int = 0
+    sent: dict[MessageName, Sent] = field(default_factory=dict)
+    receipts: list[tuple[MessageName, Position | None]] = field(default_factory=list)
+    stored: list[tuple[Position, MessageName | None]] = field(default_factory=list)
+    subscriptions: list[SubscriptionHistory] = field(default_factory=list)

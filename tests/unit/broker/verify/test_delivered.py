@@ -1,0 +1,297 @@
+"""Consumers' histories: honest ones pass, and each planted fault is named."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from magnetar.broker.verify.delivered import SubscriptionJudge
+from magnetar.broker.verify.history import (
+    AckAsked,
+    AckConfirmed,
+    Activated,
+    Attached,
+    Delivered,
+    End,
+    Ended,
+    Event,
+    GivenBack,
+    Rule,
+    Sent,
+    SubscriptionHistory,
+    SubscriptionType,
+    TopicHistory,
+    Violation,
+)
+from tests.history import Session, judge_sessions
+from tests.raw_client import Position
+from tests.unit.broker.verify.test_stored import LOG
+
+EXCLUSIVE, SHARED = SubscriptionType.EXCLUSIVE, SubscriptionType.SHARED
+FAILOVER, KEY_SHARED = SubscriptionType.FAILOVER, SubscriptionType.KEY_SHARED
+POSITIONS = list(LOG)
+
+
+# --- sessions of cumulative acknowledgements
+
+
+def session(first: int, end: int, asked: int = -1, confirmed: int = -1) -> Session:
+    """Who saw the log's messages from ``first`` to before ``end``; -1: acknowledged nothing."""
+    made = Session()
+    for at in POSITIONS[first:end]:
+        made.deliver(at, LOG[at])
+    if confirmed >= 0:
+        made.ask(POSITIONS[confirmed], 1)
+    if asked >= 0:
+        made.ask(POSITIONS[asked], 2)
+    if confirmed >= 0:
+        made.confirm(1)
+    return made
+
+
+@pytest.mark.parametrize(
+    "sessions",
+    [
+        pytest.param([], id="nobody"),
+        pytest.param([session(0, 10)], id="one"),
+        pytest.param([session(0, 0), session(0, 3)], id="one that got nothing"),
+        pytest.param([session(0, 6, 4, 4), session(5, 8, 7, 7), session(8, 10)], id="exact"),
+        pytest.param([session(0, 6, 4, 1), session(2, 8)], id="the answer came, the write didn't"),
+        pytest.param([session(0, 6, 4, 1), session(5, 8)], id="the write came, the answer didn't"),
+        pytest.param([session(0, 6, 4, 1), session(3, 8)], id="in between"),
+        pytest.param([session(0, 6, 4, 1), session(2, 4), session(5, 6)], id="stored later"),
+    ],
+)
+def test_honest_consumers_pass(sessions: list[Session]) -> None:
+    assert judge_sessions(LOG, sessions) == []
+
+
+HOLE = session(0, 8)
+del HOLE.events[5]
+AGAIN = session(0, 4)
+AGAIN.events.append(AGAIN.events[2])
+SWAPPED = session(0, 4)
+SWAPPED.events[2:4] = reversed(SWAPPED.events[2:4])
+CHANGED = Session()
+CHANGED.deliver((4, 0), 5)
+UNKNOWN = Session()
+UNKNOWN.deliver((4, 9), 5)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "rule"),
+    [
+        pytest.param([session(1, 4)], Rule.SKIPPED, id="the first message is skipped"),
+        pytest.param([session(0, 6, 4, 4), session(6, 8)], Rule.SKIPPED, id="one is skipped"),
+        pytest.param(
+            [session(0, 10, 4, 4), session(9, 10)], Rule.SKIPPED, id="seen, never acknowledged"
+        ),
+        pytest.param(
+            [session(0, 8, 6, 1), session(2, 3), session(8, 9)], Rule.SKIPPED, id="skipped later"
+        ),
+        pytest.param(
+            [session(0, 6, 4, 4), session(4, 8)], Rule.DELIVERED_AFTER_ACK, id="acknowledged"
+        ),
+        pytest.param(
+            [session(0, 6, 4, 4), session(5, 6), session(2, 3)],
+            Rule.DELIVERED_AFTER_ACK,
+            id="acknowledged long ago",
+        ),
+        pytest.param([HOLE], Rule.SKIPPED, id="a gap on one connection"),
+        pytest.param([AGAIN], Rule.DELIVERED_TWICE, id="twice on one connection"),
+        pytest.param([SWAPPED], Rule.REORDERED, id="out of order"),
+        pytest.param([CHANGED], Rule.DAMAGED, id="other content"),
+        pytest.param([UNKNOWN], Rule.INVENTED, id="nothing was stored there"),
+    ],
+)
+def test_a_fault_of_sessions_is_named(sessions: list[Session], rule: Rule) -> None:
+    assert rule in {each.rule for each in judge_sessions(LOG, sessions)}
+
+
+# --- all types of subscriptions
+
+TOPIC = TopicHistory(
+    "t",
+    sent={("p", n): Sent("ab"[n % 2], due_ms=5_000 if n == 9 else 0) for n in range(10)},
+    stored=[((1, n), ("p", n)) for n in range(10)],
+)
+
+
+def at(*numbers: int) -> list[Position]:
+    return [(1, n) for n in numbers]
+
+
+def gets(session: int, *numbers: int, at_ms: int = 9_000) -> list[Event]:
+    return [Delivered(session, (1, n), ("p", n), at_ms) for n in numbers]
+
+
+def acks(session: int, *numbers: int, confirmed: bool = True) -> list[Event]:
+    asked: list[Event] = [AckAsked(session, 100 + n, at(n)) for n in numbers]
+    return asked + [AckConfirmed(session, 100 + n) for n in numbers if confirmed]
+
+
+def judge(
+    kind: SubscriptionType,
+    *events: Event | list[Event],
+    complete: bool = False,
+    durable_acks: bool = True,
+) -> list[Violation]:
+    flat = [e for each in events for e in (each if isinstance(each, list) else [each])]
+    return SubscriptionJudge(
+        TOPIC,
+        SubscriptionHistory("s", kind, flat),
+        durable_acks=durable_acks,
+        early_ms_max=1_000,
+    ).judge(complete=complete)
+
+
+def rules(violations: list[Violation]) -> set[Rule]:
+    return {each.rule for each in violations}
+
+
+ALL = range(10)
+TWO: list[Event] = [Attached(1), Attached(2)]
+ONE_ACTIVE: list[Event] = [*TWO, Activated(1, True), Activated(2, False)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "events"),
+    [
+        pytest.param(EXCLUSIVE, [Attached(1), *gets(1, *ALL), *acks(1, *ALL)], id="exclusive"),
+        pytest.param(
+            EXCLUSIVE,
+            [
+                Attached(1),
+                *gets(1, 0, 1, 2, 3),
+                *acks(1, 1),
+                GivenBack(1, at(2)),
+                *gets(1, 0, 2, *range(3, 10)),
+                *acks(1, 0, *range(2, 10)),
+            ],
+            id="exclusive, begun again",
+        ),
+        pytest.param(
+            FAILOVER,
+            [
+                *ONE_ACTIVE,
+                *gets(1, 0, 1, 2),
+                *acks(1, 0, 2),
+                Ended(1, End.CLOSED),
+                Activated(2, True),
+                *gets(2, 1, *range(3, 10)),
+                *acks(2, 1, *range(3, 10)),
+            ],
+            id="failover, the active one leaves",
+        ),
+        pytest.param(
+            FAILOVER,
+            [
+                *ONE_ACTIVE,
+                *gets(1, 0, 1),
+                *acks(1, 0, 1, confirmed=False),
+                Activated(2, True),
+                Activated(1, False),
+                *gets(2, *ALL),
+                AckConfirmed(1, 100),
+                *acks(2, *ALL),
+            ],
+            id="failover, acknowledged too late",
+        ),
+        pytest.param(
+            SHARED,
+            [
+                *TWO,
+                *gets(2, 1, 3, 0),
+                *gets(1, 2, *range(4, 10)),
+                *acks(1, 2, *range(4, 10)),
+                *acks(2, 1, 3),
+                GivenBack(2, at(0)),
+                *gets(1, 0),
+                *acks(1, 0),
+            ],
+            id="shared",
+        ),
+        pytest.param(
+            SHARED,
+            [*TWO, *gets(1, *ALL), Ended(1, End.CUT), *gets(2, *ALL), *acks(2, *ALL)],
+            id="shared, one leaves",
+        ),
+        pytest.param(
+            SHARED,
+            [*TWO, *gets(1, *ALL), *gets(2, *ALL), *acks(2, *ALL), Ended(1, End.LOST)],
+            id="shared, a loss that is noticed late",
+        ),
+        pytest.param(
+            KEY_SHARED,
+            [
+                *TWO,
+                *gets(1, 0, 2, 9, 4),
+                *acks(1, 0, 2, 4, 9),
+                *gets(2, 1, 3, 5, 7),
+                *gets(2, 6, 8),
+                *acks(2, 1, 3, 5, 6, 7, 8),
+            ],
+            id="key shared",
+        ),
+    ],
+)
+def test_an_honest_subscription_passes(kind: SubscriptionType, events: list[Event]) -> None:
+    assert judge(kind, events, complete=True) == []
+
+
+FAULTS: list[tuple[SubscriptionType, Sequence[Event | list[Event]], Rule]] = [
+    (SHARED, [TWO, gets(1, *range(9))], Rule.NOT_DELIVERED),
+    (SHARED, [TWO, gets(1, *ALL), GivenBack(1, at(3))], Rule.NOT_REDELIVERED),
+    (SHARED, [TWO, gets(1, 0), gets(2, 0)], Rule.DELIVERED_TWICE),
+    (SHARED, [TWO, gets(1, 0, 1), GivenBack(1, at(0)), gets(2, 1)], Rule.DELIVERED_TWICE),
+    (SHARED, [TWO, gets(1, 0), acks(1, 0), gets(2, 0)], Rule.DELIVERED_AFTER_ACK),
+    (
+        SHARED,
+        [TWO, gets(1, 0), acks(1, 0), Ended(1, End.CLOSED), gets(2, 0)],
+        Rule.DELIVERED_AFTER_ACK,
+    ),
+    (SHARED, [TWO, gets(1, 9, at_ms=3_999)], Rule.EARLY),
+    (KEY_SHARED, [TWO, gets(1, 0), gets(2, 2)], Rule.KEY_AT_TWO),
+    (KEY_SHARED, [TWO, gets(1, 2), acks(1, 2), gets(2, 0)], Rule.REORDERED),
+    (EXCLUSIVE, TWO, Rule.TWO_CONSUMERS),
+    (EXCLUSIVE, [Attached(1), gets(1, 0, 2)], Rule.SKIPPED),
+    (EXCLUSIVE, [Attached(1), gets(1, 0, 1, 0)], Rule.REORDERED),
+    (FAILOVER, [ONE_ACTIVE, gets(2, 0)], Rule.INACTIVE_CONSUMER),
+    (
+        FAILOVER,
+        [ONE_ACTIVE, gets(1, 0), acks(1, 0), Activated(2, True), gets(2, 0)],
+        Rule.DELIVERED_AFTER_ACK,
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "events", "rule"), FAULTS)
+def test_a_planted_fault_is_named(kind: SubscriptionType, events: list[Event], rule: Rule) -> None:
+    assert rule in rules(judge(kind, *events, complete=rule.startswith("not-")))
+
+
+def test_each_rule_has_a_planted_fault() -> None:
+    """Those about stored messages are in ``test_stored``."""
+    named = {rule for *_, rule in FAULTS}
+    about_stored = {Rule.LOST, Rule.MOVED, Rule.DUPLICATED, Rule.INVENTED, Rule.DAMAGED}
+    assert named | about_stored == set(Rule)
+
+
+def test_a_delayed_message_may_be_early_by_a_tick() -> None:
+    assert judge(SHARED, TWO, gets(1, 9, at_ms=4_000)) == []
+    assert judge(EXCLUSIVE, Attached(1), gets(1, *ALL, at_ms=0)) == []
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_acknowledgements_may_be_undone_by_a_crash_where_they_are_not_durable(
+    durable: bool,
+) -> None:
+    lost = Ended(1, End.LOST)
+    found = rules(
+        judge(SHARED, TWO, gets(1, 0), acks(1, 0), lost, gets(2, 0), durable_acks=durable)
+    )
+    assert found == ({Rule.DELIVERED_AFTER_ACK} if durable else set())
+    moved = Ended(1, End.MOVED)
+    found = rules(
+        judge(SHARED, TWO, gets(1, 0), acks(1, 0), moved, gets(2, 0), durable_acks=durable)
+    )
+    assert found == {Rule.DELIVERED_AFTER_ACK}
