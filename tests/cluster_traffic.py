@@ -8,19 +8,19 @@ from typing import Any, Protocol
 
 import pulsar
 
-from magnetar.broker.verify.stored import judge_numbers
+from magnetar.broker.verify.stored import check_numbers
 from tests.official_client import open_client
 
 _STALL_S = 0.3
 
 
-def check_numbers(numbers: Sequence[int], acknowledged: int, window: int | None) -> int:
-    """All that are acknowledged, below that number, in order: see `judge_numbers`.
+def assert_numbers(numbers: Sequence[int], acknowledged: int, window: int | None) -> int:
+    """All that are acknowledged, below that number, in order: see `check_numbers`.
 
     Returns:
         How many were repetitions.
     """
-    verdict = judge_numbers(numbers, range(acknowledged), window)
+    verdict = check_numbers(numbers, range(acknowledged), window)
     assert verdict.violations == []
     return verdict.repeated
 
@@ -164,8 +164,8 @@ class TopicTraffic(threading.Thread):
 
     def check(self, stored: Sequence[int]) -> int:
         """All that was acknowledged, in order; twice only what was unacknowledged."""
-        check_numbers(self.received, self.acknowledged, window=None)
-        return check_numbers(stored, self.acknowledged, self.window)
+        assert_numbers(self.received, self.acknowledged, window=None)
+        return assert_numbers(stored, self.acknowledged, self.window)
 
     def stop_sending(self) -> None:
         self._full_stop.set()
@@ -195,8 +195,8 @@ class DeduplicatedTraffic(TopicTraffic):
             self.failure = AssertionError(f"sent again to {self.topic}: {result}")
 
     def check(self, stored: Sequence[int]) -> int:
-        check_numbers(self.received, self.acknowledged, window=None)
-        assert check_numbers(stored, self.acknowledged, window=0) == 0
+        assert_numbers(self.received, self.acknowledged, window=None)
+        assert assert_numbers(stored, self.acknowledged, window=0) == 0
         return 0
 
 
@@ -230,7 +230,7 @@ class DelayedTraffic(TopicTraffic):
 
     def check(self, stored: Sequence[int]) -> int:
         assert set(self.received) >= set(range(self.acknowledged)), "delayed messages never came"
-        return check_numbers(stored, self.acknowledged, self.window)
+        return assert_numbers(stored, self.acknowledged, self.window)
 
 
 def start_traffic(

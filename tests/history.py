@@ -1,7 +1,7 @@
-"""Who produced and consumed what, and what a topic's history is: material for the judge.
+"""Who produced and consumed what, and what a topic's history is: material for the checks.
 
 Independent of the broker's code: a producer knows the numbers it sent and the receipts it got, a
-consumer the acknowledgements that it asked for and those that were confirmed; the judges of
+consumer the acknowledgements that it asked for and those that were confirmed; the checks of
 ``broker/verify`` compare both with what a fresh reader reads.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import parse_entry_body
-from magnetar.broker.verify.delivered import SubscriptionJudge
+from magnetar.broker.verify.delivered import SubscriptionChecker
 from magnetar.broker.verify.history import (
     AckAsked,
     AckConfirmed,
@@ -27,7 +27,7 @@ from magnetar.broker.verify.history import (
     TopicHistory,
     Violation,
 )
-from magnetar.broker.verify.stored import judge_stored
+from magnetar.broker.verify.stored import check_stored
 from tests.raw_client import ConnectionClosedError, Position, RawClient
 
 TOPIC = "persistent://public/default/history"
@@ -77,14 +77,14 @@ def history_of(
     )
 
 
-def check_stored(
+def assert_stored(
     log: Mapping[Position, int], receipts: Mapping[int, Position], sent: int | None = None
 ) -> None:
     """Every acknowledged message is where its receipt said, in the order of sending, once."""
-    assert judge_stored(history_of(log, receipts, sent)).violations == []
+    assert check_stored(history_of(log, receipts, sent)).violations == []
 
 
-def judge_sessions(log: Mapping[Position, int], sessions: Sequence[Session]) -> list[Violation]:
+def session_violations(log: Mapping[Position, int], sessions: Sequence[Session]) -> list[Violation]:
     """Consumers of one subscription, one after the other, from the first message on.
 
     Args:
@@ -94,11 +94,11 @@ def judge_sessions(log: Mapping[Position, int], sessions: Sequence[Session]) -> 
     for session in sessions:
         events += [*session.events, Ended(session.number, End.LOST)]
     subscription = SubscriptionHistory("worker", SubscriptionType.EXCLUSIVE, events)
-    return SubscriptionJudge(history_of(log, {}), subscription).judge(complete=False)
+    return SubscriptionChecker(history_of(log, {}), subscription).check(complete=False)
 
 
-def check_sessions(log: Mapping[Position, int], sessions: Sequence[Session]) -> None:
-    assert judge_sessions(log, sessions) == []
+def assert_sessions(log: Mapping[Position, int], sessions: Sequence[Session]) -> None:
+    assert session_violations(log, sessions) == []
 
 
 def client_of(url: str) -> RawClient:

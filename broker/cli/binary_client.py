@@ -66,11 +66,15 @@ class ClusterClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections without a word; what is asked next makes new ones."""
         for connection in self._connections.values():
             connection.close()
 
     async def _connection(self, url: str) -> AsyncClientConnection:
-        if (known := self._connections.get(url)) is not None:
+        if (known := self._connections.get(url)) is not None and not known.closed:
             return known
         host, port, over_tls = _address(url)
         server_name, by = host if over_tls else None, ""

@@ -2,7 +2,7 @@
 
 import argparse
 
-from magnetar.broker.cli.global_options import CLIENTS, add_globals
+from magnetar.broker.cli.global_options import CLIENTS, VERIFY, add_globals
 
 
 def add_produce(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +105,32 @@ def add_read(parser: argparse.ArgumentParser) -> None:
     add("-rc", "--readCompacted", action="store_true", help="only the last message of each key")
     _receiving(parser)
     add("--timeout", type=float, default=0.0, metavar="SECONDS", help="give up after this silence")
+
+
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    add_globals(parser, VERIFY)
+    add = parser.add_argument
+    add(
+        "--namespace",
+        default="public/default",
+        metavar="TENANT/NAMESPACE",
+        help="where its topics are created and removed (public/default)",
+    )
+    add(
+        "--seconds",
+        type=float,
+        default=30.0,
+        help="rounds begin until then, at least one does (30)",
+    )
+    add(
+        "--messages",
+        type=int,
+        default=1000,
+        metavar="COUNT",
+        help="of each topic in each round (1000)",
+    )
+    add("--seed", type=int, metavar="NUMBER", help="of what is drawn; printed (another each time)")
+    add("--report", metavar="FILE.html", help="write a page that tells everything")
 
 
 def _receiving(parser: argparse.ArgumentParser) -> None:

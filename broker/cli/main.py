@@ -14,13 +14,14 @@ from importlib import import_module
 from typing import Final
 
 from magnetar.broker.auth.client_auth_error import ClientAuthError
-from magnetar.broker.cli.client_options import add_consume, add_produce, add_read
+from magnetar.broker.cli.client_options import add_consume, add_produce, add_read, add_verify
 from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
 from magnetar.broker.cli.global_options import (
     ADMIN,
     CLIENTS,
     PIPELINE,
     PROFILES,
+    VERIFY,
     add_globals,
     add_watch,
     misplaced,
@@ -44,6 +45,7 @@ _SERVERS = frozenset({"standalone", "broker", "bookie", "autorecovery", "zookeep
 _QUESTION = re.compile(r"-h$|--(help|check|status|enable|disable)\b")
 _GLOBALS = {
     **dict.fromkeys(("produce", "consume", "read"), CLIENTS),
+    "verify": VERIFY,
     "admin": ADMIN,
     "doctor": ADMIN,
     "pipeline": PIPELINE,
@@ -264,6 +266,11 @@ _COMMANDS: Final[dict[str, tuple[str, Callable[[argparse.ArgumentParser], None],
         "receive messages from one on, without a subscription",
         add_read,
         "consume_command.run_read",
+    ),
+    "verify": (
+        "check that a cluster loses, doubles and reorders nothing: 0 if so, 1 if not",
+        add_verify,
+        "verify.verify_command.run_verify",
     ),
     "admin": (
         "tenants, namespaces, topics, brokers over HTTP",

@@ -44,8 +44,8 @@ class ClientProducer:
         self.last_sequence_id = -1
         self._connection, self._name = connection, name
         self._id = connection.next_id()
-        # Entries under way, in the order of their answers: whom to tell, and the index in its call.
-        self._waiting: deque[tuple[PublishCallback, int]] = deque()
+        # Entries under way, as sent: sequence id, whom to tell, and the index in its call.
+        self._waiting: deque[tuple[int, PublishCallback, int]] = deque()
 
     async def open(
         self,
@@ -95,7 +95,9 @@ class ClientProducer:
             error = ServiceNotReadyError("The topic was closed or moved")
             callback(0, len(entries), -1, -1, error)
             return
-        self._waiting += [(callback, index) for index in range(len(entries))]
+        self._waiting += [
+            (metadata.sequence_id, callback, index) for index, (metadata, _) in enumerate(entries)
+        ]
         frames = [encode_send(self._id, metadata, body) for metadata, body in entries]
         self._connection.send(b"".join(frames))
 
@@ -103,7 +105,7 @@ class ClientProducer:
         if isinstance(command, pb.CommandCloseProducer):
             self._end(ServiceNotReadyError("The topic was closed or moved"))
         elif self._waiting:
-            callback, index = self._waiting.popleft()
+            callback, index = self._take(command.sequence_id)
             if isinstance(command, pb.CommandSendReceipt):
                 id_ = command.message_id
                 duplicate = id_.ledgerId >= 2**63  # -1 on the wire
@@ -111,6 +113,15 @@ class ClientProducer:
                 callback(index, 1, ledger_id, entry_id, None)
             else:
                 callback(index, 1, -1, -1, error_of(command.error, command.message))
+
+    def _take(self, sequence_id: int) -> tuple[PublishCallback, int]:
+        """Whose answer it is. Apache Pulsar answers a duplicate before what was sent earlier."""
+        for nth, (sent_id, callback, index) in enumerate(self._waiting):
+            if sent_id == sequence_id:
+                del self._waiting[nth]
+                return callback, index
+        _, callback, index = self._waiting.popleft()
+        return callback, index
 
     def on_connection_lost(self, error: ServiceNotReadyError) -> None:
         self._end(error)
@@ -121,7 +132,7 @@ class ClientProducer:
         self.closed = True
         self._connection.users.pop((PRODUCER, self._id), None)
         waiting, self._waiting = self._waiting, deque()
-        for callback, index in waiting:  # stored or not: as for any client
+        for _, callback, index in waiting:  # stored or not: as for any client
             callback(index, 1, -1, -1, error)
         if self.on_closed is not None:
             self.on_closed()

@@ -36,8 +36,8 @@ _ASKED: Final = 2
 _CONFIRMED: Final = 3
 
 
-class SubscriptionJudge:
-    """``judge`` it once; then ``violations`` and ``redelivered`` tell."""
+class SubscriptionChecker:
+    """``check`` it once; then ``violations`` and ``redelivered`` tell."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SubscriptionJudge:
             SubscriptionType.EXCLUSIVE,
             SubscriptionType.FAILOVER,
         )
-        self._place = f"{topic.topic}, subscription {subscription.name}"
+        self._topic, self._name = topic.topic, subscription.name
         self._events = _with_early_ends(subscription.events)
         self._log = [position for position, _ in topic.stored]
         self._nth = {position: nth for nth, position in enumerate(self._log)}
@@ -81,7 +81,7 @@ class SubscriptionJudge:
         self._last_of_key: dict[str, int] = {}
         self._held_of_key: dict[str, set[Position]] = {}
 
-    def judge(self, *, complete: bool) -> list[Violation]:
+    def check(self, *, complete: bool) -> list[Violation]:
         """
         Args:
             complete: consumers have had time to get everything.
@@ -108,7 +108,7 @@ class SubscriptionJudge:
 
     def _say(self, rule: Rule, text: str, position: Position | None = None) -> None:
         message = self._messages.get(position) if position is not None else None
-        self.violations.append(Violation(rule, text, position, message, self._place))
+        self.violations.append(Violation(rule, text, position, message, self._topic, self._name))
 
     # --- consumers
 

@@ -1,4 +1,4 @@
-"""What producers sent, what a reader found stored, and what consumers were given: for the judges.
+"""What producers sent, what a reader found stored, and what consumers were given: for the checks.
 
 Positions are ledger, entry and, where batches are looked into, the index in the batch: tuples that
 sort as the messages are stored.
@@ -62,14 +62,15 @@ class Violation:
 
     Attributes:
         text: what was wrong, for people.
-        place: topic, and where it concerns one the subscription.
+        subscription: its name; "": it isn't about one.
     """
 
     rule: Rule
     text: str
     position: Position | None = None
     message: MessageName | None = None
-    place: str = ""
+    topic: str = ""
+    subscription: str = ""
     story: list[str] = field(default_factory=list)
     """What else is known about the message, in order."""
 

@@ -21,7 +21,7 @@ class NumbersVerdict:
     violations: list[Violation] = field(default_factory=list)
 
 
-def judge_numbers(
+def check_numbers(
     numbers: Sequence[int], acknowledged: Collection[int], window: int | None, producer: str = ""
 ) -> NumbersVerdict:
     """What somebody got of a producer's numbers 0, 1, 2, ...: all acknowledged ones, in order.
@@ -55,7 +55,7 @@ def judge_numbers(
     return verdict
 
 
-def judge_stored(history: TopicHistory) -> NumbersVerdict:
+def check_stored(history: TopicHistory) -> NumbersVerdict:
     """Every acknowledged message is where its receipt said, in the order of sending; once, or as
     often as it may be.
     """
@@ -70,10 +70,12 @@ def judge_stored(history: TopicHistory) -> NumbersVerdict:
     for (producer, number), _ in history.receipts:
         acknowledged[producer].add(number)
     for producer in sorted({*numbers, *acknowledged}):
-        verdict = judge_numbers(numbers[producer], acknowledged[producer], history.window, producer)
+        verdict = check_numbers(numbers[producer], acknowledged[producer], history.window, producer)
         found.repeated += verdict.repeated
         found.violations += verdict.violations
     found.violations += _moved(history)
+    for violation in found.violations:
+        violation.topic = history.topic
     return found
 
 

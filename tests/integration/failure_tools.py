@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from tests.history import check_stored
+from tests.history import assert_stored
 from tests.raw_client import Position, RawClient
 
 
@@ -81,7 +81,7 @@ def check_history(url: str, topic: str, acknowledged: dict[int, Position]) -> No
             position, payload = client.receive_message()
             assert position not in found
             found[position] = int(payload[:12])
-    check_stored(found, acknowledged)
+    assert_stored(found, acknowledged)
 
 
 @contextlib.contextmanager

@@ -23,8 +23,8 @@ from tests.history import (
     Consumer,
     Producer,
     Session,
-    check_sessions,
-    check_stored,
+    assert_sessions,
+    assert_stored,
     client_of,
     final_session,
     publish_last,
@@ -129,8 +129,8 @@ def test_history_survives_what_happens_to_processes(
     broker.start()
     _wait_until_served(broker.service_url)
     history = read_all(broker.service_url, story.publish_last())
-    check_stored(history, story.acknowledged, story.next_number)
-    check_sessions(history, [*story.sessions, final_session(broker.service_url)])
+    assert_stored(history, story.acknowledged, story.next_number)
+    assert_sessions(history, [*story.sessions, final_session(broker.service_url)])
     changed = [ledger for ledger in read_ledgers(url) if len(ledger.segments) > 1]
     assert changed, "no ensemble was changed under load"
 

@@ -11,8 +11,8 @@ from tests.history import (
     Consumer,
     Producer,
     Session,
-    check_sessions,
-    check_stored,
+    assert_sessions,
+    assert_stored,
     final_session,
     publish_last,
     read_all,
@@ -51,5 +51,5 @@ def test_history_survives_kills(tmp_path: Path) -> None:
         url = process.service_url
         acknowledged[next_number] = last = publish_last(url, next_number)
         history = read_all(url, last)
-        check_stored(history, acknowledged, next_number + 1)
-        check_sessions(history, [*sessions, final_session(url)])
+        assert_stored(history, acknowledged, next_number + 1)
+        assert_sessions(history, [*sessions, final_session(url)])

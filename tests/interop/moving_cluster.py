@@ -44,7 +44,7 @@ from tests.cluster_tools import (
     get,
     owner_of,
 )
-from tests.cluster_traffic import check_numbers, reset_gaps
+from tests.cluster_traffic import assert_numbers, reset_gaps
 from tests.official_client import open_client
 from tests.waiting import wait_until
 
@@ -285,7 +285,7 @@ def read_all(url: str, traffic: Sequence[TopicTraffic]) -> dict[str, int]:
         while reader.has_message_available():
             numbers.append(int(reader.read_next(60_000).data()))
         reader.close()
-        repetitions[each.topic] = check_numbers(numbers, each.acknowledged, each.window)
+        repetitions[each.topic] = assert_numbers(numbers, each.acknowledged, each.window)
     client.close()
     return repetitions
 
@@ -345,7 +345,7 @@ def main() -> int:
         for each in programs:
             each.wait()
             for topic in each.topics:
-                check_numbers(topic.received, topic.acknowledged, window=None)
+                assert_numbers(topic.received, topic.acknowledged, window=None)
         print_table(programs, read_all(cluster.service_url, traffic), moving.stalls_s)
     return 0
 

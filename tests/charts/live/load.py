@@ -7,7 +7,7 @@ from typing import Any
 import pulsar
 
 from tests.charts.control_plane import until
-from tests.cluster_traffic import TopicTraffic, check_numbers, start_traffic
+from tests.cluster_traffic import TopicTraffic, assert_numbers, start_traffic
 from tests.official_client import open_client
 
 _TOPICS = 4
@@ -66,9 +66,9 @@ class Load:
     def _check(self) -> None:
         again = 0
         for each in self._traffic:
-            again += check_numbers(each.received, each.acknowledged, None)
+            again += assert_numbers(each.received, each.acknowledged, None)
             numbers = self._read(each.topic, each.acknowledged)
-            check_numbers(numbers, each.acknowledged, each.window)
+            assert_numbers(numbers, each.acknowledged, each.window)
         sent = sum(each.acknowledged for each in self._traffic)
         stalls = ", ".join(f"{each.longest_gap_s:.1f}" for each in self._traffic)
         print(f"\n{self._name}: {sent} acknowledged, {again} received again; stalls [s]: {stalls}")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from magnetar.broker.verify.delivered import SubscriptionJudge
+from magnetar.broker.verify.delivered import SubscriptionChecker
 from magnetar.broker.verify.history import (
     AckAsked,
     AckConfirmed,
@@ -22,7 +22,7 @@ from magnetar.broker.verify.history import (
     TopicHistory,
     Violation,
 )
-from tests.history import Session, judge_sessions
+from tests.history import Session, session_violations
 from tests.raw_client import Position
 from tests.unit.broker.verify.test_stored import LOG
 
@@ -62,7 +62,7 @@ def session(first: int, end: int, asked: int = -1, confirmed: int = -1) -> Sessi
     ],
 )
 def test_honest_consumers_pass(sessions: list[Session]) -> None:
-    assert judge_sessions(LOG, sessions) == []
+    assert session_violations(LOG, sessions) == []
 
 
 HOLE = session(0, 8)
@@ -104,7 +104,7 @@ UNKNOWN.deliver((4, 9), 5)
     ],
 )
 def test_a_fault_of_sessions_is_named(sessions: list[Session], rule: Rule) -> None:
-    assert rule in {each.rule for each in judge_sessions(LOG, sessions)}
+    assert rule in {each.rule for each in session_violations(LOG, sessions)}
 
 
 # --- all types of subscriptions
@@ -129,23 +129,23 @@ def acks(session: int, *numbers: int, confirmed: bool = True) -> list[Event]:
     return asked + [AckConfirmed(session, 100 + n) for n in numbers if confirmed]
 
 
-def judge(
+def violations(
     kind: SubscriptionType,
     *events: Event | list[Event],
     complete: bool = False,
     durable_acks: bool = True,
 ) -> list[Violation]:
     flat = [e for each in events for e in (each if isinstance(each, list) else [each])]
-    return SubscriptionJudge(
+    return SubscriptionChecker(
         TOPIC,
         SubscriptionHistory("s", kind, flat),
         durable_acks=durable_acks,
         early_ms_max=1_000,
-    ).judge(complete=complete)
+    ).check(complete=complete)
 
 
-def rules(violations: list[Violation]) -> set[Rule]:
-    return {each.rule for each in violations}
+def rules(found: list[Violation]) -> set[Rule]:
+    return {each.rule for each in found}
 
 
 ALL = range(10)
@@ -235,7 +235,7 @@ ONE_ACTIVE: list[Event] = [*TWO, Activated(1, True), Activated(2, False)]
     ],
 )
 def test_an_honest_subscription_passes(kind: SubscriptionType, events: list[Event]) -> None:
-    assert judge(kind, events, complete=True) == []
+    assert violations(kind, events, complete=True) == []
 
 
 FAULTS: list[tuple[SubscriptionType, Sequence[Event | list[Event]], Rule]] = [
@@ -266,7 +266,7 @@ FAULTS: list[tuple[SubscriptionType, Sequence[Event | list[Event]], Rule]] = [
 
 @pytest.mark.parametrize(("kind", "events", "rule"), FAULTS)
 def test_a_planted_fault_is_named(kind: SubscriptionType, events: list[Event], rule: Rule) -> None:
-    assert rule in rules(judge(kind, *events, complete=rule.startswith("not-")))
+    assert rule in rules(violations(kind, *events, complete=rule.startswith("not-")))
 
 
 def test_each_rule_has_a_planted_fault() -> None:
@@ -277,8 +277,8 @@ def test_each_rule_has_a_planted_fault() -> None:
 
 
 def test_a_delayed_message_may_be_early_by_a_tick() -> None:
-    assert judge(SHARED, TWO, gets(1, 9, at_ms=4_000)) == []
-    assert judge(EXCLUSIVE, Attached(1), gets(1, *ALL, at_ms=0)) == []
+    assert violations(SHARED, TWO, gets(1, 9, at_ms=4_000)) == []
+    assert violations(EXCLUSIVE, Attached(1), gets(1, *ALL, at_ms=0)) == []
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -287,11 +287,11 @@ def test_acknowledgements_may_be_undone_by_a_crash_where_they_are_not_durable(
 ) -> None:
     lost = Ended(1, End.LOST)
     found = rules(
-        judge(SHARED, TWO, gets(1, 0), acks(1, 0), lost, gets(2, 0), durable_acks=durable)
+        violations(SHARED, TWO, gets(1, 0), acks(1, 0), lost, gets(2, 0), durable_acks=durable)
     )
     assert found == ({Rule.DELIVERED_AFTER_ACK} if durable else set())
     moved = Ended(1, End.MOVED)
     found = rules(
-        judge(SHARED, TWO, gets(1, 0), acks(1, 0), moved, gets(2, 0), durable_acks=durable)
+        violations(SHARED, TWO, gets(1, 0), acks(1, 0), moved, gets(2, 0), durable_acks=durable)
     )
     assert found == {Rule.DELIVERED_AFTER_ACK}

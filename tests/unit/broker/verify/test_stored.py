@@ -1,11 +1,11 @@
-"""The judges themselves: honest histories pass, and each planted fault is named."""
+"""The checks themselves: honest histories pass, and each planted fault is named."""
 
 from collections.abc import Callable
 
 import pytest
 
 from magnetar.broker.verify.history import Rule
-from magnetar.broker.verify.stored import judge_numbers, judge_stored
+from magnetar.broker.verify.stored import check_numbers, check_stored
 from tests.history import history_of
 from tests.raw_client import Position
 
@@ -23,8 +23,8 @@ RECEIPTS = {number: at for at, number in LOG.items() if number not in (2, 10)}
 
 
 def test_an_honest_log_passes() -> None:
-    assert judge_stored(history_of(LOG, RECEIPTS, sent=11)).violations == []
-    assert judge_stored(history_of({}, {})).violations == []
+    assert check_stored(history_of(LOG, RECEIPTS, sent=11)).violations == []
+    assert check_stored(history_of({}, {})).violations == []
 
 
 def swapped(log: dict[Position, int]) -> dict[Position, int]:
@@ -57,14 +57,14 @@ def without(number: int) -> Callable[[dict[Position, int]], dict[Position, int]]
 def test_a_fault_in_the_log_is_named(
     fault: Callable[[dict[Position, int]], dict[Position, int]], rule: Rule
 ) -> None:
-    violations = judge_stored(history_of(fault(LOG), RECEIPTS, sent=12)).violations
+    violations = check_stored(history_of(fault(LOG), RECEIPTS, sent=12)).violations
     assert rule in {each.rule for each in violations}
 
 
 def test_what_was_damaged_is_named() -> None:
     history = history_of(LOG, {})
     history.stored[3] = (history.stored[3][0], None)
-    (violation,) = judge_stored(history).violations
+    (violation,) = check_stored(history).violations
     assert (violation.rule, violation.position) == (Rule.DAMAGED, (4, 3))
 
 
@@ -72,18 +72,18 @@ def test_what_was_sent_again_may_be_stored_twice_unless_deduplicated() -> None:
     log = {(1, n): number for n, number in enumerate([0, 1, 2, 1, 2, 3])}
     history = history_of(log, {n: (1, (0, 3, 4, 5)[n]) for n in range(4)})
     history.window = 2
-    verdict = judge_stored(history)
+    verdict = check_stored(history)
     assert (verdict.violations, verdict.repeated) == ([], 2)
     history.window = 0
-    assert {each.rule for each in judge_stored(history).violations} == {Rule.DUPLICATED}
+    assert {each.rule for each in check_stored(history).violations} == {Rule.DUPLICATED}
 
 
 def test_a_duplicate_that_was_dropped_has_to_be_stored_once() -> None:
     history = history_of({(1, 0): 0}, {0: (1, 0)}, sent=2)
     history.receipts += [(("sender", 0), None)]
-    assert judge_stored(history).violations == []
+    assert check_stored(history).violations == []
     history.receipts += [(("sender", 1), None)]
-    assert [each.rule for each in judge_stored(history).violations] == [Rule.LOST]
+    assert [each.rule for each in check_stored(history).violations] == [Rule.LOST]
 
 
 def test_honest_numbers_pass_and_repetitions_are_counted() -> None:
@@ -92,7 +92,7 @@ def test_honest_numbers_pass_and_repetitions_are_counted() -> None:
         ([0, 1, 2, 1, 2, 3], 2, 2),
         ([0, 1, 2, 0, 1, 2, 3, 4], None, 3),
     ):
-        verdict = judge_numbers(numbers, range(4), window)
+        verdict = check_numbers(numbers, range(4), window)
         assert (verdict.violations, verdict.repeated) == ([], repeated)
 
 
@@ -108,4 +108,4 @@ def test_honest_numbers_pass_and_repetitions_are_counted() -> None:
     ],
 )
 def test_a_fault_in_numbers_is_named(numbers: list[int], window: int | None, rule: Rule) -> None:
-    assert [each.rule for each in judge_numbers(numbers, range(4), window).violations] == [rule]
+    assert [each.rule for each in check_numbers(numbers, range(4), window).violations] == [rule]

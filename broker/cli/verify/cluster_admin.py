@@ -1,0 +1,53 @@
+"""What `magnetar verify` asks by HTTP, where it has the rights: topics, policies, unloads."""
+
+import asyncio
+from typing import Any
+from urllib.parse import quote
+
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.profiles import ClusterTarget
+from magnetar.broker.cli.verify.attempts import retried
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.verify.plan import TopicPlan
+
+
+class ClusterAdmin:
+    """Each call in a thread, with a connection of its own. Raises CliError: refused."""
+
+    def __init__(self, target: ClusterTarget, request_timeout_s: float) -> None:
+        self._target, self._timeout_s = target, request_timeout_s
+
+    async def create(self, topic: TopicName, plan: TopicPlan, patience_s: float) -> None:
+        """Returns when its policies hold."""
+        path = _path(topic)
+        if plan.partitions:
+            await self._call("PUT", f"{path}/partitions", plan.partitions)
+        else:
+            await self._call("PUT", path)
+        if plan.deduplicated:
+            await self._call("POST", f"{path}/deduplicationEnabled", body=True)
+
+            async def check() -> None:
+                applied = await self._call("GET", f"{path}/deduplicationEnabled?applied=true")
+                if applied is not True:
+                    raise CliError(f"{topic}: deduplication is {applied}")
+
+            await retried("no deduplication", check, patience_s)
+
+    async def unload(self, topic: TopicName) -> None:
+        await self._call("PUT", f"{_path(topic)}/unload")
+
+    async def delete(self, topic: TopicName, plan: TopicPlan) -> None:
+        where = "/partitions" if plan.partitions else ""
+        await self._call("DELETE", f"{_path(topic)}{where}?force=true")
+
+    async def _call(self, method: str, path: str, body: Any = None) -> Any:
+        return await asyncio.to_thread(self._call_now, method, path, body)
+
+    def _call_now(self, method: str, path: str, body: Any) -> Any:
+        with self._target.admin_client(self._timeout_s) as client:
+            return client.json(method, path, body)
+
+
+def _path(topic: TopicName) -> str:
+    return f"/admin/v2/{topic.domain}/{topic.namespace}/{quote(topic.local, safe='')}"

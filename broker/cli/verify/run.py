@@ -1,0 +1,150 @@
+"""Rounds of `magnetar verify`: topics are made, checked all at once, judged and removed."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from magnetar.broker.cli.binary_client import ClusterClient, topic_name
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.profiles import ClusterTarget
+from magnetar.broker.cli.verify.attempts import NoProgressError
+from magnetar.broker.cli.verify.cluster_admin import ClusterAdmin
+from magnetar.broker.cli.verify.topic_check import Surroundings, TopicCheck
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.verify.plan import PLAIN, TOPICS, TopicPlan
+from magnetar.broker.verify.verdict import TopicVerdict, check_topic
+
+PATIENCE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """``seconds``: rounds begin until then, at least one does. ``messages``: of each topic."""
+
+    namespace: str
+    seed: int
+    seconds: float
+    messages: int
+    request_timeout_s: float = 60.0
+    patience_s: float = PATIENCE_S
+    """How long nothing may come, before it is said never to come."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of all rounds.
+
+    Attributes:
+        unjudged: why there is no verdict on the whole; "": there is one.
+        unchecked: what was left out, and why.
+    """
+
+    settings: VerifySettings
+    service_url: str
+    started_s: float
+    rounds: int = 0
+    seconds: float = 0.0
+    verdicts: list[TopicVerdict] = field(default_factory=list)
+    disturbances: Counter[str] = field(default_factory=Counter)
+    unchecked: list[str] = field(default_factory=list)
+    unjudged: str = ""
+
+    @property
+    def violations(self) -> int:
+        return sum(len(verdict.violations) for verdict in self.verdicts)
+
+
+async def run_rounds(
+    target: ClusterTarget, settings: VerifySettings, on_round: Callable[[Outcome], None]
+) -> Outcome:
+    """Raises CliError, BrokerError: the cluster can't be used at all."""
+    outcome = Outcome(settings, target.service_url, time.time())
+    begun_s = time.monotonic()
+    async with ClusterClient(target):
+        """It answers, and lets us in."""
+    around = Surroundings(
+        target, ClusterAdmin(target, settings.request_timeout_s), settings.patience_s
+    )
+    while not outcome.rounds or time.monotonic() - begun_s < settings.seconds:
+        round_ = _Round(around, settings, outcome)
+        try:
+            await round_.run()
+        except NoProgressError as error:
+            outcome.unjudged = str(error)
+        around = round_.around
+        outcome.rounds += 1
+        outcome.seconds = time.monotonic() - begun_s
+        on_round(outcome)
+        if outcome.unjudged:
+            break
+    return outcome
+
+
+class _Round:
+    def __init__(self, around: Surroundings, settings: VerifySettings, outcome: Outcome) -> None:
+        self.around = around
+        self._settings, self._outcome = settings, outcome
+        self._made: list[tuple[TopicName, TopicPlan]] = []
+
+    async def run(self) -> None:
+        try:
+            await self._create()
+            checks = [check for each in self._made for check in self._checks(*each)]
+            tasks = [asyncio.ensure_future(check.run()) for check in checks]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            for check in checks:
+                self._outcome.verdicts.append(check_topic(check.history))
+                self._outcome.disturbances.update(check.disturbances)
+        finally:
+            await self._remove()
+
+    async def _create(self) -> None:
+        """All of them; without rights only what clients' use of it creates."""
+        prefix = f"persistent://{self._settings.namespace}/verify-{secrets.token_hex(4)}"
+        for plan in TOPICS:
+            topic = topic_name(f"{prefix}-{plan.name}")
+            if (admin := self.around.admin) is None:
+                break
+            self._made.append((topic, plan))
+            try:
+                await admin.create(topic, plan, self.around.patience_s)
+            except NoProgressError:
+                raise
+            except CliError as error:
+                self._made.pop()
+                self._outcome.unchecked.append(f"{plan.name} topics, unloads: {error}")
+                await self._remove()
+                self.around = replace(self.around, admin=None)
+        if self.around.admin is None:
+            self._made = [(topic_name(f"{prefix}-{PLAIN.name}"), PLAIN)]
+
+    def _checks(self, topic: TopicName, plan: TopicPlan) -> list[TopicCheck]:
+        parts = [topic.partition(index) for index in range(plan.partitions)] or [topic]
+        seed = f"{self._settings.seed}/{self._outcome.rounds}/{plan.name}"
+        return [
+            TopicCheck(
+                self.around,
+                part,
+                f"{seed}/{number}",
+                self._settings.messages // len(parts),
+                deduplicated=plan.deduplicated,
+            )
+            for number, part in enumerate(parts)
+        ]
+
+    async def _remove(self) -> None:
+        made, self._made = self._made, []
+        if (admin := self.around.admin) is not None:
+            for topic, plan in made:
+                with contextlib.suppress(CliError):
+                    await admin.delete(topic, plan)

@@ -1,0 +1,160 @@
+"""A producer of `magnetar verify`: sends what it planned until each message has its receipt."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from magnetar.broker.cli.binary_client import ClusterClient
+from magnetar.broker.cli.verify.attempts import NoProgressError, retried
+from magnetar.broker.client.client_producer import ClientProducer, Entry
+from magnetar.broker.protocol.messages import OutgoingMessage, encode_batch, encode_single
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.verify.history import MessageName, Position, Sent, TopicHistory
+from magnetar.broker.verify.plan import Group, content_of
+
+GROUPS_UNDER_WAY: Final = 20
+_SEND_AGAIN_EVERY: Final = 5
+"""Groups with deduplication: who got an error sends again, too."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    group: Group
+    entry: Entry
+
+
+class Sender:
+    """Sends a group again that has no receipt when its connection ends, as clients do."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        topic: TopicName,
+        history: TopicHistory,
+        name: str,
+        patience_s: float,
+    ) -> None:
+        self.name = name
+        self._client, self._topic, self._history = client, topic, history
+        self._patience_s = patience_s
+        self._pending: deque[_Pending] = deque()
+        self._producer: ClientProducer | None = None
+        self._changed = asyncio.Event()
+        self._broken = False
+
+    @property
+    def _deduplicated(self) -> bool:
+        return self._history.window == 0
+
+    async def send_all(self, groups: Iterable[Group], pause_s: float) -> None:
+        """Returns when each message has its receipt.
+
+        Args:
+            pause_s: between two groups.
+        Raises:
+            NoProgressError: no receipt came for too long.
+        """
+        for group in groups:
+            while len(self._pending) >= GROUPS_UNDER_WAY:
+                await self._wait()
+            pending = self._begin(group)
+            self._pending.append(pending)
+            if self._producer is None or self._broken:
+                await self._open()
+            else:
+                self._publish([pending])
+            await asyncio.sleep(pause_s)
+        while self._pending:
+            await self._wait()
+
+    def cut(self) -> None:
+        """End the connections without a word."""
+        self._client.close()
+        self._break()
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+
+    def _begin(self, group: Group) -> _Pending:
+        now_ms = int(time.time() * 1000)
+        due_ms = now_ms + group.delay_ms if group.delay_ms else 0
+        messages = []
+        for number in range(group.first, group.end):
+            name = self.name, number
+            self._history.sent[name] = Sent(group.key, due_ms)
+            message = OutgoingMessage(content_of(name), number, group.key, deliver_at_ms=due_ms)
+            messages.append(message)
+        if group.batched:
+            return _Pending(group, encode_batch(self.name, messages, now_ms))
+        return _Pending(group, encode_single(self.name, messages[0], now_ms))
+
+    async def _wait(self) -> None:
+        if self._broken:
+            await self._open()
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), self._patience_s)
+        except TimeoutError as error:
+            text = f"{self._topic}: no receipt within {self._patience_s:.0f} s"
+            raise NoProgressError(text) from error
+
+    async def _open(self) -> None:
+        producer = await retried(f"{self._topic}: no producer", self._register, self._patience_s)
+        self._producer, self._broken = producer, False
+        producer.on_closed = self._break
+        if producer.closed:
+            return self._break()
+        self._publish(list(self._pending))
+
+    async def _register(self) -> ClientProducer:
+        producer = ClientProducer(await self._client.owner(self._topic), self._topic)
+        return await producer.open(self.name, generated=False)
+
+    def _publish(self, pending: list[_Pending]) -> None:
+        if pending and self._producer is not None:
+            answered = partial(self._on_answer, self._producer, pending)
+            self._producer.publish([each.entry for each in pending], answered)
+
+    def _on_answer(
+        self,
+        producer: ClientProducer,
+        pending: list[_Pending],
+        index: int,
+        count: int,
+        ledger_id: int,
+        first_entry_id: int,
+        error: Exception | None,
+    ) -> None:
+        if producer is not self._producer:
+            return
+        for offset, each in enumerate(pending[index : index + count]):
+            if error is not None:
+                self._break()
+                continue
+            entry_id = first_entry_id + offset
+            self._note_receipt(each.group, None if ledger_id < 0 else (ledger_id, entry_id))
+            if self._pending and each is self._pending[0]:
+                self._pending.popleft()
+                again = self._deduplicated and each.group.first % _SEND_AGAIN_EVERY == 0
+                if again and not self._broken:
+                    self._publish([each])
+        self._changed.set()
+
+    def _note_receipt(self, group: Group, entry: Position | None) -> None:
+        for number in range(group.first, group.end):
+            message: MessageName = self.name, number
+            index = number - group.first if group.batched else -1
+            position = None if entry is None else (*entry, index)
+            self._history.receipts.append((message, position))
+
+    def _break(self) -> None:
+        if not self._broken and self._producer is not None:
+            self._broken = True
+            self._producer.on_closed = None
+            self._producer.close()
+            self._changed.set()

@@ -1,0 +1,167 @@
+"""A subscription of `magnetar verify` on one topic or partition, with its consumers."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from magnetar.broker.cli.binary_client import ClusterClient
+from magnetar.broker.cli.verify.attempts import retried
+from magnetar.broker.cli.verify.receiver import ReceivedEntry, Receiver
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.verify.history import (
+    End,
+    Event,
+    Position,
+    SubscriptionHistory,
+    SubscriptionType,
+)
+from magnetar.broker.verify.plan import MARKER
+
+CONSUMERS: Final = {
+    SubscriptionType.EXCLUSIVE: 1,
+    SubscriptionType.FAILOVER: 2,
+    SubscriptionType.SHARED: 3,
+    SubscriptionType.KEY_SHARED: 3,
+}
+_SHARE_LATE: Final = 0.1
+"""Entries that are acknowledged only when some more have come, or never by this consumer."""
+_LATE_MAX: Final = 10
+_SHARE_GIVEN_BACK: Final = 0.03
+"""Of subscriptions for several consumers at once. Of the others all would come again, and Apache
+Pulsar 4.2.4 then sometimes leaves messages out until the consumer comes again."""
+_CUMULATIVE_EVERY: Final = 7
+
+
+class Subscriber:
+    """Consumers that come again by themselves; the owner of their receivers."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        topic: TopicName,
+        history: SubscriptionHistory,
+        rng: random.Random,
+        patience_s: float,
+    ) -> None:
+        self.type = history.type
+        self.history = history
+        self.next_ack = itertools.count(1).__next__
+        self.calm = False
+        """From now on everything is acknowledged at once, and consumers stay away."""
+        self.acknowledged: set[Position] = set()
+        """Entries, since they came last: whether the broker knows, it may not have said."""
+        self.changed = asyncio.Event()
+        self.marker_came = asyncio.Event()
+        self._client, self._topic, self._rng = client, topic, rng
+        self._one_at_a_time = self.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        self._patience_s = patience_s
+        self._sessions = itertools.count(1)
+        self._opening = asyncio.Lock()  # else each would make a connection of its own
+        self._receivers: dict[str, Receiver] = {}
+        self._late: list[tuple[Receiver, ReceivedEntry]] = []
+        # Of a consumer that acknowledges cumulatively: all of the last receiver.
+        self._unacknowledged: list[tuple[Receiver, ReceivedEntry]] = []
+        self._cumulative = rng.random() < 0.5 and CONSUMERS[self.type] == 1
+
+    def note(self, event: Event) -> None:
+        self.history.events.append(event)
+
+    # --- consumers
+
+    async def open(self, name: str) -> Receiver:
+        """A consumer of that name. Raises NoProgressError."""
+        what = f"{self._topic}: no consumer of {self.history.name}"
+        async with self._opening:
+            receiver = await retried(what, lambda: self._subscribe(name), self._patience_s)
+        self._receivers[name] = receiver
+        return receiver
+
+    async def _subscribe(self, name: str) -> Receiver:
+        connection = await self._client.owner(self._topic)
+        receiver = Receiver(self, connection, next(self._sessions), name)
+        return await receiver.open(str(self._topic), self.history.name)
+
+    async def keep(self, number: int) -> None:
+        """One consumer after the other, until it is cancelled. Raises NoProgressError."""
+        name = f"consumer-{number}"
+        while True:
+            receiver = await self.open(name)
+            await receiver.ended.wait()
+
+    async def close_one(self) -> None:
+        """One of the consumers leaves. Raises BrokerError."""
+        there = [each for each in self._receivers.values() if not each.ended.is_set()]
+        if there:
+            await self._rng.choice(there).close()
+
+    async def close_all(self) -> None:
+        for receiver in self._receivers.values():
+            if not receiver.ended.is_set():
+                await receiver.close()
+        self._late, self._unacknowledged = [], []
+
+    def cut(self) -> None:
+        """End the connections without a word."""
+        for receiver in self._receivers.values():
+            receiver.end(End.CUT)
+        self._client.close()
+
+    async def intrude(self) -> None:
+        """Try to be a second consumer; who is let in says so by itself."""
+        async with self._opening:
+            try:
+                receiver = await self._subscribe("intruder")
+            except BrokerError:
+                return
+            await receiver.close()
+
+    # --- messages
+
+    def on_entry(self, receiver: Receiver, entry: ReceivedEntry) -> None:
+        self.acknowledged.discard(entry.entry)
+        if entry.messages[-1] is not None and entry.messages[-1][0] == MARKER:
+            self.marker_came.set()
+        if self.calm:
+            self._acknowledge(receiver, [entry])
+        elif not self._one_at_a_time and self._rng.random() < _SHARE_GIVEN_BACK:
+            receiver.give_back(entry)
+        elif self._cumulative:
+            if self._unacknowledged and self._unacknowledged[-1][0] is not receiver:
+                self._unacknowledged = []
+            self._unacknowledged.append((receiver, entry))
+            if len(self._unacknowledged) >= _CUMULATIVE_EVERY:
+                self._acknowledge_all()
+        elif self._rng.random() < _SHARE_LATE:
+            self._late.append((receiver, entry))
+            if len(self._late) > _LATE_MAX:
+                self._acknowledge_late(1)
+        else:
+            self._acknowledge(receiver, [entry])
+
+    def _acknowledge(
+        self, receiver: Receiver, entries: Sequence[ReceivedEntry], *, cumulative: bool = False
+    ) -> None:
+        receiver.acknowledge(entries, cumulative=cumulative)
+        self.acknowledged.update(each.entry for each in entries)
+        self.changed.set()
+
+    def _acknowledge_late(self, count: int) -> None:
+        late, self._late = self._late[:count], self._late[count:]
+        for receiver, entry in late:
+            if not receiver.ended.is_set():
+                self._acknowledge(receiver, [entry])
+
+    def _acknowledge_all(self) -> None:
+        held, self._unacknowledged = self._unacknowledged, []
+        if held and not held[-1][0].ended.is_set():
+            entries = [entry for _, entry in held]
+            self._acknowledge(held[-1][0], entries, cumulative=True)
+
+    def calm_down(self) -> None:
+        """Acknowledge what is there, and from now on everything that comes."""
+        self.calm = True
+        self._acknowledge_late(len(self._late))
+        self._acknowledge_all()

@@ -1,0 +1,230 @@
+"""One topic or partition of `magnetar verify`: loaded, disturbed, drained, read, judged."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from magnetar.broker.cli.binary_client import ClusterClient
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.profiles import ClusterTarget
+from magnetar.broker.cli.verify.cluster_admin import ClusterAdmin
+from magnetar.broker.cli.verify.reader import Reader
+from magnetar.broker.cli.verify.sender import GROUPS_UNDER_WAY, Sender
+from magnetar.broker.cli.verify.subscriber import CONSUMERS, Subscriber
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.verify.history import (
+    Position,
+    SubscriptionHistory,
+    SubscriptionType,
+    TopicHistory,
+)
+from magnetar.broker.verify.plan import (
+    BATCH_MAX,
+    DELAY_MS_MAX,
+    MARKER,
+    PRODUCERS,
+    Group,
+    draw_groups,
+)
+
+_MESSAGES_A_SECOND: Final = 150
+"""Of a producer: a load that leaves time to disturb it."""
+_DISTURB_S: Final = 0.3, 0.9
+_CALM_S: Final = 5.0
+"""How long a final unload may take: a broker may refuse it while it does something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What each topic needs. ``admin`` None: we may not administer."""
+
+    target: ClusterTarget
+    admin: ClusterAdmin | None
+    patience_s: float
+
+
+class TopicCheck:
+    """``run`` it once; then ``history`` is complete."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        topic: TopicName,
+        seed: str,
+        messages: int,
+        *,
+        deduplicated: bool,
+    ) -> None:
+        self.history = TopicHistory(
+            str(topic), window=0 if deduplicated else GROUPS_UNDER_WAY * BATCH_MAX
+        )
+        self.disturbances: dict[str, int] = {}
+        self._around, self._topic, self._messages = around, topic, messages
+        self._rng = random.Random(seed)
+        self._clients: list[ClusterClient] = []
+        self._senders = [self._sender(f"producer-{n}") for n in range(PRODUCERS)]
+        self._subscribers = [self._subscriber(kind) for kind in SubscriptionType]
+        self._keeping: list[asyncio.Task[None]] = []
+
+    def _client(self) -> ClusterClient:
+        client = ClusterClient(self._around.target)
+        self._clients.append(client)
+        return client
+
+    def _sender(self, name: str) -> Sender:
+        patience_s = self._around.patience_s
+        return Sender(self._client(), self._topic, self.history, name, patience_s)
+
+    def _subscriber(self, kind: SubscriptionType) -> Subscriber:
+        history = SubscriptionHistory(kind.lower().replace("_", "-"), kind)
+        self.history.subscriptions.append(history)
+        rng = random.Random(self._rng.random())
+        return Subscriber(self._client(), self._topic, history, rng, self._around.patience_s)
+
+    async def run(self) -> None:
+        """Raises NoProgressError: there is nothing to judge."""
+        try:
+            reader = Reader(self._client(), self._topic, self._around.patience_s)
+            await reader.keep()
+            self._keep(CONSUMERS)
+            await self._beside_consumers(self._load())
+            await self._beside_consumers(self._drain())
+            await self._stop_keeping()
+            await self._send_marker()
+            self._keep(dict.fromkeys(SubscriptionType, 1))
+            await self._beside_consumers(self._wait_for_marker())
+            await self._stop_keeping()
+            self.history.stored = await reader.read()
+            await self._leave()
+        finally:
+            for task in self._keeping:
+                task.cancel()
+            for client in self._clients:
+                client.close()
+
+    # --- consumers, which come again by themselves
+
+    def _keep(self, counts: dict[SubscriptionType, int]) -> None:
+        self._keeping = [
+            asyncio.ensure_future(each.keep(number))
+            for each in self._subscribers
+            for number in range(counts[each.type])
+        ]
+
+    async def _beside_consumers(self, work: Coroutine[Any, Any, None]) -> None:
+        """Also ends when a consumer isn't let in any more. Raises NoProgressError."""
+        task = asyncio.ensure_future(work)
+        try:
+            done, _ = await asyncio.wait(
+                (task, *self._keeping), return_when=asyncio.FIRST_COMPLETED
+            )
+            for each in done:
+                each.result()
+        finally:
+            task.cancel()
+
+    async def _stop_keeping(self) -> None:
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        self._keeping = []
+        for subscriber in self._subscribers:
+            with contextlib.suppress(BrokerError):
+                await subscriber.close_all()
+
+    # --- the load, and what disturbs it
+
+    async def _load(self) -> None:
+        count = self._messages // PRODUCERS
+        disturbing = asyncio.ensure_future(self._disturb())
+        try:
+            await asyncio.gather(*(self._send(each, count) for each in self._senders))
+        finally:
+            disturbing.cancel()
+
+    async def _send(self, sender: Sender, count: int) -> None:
+        groups = list(draw_groups(count, random.Random(self._rng.random())))
+        await sender.send_all(groups, count / _MESSAGES_A_SECOND / max(1, len(groups)))
+
+    async def _disturb(self) -> None:
+        ways = self._ways()
+        while True:
+            await asyncio.sleep(self._rng.uniform(*_DISTURB_S))
+            what = self._rng.choice(list(ways))
+            self.disturbances[what] = self.disturbances.get(what, 0) + 1
+            with contextlib.suppress(BrokerError, CliError):
+                await ways[what]()
+
+    def _ways(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        async def close_consumer() -> None:
+            await self._rng.choice(self._subscribers).close_one()
+
+        async def cut_consumers() -> None:
+            self._rng.choice(self._subscribers).cut()
+
+        async def cut_producer() -> None:
+            self._rng.choice(self._senders).cut()
+
+        ways: dict[str, Callable[[], Awaitable[None]]] = {
+            "consumer closed": close_consumer,
+            "consumers' connection cut": cut_consumers,
+            "producer's connection cut": cut_producer,
+            "second consumer of an exclusive subscription": self._exclusive.intrude,
+        }
+        if (admin := self._around.admin) is not None:
+            ways["topic unloaded"] = lambda: admin.unload(self._topic)
+        return ways
+
+    @property
+    def _exclusive(self) -> Subscriber:
+        return next(each for each in self._subscribers if each.type is SubscriptionType.EXCLUSIVE)
+
+    # --- the end
+
+    async def _drain(self) -> None:
+        """Until everything is acknowledged, or nothing comes any more."""
+        for subscriber in self._subscribers:
+            subscriber.calm_down()
+        wanted = {at[:-1] for _, at in self.history.receipts if at is not None}
+        patience_s = self._around.patience_s + DELAY_MS_MAX / 1000
+        await asyncio.gather(
+            *(self._wait_for(each, wanted, patience_s) for each in self._subscribers)
+        )
+
+    @staticmethod
+    async def _wait_for(subscriber: Subscriber, wanted: set[Position], patience_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            while not wanted <= subscriber.acknowledged:
+                subscriber.changed.clear()
+                await asyncio.wait_for(subscriber.changed.wait(), patience_s)
+
+    async def _send_marker(self) -> None:
+        """Behind everything: who has it has been given all that it will be given."""
+        if self._around.admin is not None:
+            with contextlib.suppress(CliError):
+                async with asyncio.timeout(_CALM_S):
+                    await self._around.admin.unload(self._topic)
+        marker = self._sender(MARKER)
+        await marker.send_all([Group(0, 1, "", batched=False)], 0)
+
+    async def _wait_for_marker(self) -> None:
+        waits = [asyncio.ensure_future(each.marker_came.wait()) for each in self._subscribers]
+        try:
+            await asyncio.wait(waits, timeout=self._around.patience_s)
+        finally:
+            for each in waits:
+                each.cancel()
+
+    async def _leave(self) -> None:
+        """Without rights to delete a topic, it goes when it has no subscriptions."""
+        for sender in self._senders:
+            sender.close()
+        if self._around.admin is None:
+            for subscriber in self._subscribers:
+                receiver = await subscriber.open("last")
+                with contextlib.suppress(BrokerError):
+                    await receiver.unsubscribe()

@@ -1,0 +1,169 @@
+"""`magnetar verify`: a standalone keeps its promises; bugs that are planted in one are found."""
+
+import asyncio
+import functools
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import magnetar
+from magnetar.broker.cli.main import main
+from magnetar.broker.cli.profiles import ClusterTarget
+from magnetar.broker.cli.verify.run import Outcome, VerifySettings, run_rounds
+from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
+from magnetar.broker.dispatch.delayed_index import DelayedIndex
+from magnetar.broker.producer.sequence_ids import SequenceIds
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.verify.history import Rule
+from magnetar.embedding import EmbeddedBroker
+from tests.free_port import free_port
+
+PATIENCE_S = 3.0
+
+
+def verify(*arguments: str) -> int:
+    return main(["verify", "--seconds", "0", "--messages", "60", "--seed", "7", *arguments])
+
+
+def test_a_standalone_is_clean(
+    service_url: str,
+    admin_url: str,
+    admin: httpx.Client,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = tmp_path / "report.html"
+    urls = ("--url", service_url, "--admin-url", admin_url)
+    assert verify(*urls, "--json", "--report", str(report)) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"], told["unchecked"]) == ("clean", [])
+    assert told["totals"]["sent"] == 3 * 60 + 4  # and the last message of each topic
+    assert told["totals"]["delivered"] >= 4 * told["totals"]["sent"]
+    assert "Clean: every promise was kept" in report.read_text()
+    topics = admin.get("/persistent/public/default").json()
+    assert [topic for topic in topics if "/verify-" in topic] == []
+
+
+def test_without_the_rights_the_rest_is_checked(
+    service_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    assert verify("--url", service_url, "--admin-url", nobody, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [topic["sent"] for topic in told["topics"]] == [61]
+    assert "does not answer" in told["unchecked"][0]
+
+
+def test_without_a_cluster_nobody_can_say(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify("--url", f"pulsar://127.0.0.1:{free_port()}") == 2
+    assert "can't be reached" in capsys.readouterr().err
+
+
+# --- planted bugs
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with magnetar.embedded() as broker:
+        yield broker
+
+
+def outcome_of(broker: EmbeddedBroker) -> Outcome:
+    target = ClusterTarget(broker.service_url, broker.web_url)
+    settings = VerifySettings("public/default", 7, 0.0, 60, patience_s=PATIENCE_S)
+    return asyncio.run(run_rounds(target, settings, lambda _: None))
+
+
+def every(nth: int, bug: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A method that is another one at each nth call."""
+    calls = itertools.count(1)
+
+    def plant(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def planted(*arguments: Any) -> Any:
+            return (bug(method) if next(calls) % nth == 0 else method)(*arguments)
+
+        return planted
+
+    return plant
+
+
+def nothing(method: Callable[..., Any]) -> Callable[..., None]:
+    return lambda *_: None
+
+
+def twice(method: Callable[..., Any]) -> Callable[..., None]:
+    def call(*arguments: Any) -> None:
+        method(*arguments)
+        method(*arguments)
+
+    return call
+
+
+def forgotten(method: Callable[..., Any]) -> Callable[..., None]:
+    """Of ``acknowledge``: it is confirmed, and not done."""
+
+    def call(self: Any, consumer: Any, positions: Any, on_durable: Any = None) -> None:
+        if on_durable is not None:
+            on_durable(None)
+
+    return call
+
+
+def due(method: Callable[..., Any]) -> Callable[..., bool]:
+    return lambda *_: True
+
+
+def forgetful(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Of ``sift``: it knows no sequence id of before."""
+
+    def call(self: Any, *arguments: Any) -> Any:
+        self._stored.clear()
+        self._given.clear()
+        return method(self, *arguments)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("where", "method", "bug", "nth", "rules"),
+    [
+        pytest.param(
+            *(BinaryConsumerSink, "deliver", nothing, 20),
+            {Rule.SKIPPED},
+            id="an entry isn't delivered",
+        ),
+        pytest.param(
+            *(BinaryConsumerSink, "deliver", twice, 20),
+            {Rule.DELIVERED_TWICE, Rule.REORDERED},
+            id="an entry is delivered twice",
+        ),
+        pytest.param(
+            *(PersistentSubscription, "acknowledge", forgotten, 20),
+            {Rule.DELIVERED_AFTER_ACK},
+            id="an acknowledgement is forgotten",
+        ),
+        pytest.param(
+            *(SequenceIds, "sift", forgetful, 1), {Rule.DUPLICATED}, id="duplicates are stored"
+        ),
+        pytest.param(*(DelayedIndex, "is_due", due, 1), {Rule.EARLY}, id="delays are forgotten"),
+    ],
+)
+def test_a_planted_bug_is_found(
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    where: type,
+    method: str,
+    bug: Callable[..., Any],
+    nth: int,
+    rules: set[Rule],
+) -> None:
+    monkeypatch.setattr(where, method, every(nth, bug)(getattr(where, method)))
+    outcome = outcome_of(broker)
+    found = {each.rule for verdict in outcome.verdicts for each in verdict.violations}
+    assert rules <= found
