@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from magnetar.broker.cli.admin_client import AdminClient, AdminResponse
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError, RefusedError
 from magnetar.broker.cli.profiles import ClusterTarget, target_of
 from magnetar.broker.cli.progress import progress
 from magnetar.broker.doctor.broker_checks import CredentialFacts, check_credentials
@@ -63,8 +63,15 @@ def examine(target: ClusterTarget, timeout_s: float) -> Report:
     own = list(check_credentials(list(_credentials(target)), _now_ms()))
     try:
         with target.admin_client(timeout_s) as client:
-            report = _report_of(client.call("GET", _PATH), client)
-            clock = _clock(client)
+            answer = client.call("GET", _PATH)
+            if answer.status in (404, 405):
+                from magnetar.broker.cli.doctor_rest import examine_by_rest
+
+                report, clock = examine_by_rest(client, target, timeout_s), None
+            else:
+                report, clock = _report_of(answer), _clock(client)
+    except RefusedError as error:
+        return Report(checked_ms=_now_ms(), findings=[*own, _refused(target.admin_url, error)])
     except CliError as error:
         return Report(checked_ms=_now_ms(), findings=[*own, _silent(target.admin_url, error)])
     if clock is not None:
@@ -73,25 +80,23 @@ def examine(target: ClusterTarget, timeout_s: float) -> Report:
     return report
 
 
-def _report_of(answer: AdminResponse, client: AdminClient) -> Report:
+def _report_of(answer: AdminResponse) -> Report:
     """Raises CliError: not a report."""
-    if answer.ok:
-        try:
-            return Report.of_json(answer.value())
-        except (KeyError, TypeError, ValueError) as error:
-            raise CliError(f"GET {_PATH}: a strange answer: {error!r}") from error
-    if answer.status in (404, 405):
-        raise CliError(
-            f"{client.url} has no {_PATH}: it is of an earlier release, or Apache Pulsar"
-        )
-    refused = Finding(
+    answer.check()
+    try:
+        return Report.of_json(answer.value())
+    except (KeyError, TypeError, ValueError) as error:
+        raise CliError(f"GET {_PATH}: a strange answer: {error!r}") from error
+
+
+def _refused(url: str, error: RefusedError) -> Finding:
+    return Finding(
         "access-refused",
         Severity.CRITICAL,
-        client.url,
-        f"{client.url}: only a superuser may look at the cluster: {answer.status} {answer.reason}",
+        url,
+        f"{url}: only a superuser may look at the cluster: {' '.join(str(error).split())}",
         "magnetar profiles add --help",
     )
-    return Report(checked_ms=_now_ms(), findings=[refused])
 
 
 def _silent(url: str, error: CliError) -> Finding:
@@ -152,9 +157,10 @@ def _cannot_connect(address: str) -> str:
 
 def lines_of(report: Report, now_ms: int) -> Iterator[str]:
     """The report for people."""
-    where = f"cluster {report.cluster}, seen by {report.broker_id}" if report.cluster else "cluster"
+    where = " ".join(filter(None, ("cluster", report.cluster)))
+    where += f", seen by {report.broker_id}" if report.broker_id else ""
     counts = [
-        f"{count} {severity}"
+        f"{count} {severity}{'s' if count > 1 and severity is not Severity.CRITICAL else ''}"
         for severity in Severity
         if (count := sum(each.severity is severity for each in report.findings))
     ]

@@ -26,8 +26,13 @@ class Server:
     def __init__(self) -> None:
         self.report = Report("main", "b1:8080", 0, ["b1:8080"])
         self.status, self.ahead_ms = 200, 0
+        self.pulsar: dict[str, Any] | None = None  # its answers by path
+        self.seen: dict[str, set[str | None]] = {}  # credentials by the name in the URL
 
     def answer(self, path: str) -> tuple[int, Any]:
+        if self.pulsar is not None:
+            found = self.pulsar.get(path.removeprefix("/admin/v2/"))
+            return (404, "<html>") if found is None else (200, found)
         if self.status != 200:
             return self.status, {"reason": "no superuser"}
         if path == "/admin/v2/doctor":
@@ -44,9 +49,11 @@ def server() -> Server:
 def url(server: Server) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            host = self.headers["Host"].partition(":")[0]
+            server.seen.setdefault(host, set()).add(self.headers["Authorization"])
             status, value = server.answer(self.path)
             body = json.dumps(value).encode()
-            self.send_response(status)
+            self.send_response(status)  # with a Date
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -75,12 +82,12 @@ def test_the_worst_comes_first(
     server: Server, url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_command, "_now_ms", lambda: 7_300_000)
-    server.report.findings = [IDLE, LOST, SILENT]
+    server.report.findings = [IDLE, LOST, IDLE, SILENT]
     server.report.not_looked_at = ["bookies: no session"]
     monkeypatch.setattr(doctor_command, "_clock", lambda _: None)
     assert doctor(url) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "cluster main, seen by b1:8080: 1 critical, 1 warning, 1 note",
+        "cluster main, seen by b1:8080: 1 critical, 1 warning, 2 notes",
         "",
         "CRITICAL  b2: no answer",
         "",
@@ -88,9 +95,8 @@ def test_the_worst_comes_first(
         "          since 1970-01-01 00:00:00 UTC, 2 h",
         "          $ magnetar version",
         "",
-        "NOTE      t: nobody reads",
-        f"          $ magnetar --admin-url {url} admin topics",
-        "",
+        *("NOTE      t: nobody reads", f"          $ magnetar --admin-url {url} admin topics", "")
+        * 2,
         "not looked at:",
         "  bookies: no session",
     ]
@@ -150,3 +156,74 @@ def test_the_own_token_ends(
     file.write_text(token)
     doctor(url, "--auth-plugin", "token", "--auth-params", f"file://{file}", "--json")
     assert findings(capsys) == ([] if severity is None else [("token-end", severity)])
+
+
+BUNDLE = {"topics": 2_000, "consumerCount": 1, "producerCount": 1}
+SUBSCRIPTION = {"msgBacklog": 4, "consumers": [{"availablePermits": 0}]}
+TOPIC = "persistent://public/default/t"
+
+
+def pulsar(**changed: Any) -> dict[str, Any]:
+    """Answers of Apache Pulsar 4.2.4 with one broker, shortened."""
+    usage = {"usage": 50.0, "limit": 200.0}
+    stats = {"subscriptions": {"s": SUBSCRIPTION, "__compaction": {"msgBacklog": 9}}}
+    return {
+        "brokers": ["b1:8080"],
+        "brokers/version": "4.2.4",
+        "brokers/leaderBroker": {"serviceUrl": "http://b1:8080", "brokerId": "b1:8080"},
+        "brokers/configuration/runtime": {
+            "managedLedgerDefaultEnsembleSize": "2",
+            "loadBalancerNamespaceBundleMaxTopics": "1000",
+        },
+        "broker-stats/load-report": {
+            **dict.fromkeys(("cpu", "memory", "directMemory"), usage),
+            "numTopics": 1,
+            "lastStats": {"public/default/0x0_0xf": BUNDLE},
+        },
+        "broker-stats/topics": {"public/default": {"0x0_0xf": {"persistent": {TOPIC: stats}}}},
+        "persistent/public/default/t/stats": stats,
+        "bookies/all": {"bookies": [{"bookieId": "k1:3181"}]},
+        **changed,
+    }
+
+
+def test_apache_pulsar_is_looked_at_by_its_admin_api(
+    server: Server, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.pulsar = pulsar()
+    assert doctor(url, "--json") == 1
+    report = json.loads(capsys.readouterr().out)
+    assert [(each["check"], each["subject"]) for each in report["findings"]] == [
+        ("bookies-too-few", "bookies"),
+        ("subscription-stuck", f"{TOPIC}, subscription s"),
+        ("bundle-hot", "public/default/0x0_0xf"),
+    ]
+    assert len(report["notLookedAt"]) == 2  # what its API hides
+
+
+def test_what_pulsar_refuses_is_told_and_hides_nothing_else(
+    server: Server, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = {**pulsar()["broker-stats/load-report"], "numTopics": 1_000_000}
+    server.pulsar = pulsar(**{"broker-stats/load-report": load, "brokers/leaderBroker": None})
+    del server.pulsar["bookies/all"]
+    assert doctor(url, "--json") == 1
+    report = json.loads(capsys.readouterr().out)
+    assert [each["check"] for each in report["findings"]] == ["leader-missing"]
+    missing = [each.partition(":")[0] for each in report["notLookedAt"]]
+    assert missing.count("bookies") == 2
+    assert any("1000000 topics" in each for each in report["notLookedAt"])
+
+
+def test_credentials_go_to_the_asked_broker_alone(
+    server: Server, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = url.removeprefix("http://")
+    other = own.replace("127.0.0.1", "localhost")
+    server.pulsar = pulsar(brokers=[own, other, "127.0.0.1:1"])
+    doctor(url, "--auth-plugin", "token", "--auth-params", "token:secret", "--json")
+    assert server.seen == {"127.0.0.1": {"Bearer secret"}, "localhost": {None}}
+    report = json.loads(capsys.readouterr().out)
+    silent = [each for each in report["findings"] if each["check"] == "broker-silent"]
+    assert [each["subject"] for each in silent] == ["127.0.0.1:1"]
+    assert any(each.startswith(f"{other}: settings and topics") for each in report["notLookedAt"])
