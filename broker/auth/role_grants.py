@@ -1,5 +1,6 @@
 """Which grants a role has, and which roles have grants: the documents read from that side. Pure."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -52,13 +53,10 @@ def _matching(role: str, roles: Mapping[str, Collection[str]]) -> Iterator[str]:
     return (granted for granted in roles if granted == role or matches(granted, role))
 
 
-def roles_of(grants: Grants) -> Iterator[tuple[str, str]]:
-    """(role, source) of each grant in a namespace."""
-    for role in grants.namespace:
-        yield role, "namespace"
+def count_roles(grants: Grants, into: Mapping[str, Counter[str]]) -> None:
+    """Count a namespace's grants: for each source, by role."""
+    into["namespace"].update(grants.namespace.keys())
     for roles in grants.topics.values():
-        for role in roles:
-            yield role, "topic"
+        into["topic"].update(roles.keys())
     for named in grants.subscriptions.values():
-        for role in named:
-            yield role, "subscription"
+        into["subscription"].update(named)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import heapq
+import math
 from operator import itemgetter
 from typing import Annotated, Any, Final
 
@@ -30,7 +31,7 @@ _NAMESPACE_FIGURES: Final = (
     ("brk_out_tp_rate", "msgThroughputOut"),
     ("brk_storage_size", "storageSize"),
 )
-_CONNECTIONS_SLICE: Final = 2000
+_CONNECTIONS_SLICE: Final = 500
 _CONNECTIONS_EXAMPLE: Final = {
     "connections": [
         {
@@ -86,21 +87,28 @@ async def connections(
     null where the system doesn't count them. `advertisedListener` is the one that the client asks
     for. `count` is of all connections, `next` null on the last page. WebSockets aren't among them.
     """
-    start = _place(after)
-    page: list[tuple[tuple[int, str], Any]] = []
+    start, end = _place(after), (math.inf, "")
+    page: list[tuple[tuple[float, str], Any]] = []
     found = list(service.connections)
     for first in range(0, len(found), _CONNECTIONS_SLICE):
         some = found[first : first + _CONNECTIONS_SLICE]
         rows = (((each.accepted_ms, each.remote), each) for each in some if each.connected)
-        behind = (row for row in rows if row[0] > start)
-        page = heapq.nsmallest(limit + 1, (*page, *behind), key=itemgetter(0))
+        behind = [row for row in rows if start < row[0] < end]
+        if behind:
+            page = heapq.nsmallest(limit + 1, (*page, *behind), key=itemgetter(0))
+            end = page[-1][0] if len(page) > limit else end
         await asyncio.sleep(0)
     following = "/".join(map(str, page[limit - 1][0])) if len(page) > limit else None
-    shown = [each.summary() for _, each in page[:limit] if not each.closed]
+    shown: list[dict[str, Any]] = []
+    for number, (_, each) in enumerate(page[:limit], 1):
+        if not each.closed:
+            shown.append(each.summary())
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
     return JsonResponse({"connections": shown, "count": len(found), "next": following})
 
 
-def _place(text: str) -> tuple[int, str]:
+def _place(text: str) -> tuple[float, str]:
     """Of a connection in the order of pages. Raises ApiError 400."""
     since, _, address = text.partition("/")
     with answer_for(ValueError, 400, f"after: {text!r:.60} is no `next` of a page"):

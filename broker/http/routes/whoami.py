@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
@@ -99,10 +100,7 @@ async def whoami(
             "adminOf": [name for name, may in zip(tenants, admin_of, strict=True) if may],
             "nextTenant": following,
             "rights": {
-                name: {
-                    "permissions": await rights.permissions(names),
-                    **({"operations": await rights.operations(names)} if flag(operations) else {}),
-                }
+                name: await rights.on(names, operations=flag(operations))
                 for name, names in resources.items()
             },
         }
@@ -187,18 +185,31 @@ class _Rights:
             self._caller, Permission.TENANT_ADMIN, Resource(tenant)
         )
 
-    async def permissions(self, names: Mapping[str, str]) -> list[str]:
-        return [name for name, rule in _PERMISSIONS.items() if await self.may(rule, "", names)]
+    async def on(self, names: Mapping[str, str], *, operations: bool) -> dict[str, list[str]]:
+        """Permissions, and on request operations, on what the names are of."""
+        allowed = [name for name, rule in _PERMISSIONS.items() if await self.may(rule, "", names)]
+        found = {"permissions": allowed}
+        if operations:
+            found["operations"] = await self.operations(names)
+            await asyncio.sleep(0)  # a hundred of them take a while
+        return found
 
     async def operations(self, names: Mapping[str, str]) -> list[str]:
         """Method and template of each documented route about these that the caller may use."""
-        return [
-            f"{method} {route.path_format}"
-            for route in declared_routes(self._app)
-            if route.include_in_schema and _is_about(route.path_format, names)
-            if await self.may(route.access, route.path_format, names)
-            for method in sorted(route.methods or ())
-        ]
+        known: dict[tuple[Access, bool], bool] = {}
+        found = []
+        for route in declared_routes(self._app):
+            template = route.path_format
+            if route.include_in_schema and _is_about(template, names):
+                # Without it in the path, a route isn't about the subscription.
+                has_subscription = "{subscription}" in template
+                asked = names if has_subscription else {**names, "subscription": ""}
+                key = route.access, has_subscription
+                if key not in known:
+                    known[key] = await self.may(route.access, template, asked)
+                if known[key]:
+                    found += [f"{method} {template}" for method in sorted(route.methods or ())]
+        return found
 
 
 def _is_about(template: str, names: Mapping[str, str]) -> bool:

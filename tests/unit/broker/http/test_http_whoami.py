@@ -74,9 +74,14 @@ async def test_a_subscription_that_names_its_roles(authorized: Broker) -> None:
         return {**document, "auth_policies": auth}
 
     await authorized.service.resources.update_policies("t1/ns", closed)
+    path = "{domain}/{tenant}/{namespace}/{topic}"
     for name, permissions in (("a/b", ["lookup"]), ("free", ["lookup", "consume"])):
-        answer = await ask(authorized, "cons", topic=TOPIC, subscription=name)
+        answer = await ask(authorized, "cons", topic=TOPIC, subscription=name, operations="true")
         assert answer["rights"][TOPIC]["permissions"] == permissions
+        operations = answer["rights"][TOPIC]["operations"]
+        skip = f"POST /admin/v2/{path}/subscription/{{subscription}}/skip_all"
+        assert (skip in operations) == (name == "free")
+        assert f"GET /admin/v2/{path}/lastMessageId" in operations  # of no subscription
 
 
 async def test_who_asks(authorized: Broker) -> None:
