@@ -10,7 +10,7 @@ SECONDS_PER_LOAD ?= 10
 # Images of Python set it. Without bytecode each process that a test starts compiles 440 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup standalone test test-quick check bytecode docs audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live format clean
+.PHONY: help setup standalone test test-quick check bytecode docs audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live test-console format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -139,6 +139,17 @@ interop-clients: $(STAMP)  ## the official Go and Java clients (ONLY=go, ONLY=ja
 
 interop-cluster: $(STAMP)  ## Go, Java and Node clients (ONLY=go ...) in a cluster whose bundles move and whose owner is killed
 	$(BIN)/python -m tests.interop.moving_cluster $(if $(ONLY),--only $(ONLY))
+
+# axe looks for what people with other eyes, hands or ears can't use. Its package is for npm.
+AXE := 4.14.1
+build/console/axe.min.js:
+	@command -v npm >/dev/null || { echo "make test-console needs npm, for axe-core $(AXE)"; exit 1; }
+	mkdir -p build/console && cd build/console && npm pack --silent axe-core@$(AXE) >/dev/null && \
+		tar -xzf axe-core-$(AXE).tgz package/axe.min.js && mv package/axe.min.js . && rm -r package *.tgz
+
+test-console: $(STAMP) build/console/axe.min.js  ## all pages of the console in Chromium, with axe; pictures in build/console
+	MAGNETAR_AXE=build/console/axe.min.js MAGNETAR_PICTURES=build/console \
+		$(BIN)/python -m pytest tests/integration/test_console_browser.py -v
 
 chart-renderings: $(STAMP)  ## tests/charts/renderings anew, after a change of charts/magnetar; needs helm 3 [HELM=path]
 	$(BIN)/python -m tests.charts.renderings $(or $(HELM),helm)

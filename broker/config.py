@@ -366,6 +366,8 @@ class BrokerConfig(BalancerConfig):
     http_requests_max_per_second: float = 100.0  # of each client address
     http_server_gzip_compression_excluded_paths: str = ""  # prefixes, ^patterns; ^.*: never
     web_service_allowed_hosts: str = ""  # own key: names, *.suffix, *
+    web_console_enabled: bool = True  # own key
+    web_console_environment: str = ""  # own key: "production:red", shown beside the cluster's name
     cors_allowed_origins: str = ""  # own key: comma list or *; "": browsers of other sites may not
     cors_allowed_methods: str = "GET,HEAD,POST,PUT,DELETE,OPTIONS"
     cors_allowed_headers: str = "*"

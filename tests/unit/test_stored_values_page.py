@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("metadata", "bookkeeper", "managed_ledger", "bundles", "loadbalance", "broker")
-HTTP = ("broker/http", "broker/cli")  # their texts are requests
+HTTP = ("broker/http", "broker/cli", "broker/console")  # their texts are requests
 _PATH = re.compile(r"(/[A-Za-z][\w-]*)+/?")
 # Texts of the same form that aren't stored under; a new one belongs here or into the page.
 REQUESTS = re.compile(r"/(admin/v2|api/v1|lookup)/.*")

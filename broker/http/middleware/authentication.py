@@ -12,7 +12,9 @@ from __future__ import annotations
 import base64
 import binascii
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
+
+from starlette.responses import RedirectResponse
 
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.provider import BUSY, REFUSED
@@ -21,6 +23,7 @@ from magnetar.broker.cluster.broker_client import CALLER
 from magnetar.broker.errors import AuthenticationError, BrokerError
 from magnetar.broker.http.errors import error_response, refuse
 from magnetar.broker.http.middleware.authenticated_requests import AuthenticatedRequest
+from magnetar.broker.http.middleware.console_sessions import CONSOLE, LOGIN, is_console
 from magnetar.broker.http.middleware.origin_middleware import may_last
 from magnetar.broker.http.middleware.raw_path import route_path
 
@@ -29,12 +32,14 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from magnetar.broker.auth.authenticator import Authenticator
+    from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
 
 _REQUIRED: Final = "Authentication required"
 _OPEN: Final = frozenset(
-    {"/", "/livez", "/readyz", "/status.html", "/ready", "/openapi.json", "/docs"}
+    {"/", "/livez", "/readyz", "/status.html", "/ready", "/openapi.json", "/docs", LOGIN}
 )
-"""For everybody: liveness, and documentation that tells nothing of this broker."""
+"""For everybody: liveness, the console's login, and what tells nothing of this broker."""
+_OPEN_FILES: Final = ("/docs/", f"{CONSOLE}/static/")
 _SCHEMES: Final = {"token": "Bearer", "basic": "Basic"}
 _AMBIENT: Final = frozenset({"tls", "basic"})
 """Methods whose credentials browsers show by themselves: not for pages of every site
@@ -50,15 +55,18 @@ class AuthenticationMiddleware:
         authenticator: Authenticator,
         metrics_too: bool = False,
         grace_s: float = 0.0,
+        sessions: ConsoleSessions | None = None,
     ) -> None:
         """
         Args:
+            sessions: of the console; None: it isn't served.
             metrics_too: /metrics needs credentials as well.
             grace_s: how long what goes on may outlast its credentials.
         """
         self._app = app
         self._authenticator = authenticator
         self._grace_s = grace_s
+        self._sessions = sessions
         self._open = _OPEN if metrics_too else _OPEN | {"/metrics"}
         schemes = [_SCHEMES[method] for method in authenticator.chain.methods if method in _SCHEMES]
         self._challenges = [
@@ -134,10 +142,12 @@ class AuthenticationMiddleware:
         return None
 
     def _is_open(self, scope: Scope) -> bool:
-        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+        if scope["type"] != "http":
             return False
         path = route_path(scope)
-        return path in self._open or path.startswith("/docs/")
+        if scope["method"] not in ("GET", "HEAD"):
+            return path == LOGIN
+        return path in self._open or path.startswith(_OPEN_FILES)
 
     def _credentials(self, scope: Scope, headers: dict[bytes, str]) -> Credentials:
         """The credentials of the request; of several things the one that its sender names first.
@@ -162,6 +172,9 @@ class AuthenticationMiddleware:
                     return Credentials("token", token[0].encode("latin-1", "replace"))
             if method == "tls" and certificate is not None:
                 return Credentials("tls", certificate=certificate)
+        kept = None if scheme or self._sessions is None else self._sessions.credentials(scope)
+        if kept is not None:
+            return kept
         if scheme or named is not None:
             raise AuthenticationError("an Authorization header of no configured method")
         return Credentials("none")
@@ -169,6 +182,8 @@ class AuthenticationMiddleware:
     async def _refuse(self, error: BrokerError, scope: Scope, receive: Receive, send: Send) -> None:
         is_websocket = scope["type"] == "websocket"
         response = self.answer(error, is_websocket=is_websocket)
+        if response.status_code == 401 and self._sessions is not None and _shows_page(scope):
+            response = _to_login(scope)
         await refuse(response, scope, receive, send)
 
     def answer(self, error: BrokerError, *, is_websocket: bool = False) -> Response:
@@ -185,6 +200,22 @@ class AuthenticationMiddleware:
         response = error_response(401, reason)
         response.raw_headers.extend(self._challenges)
         return response
+
+
+def _shows_page(scope: Scope) -> bool:
+    """Whether a browser asks for a page of the console."""
+    return scope["type"] == "http" and scope["method"] == "GET" and is_console(scope)
+
+
+def _to_login(scope: Scope) -> Response:
+    """To the login, by a relative address, and back from there."""
+    path = scope["raw_path"].decode("latin-1").partition("?")[0]
+    if path == CONSOLE:
+        return RedirectResponse("console/login", 303)
+    below = path.removeprefix(f"{CONSOLE}/")
+    query = scope.get("query_string", b"").decode("latin-1")
+    target = urlencode({"next": below + (f"?{query}" if query else "")})
+    return RedirectResponse(f"{'../' * below.count('/')}login?{target}", 303)
 
 
 class _UnsupportedMethodError(AuthenticationError):

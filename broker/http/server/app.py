@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from magnetar.broker.http.messaging.rest_produce import RestPublishers
 from magnetar.broker.http.metrics.broker_metrics import CacheRates
 from magnetar.broker.http.middleware.audit import AuditLog
 from magnetar.broker.http.middleware.compression import GzipMiddleware
+from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
 from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
 from magnetar.broker.http.middleware.origin_settings import site_check
 from magnetar.broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
@@ -27,6 +29,7 @@ from magnetar.broker.http.routes import (
     brokers,
     bundles,
     clusters,
+    console,
     consume,
     doctor,
     documentation,
@@ -102,6 +105,7 @@ def create_app(service: BrokerService) -> FastAPI:
     attach(app, service)
     app.state.http_figures = HttpMetrics()
     app.state.cache_rates = CacheRates()
+    app.state.console_sessions = ConsoleSessions(time.monotonic)
     _add_layers(app, service)
     install_error_handlers(app, redirection)
     for module in (
@@ -141,6 +145,7 @@ def create_app(service: BrokerService) -> FastAPI:
         health,
         metrics,
         documentation,
+        console,
     ):
         # As they are: ``include_router`` analyses each anew, a quarter of a second of every start.
         app.router.routes.extend(module.routes.router.routes)
@@ -175,6 +180,7 @@ def _add_layers(app: FastAPI, service: BrokerService) -> None:
             authenticator=service.authenticator,
             metrics_too=config.authenticate_metrics_endpoint,
             grace_s=config.authentication_refresh_check_seconds,
+            sessions=app.state.console_sessions if config.web_console_enabled else None,
         )
     if origins := _words(config.cors_allowed_origins):
         app.add_middleware(

@@ -1,0 +1,65 @@
+"""Charts as paths of SVG, drawn at the server, so that they need no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.broker.console.formats import ceiling
+
+_WIDTH: Final = 100.0
+_HEIGHT: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series of a chart."""
+
+    label: str
+    path: str
+    latest: float
+    number: int
+    """1 to 3: its colour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Series over the same times."""
+
+    title: str
+    lines: tuple[Line, ...]
+    top: float
+    """Of the axis, whose bottom is 0."""
+    times_ms: tuple[float, ...]
+    """Where the axis of time is labelled, evenly."""
+
+
+def chart(
+    title: str, times_ms: Sequence[float], series: Sequence[tuple[str, Sequence[float]]]
+) -> Chart | None:
+    """None: fewer than two points, which make no line.
+
+    Args:
+        times_ms: of the points, in order, in milliseconds since 1970.
+        series: label and values, first of them first in the legend.
+    """
+    if len(times_ms) < 2:
+        return None
+    top = ceiling([value for _, values in series for value in values])
+    lines = tuple(
+        Line(label, _path(times_ms, values, top), values[-1], index)
+        for index, (label, values) in enumerate(series, 1)
+    )
+    first, last = times_ms[0], times_ms[-1]
+    labelled = tuple(first + (last - first) * part / 4 for part in range(5))
+    return Chart(title, lines, top, labelled)
+
+
+def _path(times_ms: Sequence[float], values: Sequence[float], top: float) -> str:
+    first, length = times_ms[0], (times_ms[-1] - times_ms[0]) or 1.0
+    points = (
+        f"{(at - first) / length * _WIDTH:.1f} {_HEIGHT - value / top * _HEIGHT:.1f}"
+        for at, value in zip(times_ms, values, strict=True)
+    )
+    return "M" + "L".join(points)

@@ -1,0 +1,229 @@
+"""Finds the page of a request, renders it, and tells browsers what they may do with it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import Response
+
+from magnetar.broker.console.admin_api import AdminError
+from magnetar.broker.console.formats import FILTERS
+from magnetar.broker.console.pages import PAGES, Page
+from magnetar.broker.console.views import Ask, View
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from magnetar.broker.console.source import Source
+
+logger = logging.getLogger(__name__)
+
+_STATIC: Final = {
+    "console.css": "text/css; charset=utf-8",
+    "console.js": "text/javascript; charset=utf-8",
+    "theme.js": "text/javascript; charset=utf-8",
+    "idiomorph.min.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+    " connect-src 'self'; font-src 'self'; form-action 'self'; base-uri 'none';"
+    " frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_FRAGMENT: Final = "magnetar-fragment"
+"""Header of a request of console.js, which wants the middle of the page only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An entry of the menu."""
+
+    key: str
+    path: str
+    title: str
+    short: str = ""
+
+
+_MENU: Final = (
+    (
+        "Cluster",
+        (
+            Link("overview", "", "Overview", "Overview"),
+            Link("brokers", "brokers", "Brokers"),
+            Link("bookies", "bookies", "Bookies"),
+        ),
+    ),
+    (
+        "Data",
+        (
+            Link("namespaces", "namespaces", "Namespaces", "Spaces"),
+            Link("topics", "topics", "Topics", "Topics"),
+            Link("subscriptions", "subscriptions", "Subscriptions", "Subs"),
+        ),
+    ),
+    ("Access", (Link("settings", "settings", "Settings", "Settings"),)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLook:
+    """What the head of every page says of the cluster."""
+
+    name: str
+    product: str
+    version: str
+    environment: str = ""
+    """Of the setting ``webConsoleEnvironment``: a name, as "production"."""
+    color: str = ""
+    """Of the same: `e` red, `w` yellow, `o` green."""
+    read_only: bool = True
+
+
+class Console:
+    """Answers requests for pages and files below ``/console/``."""
+
+    def __init__(self, look: ClusterLook, open_source: Callable[[Request], Source]) -> None:
+        """
+        Args:
+            open_source: the cluster, as the sender of a request may see it.
+        """
+        self._look, self._open_source = look, open_source
+        self._environment = _environment()
+
+    async def respond(self, request: Request, path: str) -> Response:
+        """
+        Args:
+            path: below ``/console/``, percent-encoded.
+        """
+        if path.startswith("static/"):
+            return _static_response(path.removeprefix("static/"))
+        view, source = await self._view(request, path)
+        return await self.page(request, view, path, source)
+
+    async def page(
+        self, request: Request, view: View, path: str, source: Source | None = None
+    ) -> Response:
+        """
+        Args:
+            source: tells who looks; None: nobody is known yet.
+        """
+        is_fragment = _FRAGMENT in request.headers
+        content = {
+            **view.content,
+            "view": view,
+            "root": "../" * path.count("/"),
+            "cluster": self._look,
+            "menu": _MENU,
+            "short_menu": [each for _, links in _MENU for each in links if each.short],
+            "visitor": None if is_fragment or source is None else await _visitor(source),
+        }
+        template = self._environment.get_template("main.html" if is_fragment else "page.html")
+        body = template.render(content).encode()
+        return _page_response(request, view.status, body)
+
+    async def _view(self, request: Request, path: str) -> tuple[View, Source]:
+        source = self._open_source(request)
+        if (found := find_page(path)) is None:
+            text = "There is no such page."
+            return View("message.html", "Not found", "", {"text": text}, 404, live=0), source
+        page, names = found
+        return await page(Ask(source, names, dict(request.query_params))), source
+
+
+async def _visitor(source: Source) -> Mapping[str, str] | None:
+    try:
+        return await source.visitor()
+    except AdminError as error:
+        logger.debug("who looks at the console can't be told: %s", error)
+        return None
+
+
+def _page_response(request: Request, status: int, body: bytes) -> Response:
+    """304: the browser has it already."""
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    headers = {**_HEADERS, "Cache-Control": "no-cache, private", "ETag": tag}
+    if status == 200 and request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, status, headers, "text/html; charset=utf-8")
+
+
+def find_page(path: str) -> tuple[Page, dict[str, str]] | None:
+    for pattern, page in _patterns():
+        if (match := pattern.fullmatch(path.rstrip("/"))) is not None:
+            return page, {name: unquote(text) for name, text in match.groupdict().items()}
+    return None
+
+
+@functools.cache
+def _patterns() -> tuple[tuple[re.Pattern[str], Page], ...]:
+    return tuple((re.compile(_expression(path)), page) for path, page in PAGES.items())
+
+
+def _expression(path: str) -> str:
+    """Of a key of PAGES."""
+    parts = re.split(r"\{(\w+)(?::(\w+))?\}", path)
+    texts = [re.escape(text) for text in parts[::3]]
+    groups = [
+        f"(?P<{name}>{only or '[^/]+'})"
+        for name, only in zip(parts[1::3], parts[2::3], strict=True)
+    ]
+    return "".join(text + group for text, group in zip(texts, [*groups, ""], strict=True))
+
+
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("magnetar.broker.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= FILTERS | {"markup": Markup}
+    found.globals["static"] = static_path
+    return found
+
+
+def static_path(name: str) -> str:
+    """Of a file, below ``/console/``: with its hash, so that it is good for ever."""
+    stem, _, kind = name.rpartition(".")
+    return f"static/{stem}.{hashlib.sha256(_read(name)).hexdigest()[:12]}.{kind}"
+
+
+@functools.cache
+def _read(name: str) -> bytes:
+    return resources.files("magnetar.broker.console").joinpath("static", name).read_bytes()
+
+
+def _static_response(asked: str) -> Response:
+    for name, kind in _STATIC.items():
+        if static_path(name) == f"static/{asked}":
+            headers = {**_HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+            return Response(_read(name), 200, headers, kind)
+    return Response("Not Found", 404, _HEADERS, "text/plain")
+
+
+def look_of(settings: Any, version: str) -> ClusterLook:
+    """Of a broker's settings."""
+    name, _, color = settings.web_console_environment.partition(":")
+    colors = {"red": "e", "yellow": "w", "green": "o"}
+    return ClusterLook(
+        settings.cluster_name, "Magnetar", version, name.strip(), colors.get(color.strip(), "")
+    )

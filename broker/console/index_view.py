@@ -1,0 +1,205 @@
+"""What pages show of the index: rows of topics and subscriptions, sums of namespaces. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.console.formats import number, span
+from magnetar.broker.console.topic_path import TopicPath
+from magnetar.broker.console.views import row_id
+
+if TYPE_CHECKING:
+    from magnetar.broker.console.source import IndexPage
+
+Json = Mapping[str, Any]
+
+_STEADY: Final = 0.05
+"""Messages a second; a backlog that changes by less stays as it is."""
+_NEVER_S: Final = 30 * 86_400
+"""Seconds to catch up that are as good as never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str
+    field: str | None
+    """That the index can be sorted by; None: it can't."""
+    css: str = ""
+
+
+TOPIC_COLUMNS: Final = (
+    Column("Topic", "topic"),
+    Column("In /s", "msgRateIn", "r hide3"),
+    Column("Out /s", "msgRateOut", "r hide3"),
+    Column("Backlog", "msgBacklog", "r"),
+    Column("Oldest", "earliestMsgPublishTimeInBacklogs", "r"),
+    Column("Subs", "subscriptionCount", "r hide3"),
+    Column("Prod / cons", "producerCount", "r hide3"),
+    Column("Stored", "storageSize", "r hide3"),
+)
+SUBSCRIPTION_COLUMNS: Final = (
+    Column("Subscription", None),
+    Column("Topic", "topic", "hide3"),
+    Column("Backlog", "msgBacklog", "r"),
+    Column("Oldest", "earliestMsgPublishTimeInBacklog", "r"),
+    Column("Trend", "msgBacklogTrend", "r hide3"),
+    Column("Out /s", "msgRateOut", "r hide3"),
+    Column("Unacknowledged", "unackedMessages", "r hide3"),
+    Column("Consumers", "consumerCount", "r hide3"),
+)
+TOPIC_VIEWS: Final = (
+    ("backlog", "With backlog"),
+    ("unconsumed", "Backlog, no consumer"),
+    ("active", "In use"),
+    ("noSubscription", "No subscription"),
+    ("notLoaded", "Not loaded"),
+)
+SUBSCRIPTION_VIEWS: Final = (
+    ("backlog", "With backlog"),
+    ("unconsumed", "Backlog, no consumer"),
+    ("growing", "Growing"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    id: str
+    topic: TopicPath
+    known: bool
+    """Whether a broker has loaded it; if not, it has no figures."""
+    rate_in: float | None
+    rate_out: float | None
+    backlog: int | None
+    oldest_ms: int | None
+    stored: int | None
+    producers: int | None
+    consumers: int | None
+    subscriptions: int | None
+
+
+def topic_rows(page: IndexPage) -> list[TopicRow]:
+    return [
+        TopicRow(
+            id=row_id(each["topic"]),
+            topic=TopicPath.parse(each["topic"]),
+            known=each.get("msgRateIn") is not None,
+            rate_in=each.get("msgRateIn"),
+            rate_out=each.get("msgRateOut"),
+            backlog=each.get("msgBacklog"),
+            oldest_ms=each.get("earliestMsgPublishTimeInBacklogs"),
+            stored=each.get("storageSize"),
+            producers=each.get("producerCount"),
+            consumers=each.get("consumerCount"),
+            subscriptions=each.get("subscriptionCount"),
+        )
+        for each in page.rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class BehindRow:
+    """A subscription among those of all topics."""
+
+    id: str
+    topic: TopicPath
+    name: str
+    type: str
+    kind: str
+    backlog: int | None
+    oldest_ms: int | None
+    trend: str
+    caught_up: str
+    rate_out: float | None
+    unacked: int | None
+    consumers: int | None
+
+
+def behind_rows(page: IndexPage) -> list[BehindRow]:
+    return [_behind(each) for each in page.rows]
+
+
+def _behind(row: Json) -> BehindRow:
+    backlog, growth = row.get("msgBacklog"), row.get("msgBacklogTrend")
+    consumers = row.get("consumerCount")
+    return BehindRow(
+        id=row_id(row["topic"], row["subscription"]),
+        topic=TopicPath.parse(row["topic"]),
+        name=row["subscription"],
+        type=row.get("type") or "not read yet",
+        kind="o" if not backlog else "w" if consumers else "n",
+        backlog=backlog,
+        oldest_ms=row.get("earliestMsgPublishTimeInBacklog"),
+        trend=trend(growth),
+        caught_up=caught_up(backlog, growth),
+        rate_out=row.get("msgRateOut"),
+        unacked=row.get("unackedMessages"),
+        consumers=consumers,
+    )
+
+
+def trend(growth: float | None) -> str:
+    """Messages a minute, with the sign."""
+    if growth is None:
+        return "–"
+    if abs(growth) < _STEADY:
+        return "steady"
+    return f"{'+' if growth > 0 else '−'}{number(round(abs(growth) * 60))} /min"
+
+
+def caught_up(backlog: int | None, growth: float | None) -> str:
+    """When the backlog is gone if it goes on like this."""
+    if not backlog or growth is None:
+        return "–"
+    if growth > -_STEADY or backlog / -growth > _NEVER_S:
+        return "never"
+    return span(backlog / -growth)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Of all namespaces that the visitor may see."""
+
+    namespaces: int
+    topics: int
+    rate_in: float
+    rate_out: float
+    bytes_in: float
+    bytes_out: float
+    backlog: int
+    stored: int
+    oldest_ms: int | None
+
+
+def sums_of(namespaces: Mapping[str, Json]) -> Sums:
+    rows = list(namespaces.values())
+
+    def total(field: str) -> Any:
+        return sum(each.get(field) or 0 for each in rows)
+
+    times = [each.get("earliestMsgPublishTimeInBacklogs") for each in rows]
+    return Sums(
+        namespaces=len(rows),
+        topics=total("topicCount"),
+        rate_in=total("msgRateIn"),
+        rate_out=total("msgRateOut"),
+        bytes_in=total("msgThroughputIn"),
+        bytes_out=total("msgThroughputOut"),
+        backlog=total("msgBacklog"),
+        stored=total("storageSize"),
+        oldest_ms=min((each for each in times if each), default=None),
+    )
+
+
+def namespace_rows(namespaces: Mapping[str, Json]) -> list[Sequence[Any]]:
+    """Cells of a list, by name."""
+    return [
+        (
+            {"text": name, "url": f"topics?namespace={name.replace('/', '%2F')}"},
+            number(each.get("topicCount")),
+            number(each.get("msgRateIn")),
+            number(each.get("msgBacklog")),
+        )
+        for name, each in sorted(namespaces.items())
+    ]

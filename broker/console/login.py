@@ -1,0 +1,102 @@
+"""Login and logout of the console, for credentials that a person can type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
+
+from starlette.responses import Response
+
+from magnetar.broker.auth.errors import TooManyChecksError
+from magnetar.broker.auth.provider_chain import Credentials
+from magnetar.broker.console.console import Console, find_page
+from magnetar.broker.console.views import View
+from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.http.middleware.console_sessions import set_cookie
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from magnetar.broker.auth.authenticator import Authenticator
+    from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
+
+_BODY_MAX: Final = 64 * 1024
+_HERE: Final = frozenset({"127.0.0.1", "::1"})
+
+
+class Login:
+    """Answers requests for ``login`` and ``logout``."""
+
+    def __init__(
+        self, console: Console, authenticator: Authenticator, sessions: ConsoleSessions
+    ) -> None:
+        self._console, self._authenticator, self._sessions = console, authenticator, sessions
+
+    async def respond(self, request: Request) -> Response:
+        if request.url.path.endswith("/logout"):
+            self._sessions.close(request.scope)
+            return _sent_to("login", request, "")
+        if request.method == "GET":
+            return await self._form(request, _page_after(request.query_params.get("next", "")))
+        return await self._check(request)
+
+    async def _check(self, request: Request) -> Response:
+        fields = {
+            name: values[0]
+            for name, values in parse_qs((await _body(request)).decode(errors="replace")).items()
+        }
+        after = _page_after(fields.get("next", ""))
+        credentials = _credentials(fields)
+        address = request.client.host if request.client else ""
+        try:
+            await self._authenticator.authenticate(credentials, address)
+        except TooManyChecksError:
+            return await self._form(request, after, "Too many logins at once: try again.", 503)
+        except AuthenticationError as error:
+            self._authenticator.refusal(address, "console", credentials.method, error)
+            return await self._form(request, after, "These credentials are not accepted.", 401)
+        self._authenticator.success(credentials.method)
+        self._sessions.close(request.scope)
+        return _sent_to(after or "./", request, self._sessions.open(credentials))
+
+    async def _form(
+        self, request: Request, after: str, failure: str = "", status: int = 200
+    ) -> Response:
+        client = request.client
+        content = {
+            "methods": [m for m in ("token", "basic") if m in self._authenticator.chain.methods],
+            "after": after,
+            "failure": failure,
+            "is_plain": request.url.scheme != "https"
+            and (client is None or client.host not in _HERE),
+        }
+        view = View("login.html", "Log in", "", content, status, live=0)
+        return await self._console.page(request, view, "login")
+
+
+async def _body(request: Request) -> bytes:
+    """At most what a form of ours can have; the rest is not read."""
+    found = b""
+    async for chunk in request.stream():
+        found += chunk
+        if len(found) > _BODY_MAX:
+            return b""
+    return found
+
+
+def _credentials(fields: dict[str, str]) -> Credentials:
+    if fields.get("user"):
+        pair = f"{fields['user']}:{fields.get('password', '')}"
+        return Credentials("basic", pair.encode())
+    return Credentials("token", fields.get("token", "").strip().encode())
+
+
+def _page_after(asked: str) -> str:
+    """Where to go from the login: a page of ours, else the overview."""
+    path = asked.partition("?")[0]
+    return asked if find_page(path) is not None else ""
+
+
+def _sent_to(place: str, request: Request, cookie: str) -> Response:
+    headers = {"Location": place, "Set-Cookie": set_cookie(request.scope, cookie)}
+    return Response(status_code=303, headers=headers)

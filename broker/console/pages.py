@@ -1,0 +1,360 @@
+"""The pages: each asks what it shows, and hands it to its template."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.formats import segment
+from magnetar.broker.console.index_view import (
+    SUBSCRIPTION_COLUMNS,
+    SUBSCRIPTION_VIEWS,
+    TOPIC_COLUMNS,
+    TOPIC_VIEWS,
+    Column,
+    behind_rows,
+    namespace_rows,
+    sums_of,
+    topic_rows,
+)
+from magnetar.broker.console.source import IndexPage, IndexQuery, schema_path
+from magnetar.broker.console.topic_path import TopicPath
+from magnetar.broker.console.topic_view import partition_rows, stored_topics, topic_figures
+from magnetar.broker.console.views import Ask, Panel, View, panel
+
+Page = Callable[[Ask], Awaitable[View]]
+
+ROWS: Final = 50
+_BEHIND: Final = 8
+_ASKED: Final = ("q", "namespace", "view", "sort", "order", "after")
+"""Parameters of the pages of topics and subscriptions."""
+_MARKS: Final = {"critical": "e", "warning": "w"}
+"""Of a finding, by its severity."""
+_TABS: Final = (
+    ("", "Overview"),
+    ("subscriptions", "Subscriptions"),
+    ("producers", "Producers"),
+    ("partitions", "Partitions"),
+    ("schema", "Schema"),
+    ("policies", "Policies"),
+    ("storage", "Storage"),
+    ("permissions", "Permissions"),
+)
+
+
+async def overview(ask: Ask) -> View:
+    source = ask.source
+    behind = IndexQuery(view="backlog", sort="msgBacklog", limit=_BEHIND)
+    findings, sums, furthest, brokers, bookies, service = await asyncio.gather(
+        panel("What needs attention", source.findings(), _findings),
+        panel("Figures", source.namespaces(), sums_of),
+        panel("Subscriptions", source.subscriptions(behind), _behind),
+        panel("Brokers", _brokers(ask), dict),
+        panel("Bookies", get(source.api, "bookies/racks-info"), _bookies),
+        panel("Addresses", _addresses(ask), dict),
+    )
+    return View(
+        "overview.html",
+        "Overview",
+        "overview",
+        {
+            "sums": sums,
+            "behind": furthest,
+            "brokers": brokers,
+            "bookies": bookies,
+            "findings": findings,
+            "charts": (),
+            **(service.value or {"service_url": "?", "web_url": "?"}),
+        },
+    )
+
+
+def _findings(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**each, "kind": _MARKS.get(each["severity"], "n")} for each in found]
+
+
+def _behind(page: IndexPage) -> dict[str, Any]:
+    return {"rows": behind_rows(page), "total": page.total}
+
+
+async def _brokers(ask: Ask) -> dict[str, Any]:
+    cluster = await _cluster(ask)
+    names = sorted(await get(ask.source.api, f"brokers/{segment(cluster)}"))
+    try:
+        leader = (await get(ask.source.api, "brokers/leaderBroker")).get("brokerId", "")
+    except AdminError as error:
+        if error.status != 404:
+            raise
+        leader = ""
+    return {"names": names, "leader": leader}
+
+
+async def _cluster(ask: Ask) -> str:
+    return next((each for each in await get(ask.source.api, "clusters") if each != "global"), "")
+
+
+def _bookies(racks: Mapping[str, Mapping[str, Mapping[str, str]]]) -> list[dict[str, str]]:
+    return [
+        {"name": name, "rack": info.get("rack", "")}
+        for group in racks.values()
+        for name, info in sorted(group.items())
+    ]
+
+
+async def _addresses(ask: Ask) -> dict[str, str]:
+    found = await get(ask.source.api, f"clusters/{segment(await _cluster(ask))}")
+    return {
+        "service_url": found.get("brokerServiceUrl") or "?",
+        "web_url": found.get("serviceUrl") or "?",
+    }
+
+
+async def topics(ask: Ask) -> View:
+    """All topics, a page at a time."""
+    query = _index_query(ask, "topic")
+    rows = await panel("Topics", ask.source.topics(query), lambda page: (page, topic_rows(page)))
+    return _table(
+        ask, query, rows, "Topics", "topics", TOPIC_COLUMNS, TOPIC_VIEWS, "There is no topic."
+    )
+
+
+async def subscriptions(ask: Ask) -> View:
+    """All subscriptions, the one that is furthest behind first."""
+    query = _index_query(ask, "msgBacklog")
+    found = ask.source.subscriptions(query)
+    rows = await panel("Subscriptions", found, lambda page: (page, behind_rows(page)))
+    nothing = "No loaded topic has a subscription."
+    return _table(
+        ask,
+        query,
+        rows,
+        "Subscriptions",
+        "subscriptions",
+        SUBSCRIPTION_COLUMNS,
+        SUBSCRIPTION_VIEWS,
+        nothing,
+    )
+
+
+def _index_query(ask: Ask, sort: str) -> IndexQuery:
+    asked = {name: ask.query.get(name, "") for name in _ASKED}
+    return IndexQuery(**{**asked, "sort": asked["sort"] or sort}, limit=ROWS)
+
+
+def _table(
+    ask: Ask,
+    query: IndexQuery,
+    rows: Panel[tuple[IndexPage, list[Any]]],
+    title: str,
+    menu: str,
+    columns: tuple[Column, ...],
+    views: tuple[tuple[str, str], ...],
+    nothing: str,
+) -> View:
+    shown: dict[str, Any] | None = None
+    if rows.value is not None:
+        page, read = rows.value
+        names = ("total", "matching", "next", "views", "silent", "note")
+        shown = {"rows": read, **{name: getattr(page, name) for name in names}}
+    descending = query.order == "desc" if query.order else query.sort != "topic"
+    return View(
+        "table.html",
+        title,
+        menu,
+        {
+            "rows": Panel(shown, rows.error),
+            "columns": columns,
+            "views": views,
+            "sort": {"by": query.sort, "descending": descending},
+            "asked": {name: ask.query.get(name, "") for name in _ASKED},
+            "address": ask.address,
+            "limit": ROWS,
+            "nothing": nothing,
+            "row_template": "topic_row.html" if menu == "topics" else "subscription_row.html",
+        },
+    )
+
+
+async def namespaces(ask: Ask) -> View:
+    """Sums of the topics' figures by namespace."""
+    rows = await panel("Namespaces", ask.source.namespaces(), namespace_rows)
+    content = {
+        "rows": rows,
+        "titles": ("Namespace", "Topics", "In /s", "Backlog"),
+        "nothing": "No namespace has a topic.",
+    }
+    return View("list.html", "Namespaces", "namespaces", content)
+
+
+async def brokers(ask: Ask) -> View:
+    def rows(found: dict[str, Any]) -> list[Any]:
+        leader = found["leader"]
+        return [
+            ({"text": name, "url": f"brokers/{segment(name)}"}, "yes" if name == leader else "")
+            for name in found["names"]
+        ]
+
+    content = {
+        "rows": await panel("Brokers", _brokers(ask), rows),
+        "titles": ("Broker", "Leader"),
+        "nothing": "No broker is registered.",
+    }
+    return View("list.html", "Brokers", "brokers", content)
+
+
+async def broker(ask: Ask) -> View:
+    """Bundles of one broker."""
+    name = ask.names["broker"]
+
+    async def owned() -> Any:
+        cluster = segment(await _cluster(ask))
+        return await get(ask.source.api, f"brokers/{cluster}/{segment(name)}/ownedNamespaces")
+
+    def rows(found: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+        return [
+            (bundle, "yes" if each.get("is_active") else "no")
+            for bundle, each in sorted(found.items())
+        ]
+
+    content = {
+        "rows": await panel("Bundles", owned(), rows),
+        "titles": ("Bundle", "In use"),
+        "nothing": "It owns no bundle.",
+    }
+    return View("list.html", name, "brokers", content)
+
+
+async def bookies(ask: Ask) -> View:
+    def rows(found: list[dict[str, str]]) -> list[Any]:
+        return [(each["name"], each["rack"]) for each in found]
+
+    racks = get(ask.source.api, "bookies/racks-info")
+    content = {
+        "rows": await panel("Bookies", racks, lambda found: rows(_bookies(found))),
+        "titles": ("Bookie", "Rack"),
+        "nothing": "No bookie has a rack.",
+    }
+    return View("list.html", "Bookies", "bookies", content)
+
+
+async def settings(ask: Ask) -> View:
+    """Settings of the asked broker."""
+
+    def rows(found: Mapping[str, Any]) -> list[Any]:
+        return sorted(found.items())
+
+    found = get(ask.source.api, "brokers/configuration/runtime")
+    content = {
+        "rows": await panel("Settings", found, rows),
+        "titles": ("Setting", "Value"),
+        "nothing": "None.",
+    }
+    return View("list.html", "Settings", "settings", content, live=0)
+
+
+async def keys(ask: Ask) -> View:
+    return View("keys.html", "Keys", "", live=0)
+
+
+async def topic(ask: Ask) -> View:
+    """One topic, by tabs."""
+    names = ask.names
+    path = TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
+    tab = names.get("tab", "")
+    stats = await panel("Statistics", _stats(ask, path), lambda found: found)
+    content: dict[str, Any] = {"topic": path, "tab": tab, "tabs": _TABS, "counts": {}}
+    if stats.value is None:
+        status = 404 if stats.error is not None and stats.error.status == 404 else 200
+        return View(
+            "topic.html", path.local, "topics", {**content, "stats": stats, "partitions": 0}, status
+        )
+    partitions, found = stats.value
+    explained = await panel("Explanation", ask.source.explanations(path), dict)
+    figures = topic_figures(found, explained.value or {}, ask.query.get("open", ""))
+    content |= {
+        "stats": Panel(figures),
+        "explanations": explained,
+        "partitions": partitions,
+        "partition_rows": partition_rows(found),
+        "counts": {
+            "subscriptions": len(figures.subscriptions),
+            "producers": len(figures.producers),
+            "partitions": partitions,
+        },
+        "charts": (),
+    }
+    if (more := _OF_TABS.get(tab)) is not None:
+        content |= await more(ask, path, bool(partitions))
+    return View("topic.html", path.local, "topics", content)
+
+
+async def _stats(ask: Ask, path: TopicPath) -> tuple[int, Any]:
+    """How many partitions there are, and the statistics of all."""
+    api = ask.source.api
+    partitions = (await get(api, f"{path.rest}/partitions")).get("partitions", 0)
+    if partitions:
+        call = get(
+            api,
+            f"{path.rest}/partitioned-stats",
+            perPartition=True,
+            getEarliestTimeInBacklog=True,
+        )
+    else:
+        call = get(api, f"{path.rest}/stats", getEarliestTimeInBacklog=True)
+    return partitions, await call
+
+
+async def _storage(ask: Ask, path: TopicPath, is_partitioned: bool) -> dict[str, Any]:
+    route = "partitioned-internalStats" if is_partitioned else "internalStats"
+    found = get(ask.source.api, f"{path.rest}/{route}")
+    return {"storage": await panel("Ledgers", found, lambda each: stored_topics(str(path), each))}
+
+
+async def _policies(ask: Ask, path: TopicPath, is_partitioned: bool) -> dict[str, Any]:
+    def rows(found: list[tuple[str, Any, str]]) -> list[dict[str, Any]]:
+        return [{"name": name, "value": value, "source": where} for name, value, where in found]
+
+    return {"policies": await panel("Policies", ask.source.policies(path), rows)}
+
+
+async def _schema(ask: Ask, path: TopicPath, is_partitioned: bool) -> dict[str, Any]:
+    async def found() -> list[Any]:
+        try:
+            answer = await get(ask.source.api, f"{schema_path(path)}/schemas")
+        except AdminError as error:
+            if error.status == 404:
+                return []
+            raise
+        return list(answer["getSchemaResponses"])
+
+    return {"schemas": await panel("Schema", found(), lambda each: each[::-1])}
+
+
+async def _permissions(ask: Ask, path: TopicPath, is_partitioned: bool) -> dict[str, Any]:
+    found = get(ask.source.api, f"{path.rest}/permissions")
+    return {"permissions": await panel("Permissions", found, dict)}
+
+
+_OF_TABS: Final[dict[str, Callable[[Ask, TopicPath, bool], Awaitable[dict[str, Any]]]]] = {
+    "storage": _storage,
+    "policies": _policies,
+    "schema": _schema,
+    "permissions": _permissions,
+}
+_TOPIC: Final = "topic/{domain}/{tenant}/{namespace}/{topic}"
+PAGES: Final[dict[str, Page]] = {
+    "": overview,
+    "topics": topics,
+    "subscriptions": subscriptions,
+    "namespaces": namespaces,
+    "brokers": brokers,
+    "brokers/{broker}": broker,
+    "bookies": bookies,
+    "settings": settings,
+    "keys": keys,
+    _TOPIC: topic,
+    **{f"{_TOPIC}/{{tab:{key}}}": topic for key, _ in _TABS if key},
+}
+"""By path below ``/console/``; ``{name:text}`` is only that text."""

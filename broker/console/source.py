@@ -1,0 +1,109 @@
+"""Where pages get what clusters answer differently: of Magnetar here, of others in their own class.
+
+What every Pulsar answers alike, pages ask of ``api`` themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.console.admin_api import get
+from magnetar.broker.console.formats import segment
+
+if TYPE_CHECKING:
+    from magnetar.broker.console.admin_api import AdminApi
+    from magnetar.broker.console.topic_path import TopicPath
+
+
+@dataclass(frozen=True, slots=True)
+class IndexQuery:
+    """A page of topics or subscriptions, see the route ``topics-index``."""
+
+    q: str = ""
+    namespace: str = ""
+    view: str = ""
+    sort: str = "topic"
+    order: str = ""
+    after: str = ""
+    limit: int = 50
+
+    def given(self) -> dict[str, str | int]:
+        """What isn't empty, as parameters of the route."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: value for name, value in values.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPage:
+    rows: list[dict[str, Any]]
+    total: int
+    matching: int
+    next: str = ""
+    """``after`` of the page behind it; empty: none."""
+    views: dict[str, int] = field(default_factory=dict)
+    """How many there are in each view."""
+    silent: dict[str, str] = field(default_factory=dict)
+    """Brokers that gave no answer, and why."""
+    note: str = ""
+    """What is different here than was asked for."""
+
+
+class Source:
+    """A cluster of Magnetar."""
+
+    product = "Magnetar"
+
+    def __init__(self, api: AdminApi) -> None:
+        self.api = api
+
+    async def topics(self, query: IndexQuery) -> IndexPage:
+        """Raises AdminError."""
+        return _page(await get(self.api, "topics-index", **query.given()), "topics")
+
+    async def subscriptions(self, query: IndexQuery) -> IndexPage:
+        """Of all loaded topics. Raises AdminError."""
+        return _page(await get(self.api, "subscriptions-index", **query.given()), "subscriptions")
+
+    async def namespaces(self) -> dict[str, dict[str, Any]]:
+        """Sums of topics' figures. Raises AdminError."""
+        found = await get(self.api, "namespaces-index")
+        return dict(found["namespaces"])
+
+    async def explanations(self, topic: TopicPath) -> dict[str, dict[str, Any]]:
+        """Why each subscription delivers nothing now, or that it does. Raises AdminError."""
+        return dict(await get(self.api, f"{topic.rest}/explain"))
+
+    async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
+        """Name, value in force and who sets it. Raises AdminError."""
+        found = await get(self.api, f"{topic.rest}/policies", applied=True)
+        return [(name, each.get("value"), each.get("source", "")) for name, each in found.items()]
+
+    async def findings(self) -> list[dict[str, Any]]:
+        """What needs attention, the worst first, see the route ``doctor``. Raises AdminError."""
+        return list((await get(self.api, "doctor"))["findings"])
+
+    async def visitor(self) -> dict[str, str] | None:
+        """Role and rank of who looks. None: nobody was asked who he is. Raises AdminError."""
+        found = await get(self.api, "whoami")
+        if not found["authenticationEnabled"]:
+            return None
+        rank = "superuser" if found["superuser"] else "tenant admin" if found["adminOf"] else ""
+        return {"role": found["role"] or "anonymous", "rank": rank}
+
+
+def _page(found: dict[str, Any], rows: str) -> IndexPage:
+    return IndexPage(
+        found[rows],
+        found["total"],
+        found["matching"],
+        found.get("next") or "",
+        found.get("views", {}),
+        found.get("silentBrokers", {}),
+    )
+
+
+def schema_path(topic: TopicPath) -> str:
+    """Of the routes about a topic's schema, below ``/admin/v2``."""
+    names = (topic.tenant, topic.namespace, topic.local)
+    return "schemas/" + "/".join(segment(name) for name in names)

@@ -1,0 +1,3 @@
+// Before the first paint: light or dark as it was chosen here; else as the system has it.
+const chosen = localStorage.getItem("theme");
+if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;

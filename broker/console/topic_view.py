@@ -1,0 +1,269 @@
+"""What pages show of a topic's statistics. Pure: JSON of the admin API in, rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from magnetar.broker.console.views import row_id
+
+Json = Mapping[str, Any]
+
+_MESSAGES: Final = {
+    "noConsumer": "w",
+    "rateLimited": "w",
+    "delayed": "o",
+    "caughtUp": "o",
+    "delivering": "o",
+    "pending": "o",
+    "terminated": "o",
+    "reading": "o",
+}
+"""Reasons whose mark isn't that of a stall."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRow:
+    name: str
+    address: str
+    client: str
+    connected: str
+    permits: int
+    unacked: int
+    is_blocked: bool
+    last_ack_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRow:
+    id: str
+    name: str
+    type: str
+    kind: str
+    """Of its mark: `o` well, `w` warning, `e` stands still, `n` unknown."""
+    reason: str
+    message: str
+    next: str
+    backlog: int
+    oldest_ms: int | None
+    rate_out: float
+    unacked: int
+    delayed: int
+    last_ack_ms: int
+    last_delivery_ms: int
+    is_replicated: bool
+    properties: Mapping[str, str]
+    consumers: Sequence[ConsumerRow]
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRow:
+    name: str
+    address: str
+    client: str
+    connected: str
+    rate_in: float
+    bytes_in: float
+    mean_size: float
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    number: int
+    rate_in: float
+    rate_out: float
+    backlog: int
+    stored: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFigures:
+    rate_in: float
+    bytes_in: float
+    rate_out: float
+    bytes_out: float
+    stored: int
+    offloaded: int
+    oldest_ms: int | None
+    owner: str
+    quota_bytes: int | None
+    quota_percent: float | None
+    producers: Sequence[ProducerRow]
+    subscriptions: Sequence[SubscriptionRow]
+    """The one that is furthest behind first."""
+
+    @property
+    def consumers(self) -> int:
+        return sum(len(each.consumers) for each in self.subscriptions)
+
+    @property
+    def behind(self) -> SubscriptionRow | None:
+        """The subscription with the largest backlog, if there is one."""
+        first = self.subscriptions[0] if self.subscriptions else None
+        return first if first is not None and first.backlog else None
+
+
+def topic_figures(stats: Json, explanations: Mapping[str, Json], opened: str) -> TopicFigures:
+    """Of ``stats`` or ``partitioned-stats``.
+
+    Args:
+        explanations: by subscription; without one it has no reason.
+        opened: name of the subscription whose consumers are shown.
+    """
+    rows = [
+        _subscription(name, each, explanations.get(name, {}), opened)
+        for name, each in stats.get("subscriptions", {}).items()
+    ]
+    quota = stats.get("backlogQuotaLimitSize") or -1
+    used = stats.get("backlogSize") or 0
+    return TopicFigures(
+        rate_in=stats.get("msgRateIn", 0.0),
+        bytes_in=stats.get("msgThroughputIn", 0.0),
+        rate_out=stats.get("msgRateOut", 0.0),
+        bytes_out=stats.get("msgThroughputOut", 0.0),
+        stored=stats.get("storageSize", 0),
+        offloaded=stats.get("offloadedStorageSize", 0),
+        oldest_ms=_oldest(row.oldest_ms for row in rows),
+        owner=stats.get("ownerBroker") or "",
+        quota_bytes=quota if quota > 0 else None,
+        quota_percent=100 * used / quota if quota > 0 else None,
+        producers=[_producer(each) for each in stats.get("publishers", [])],
+        subscriptions=sorted(rows, key=lambda row: (-row.backlog, row.name)),
+    )
+
+
+def _oldest(times: Any) -> int | None:
+    return min((each for each in times if each), default=None)
+
+
+def _subscription(name: str, stats: Json, explained: Json, opened: str) -> SubscriptionRow:
+    reason = explained.get("reason", "")
+    oldest = stats.get("earliestMsgPublishTimeInBacklog") or 0
+    backlog = stats.get("msgBacklog", 0)
+    kind = _kind(reason, backlog)
+    return SubscriptionRow(
+        id=row_id(name),
+        name=name,
+        type=stats.get("type") or "",
+        kind=kind,
+        reason=reason,
+        message=explained.get("message", ""),
+        next=explained.get("next", ""),
+        backlog=backlog,
+        oldest_ms=oldest if oldest > 0 and backlog else None,
+        rate_out=stats.get("msgRateOut", 0.0),
+        unacked=stats.get("unackedMessages", 0),
+        delayed=stats.get("msgDelayed", 0),
+        last_ack_ms=stats.get("lastAckedTimestamp", 0),
+        last_delivery_ms=stats.get("lastConsumedTimestamp", 0),
+        is_replicated=bool(stats.get("replicated", stats.get("isReplicated"))),
+        properties=stats.get("subscriptionProperties") or {},
+        consumers=[_consumer(each) for each in stats.get("consumers", [])],
+        is_open=name == opened or (not opened and kind == "e"),
+    )
+
+
+def _kind(reason: str, backlog: int) -> str:
+    """Without a reason nobody can say more than that there is a backlog."""
+    if not reason:
+        return "n" if backlog else "o"
+    if not backlog and reason == "noConsumer":
+        return "n"
+    return _MESSAGES.get(reason, "e" if backlog else "o")
+
+
+def _consumer(stats: Json) -> ConsumerRow:
+    return ConsumerRow(
+        name=stats.get("consumerName") or "",
+        address=stats.get("address") or "",
+        client=stats.get("clientVersion") or "",
+        connected=stats.get("connectedSince") or "",
+        permits=stats.get("availablePermits", 0),
+        unacked=stats.get("unackedMessages", 0),
+        is_blocked=bool(stats.get("blockedConsumerOnUnackedMsgs")),
+        last_ack_ms=stats.get("lastAckedTimestamp", 0),
+    )
+
+
+def _producer(stats: Json) -> ProducerRow:
+    return ProducerRow(
+        name=stats.get("producerName") or "",
+        address=stats.get("address") or "",
+        client=stats.get("clientVersion") or "",
+        connected=stats.get("connectedSince") or "",
+        rate_in=stats.get("msgRateIn", 0.0),
+        bytes_in=stats.get("msgThroughputIn", 0.0),
+        mean_size=stats.get("averageMsgSize", 0.0),
+    )
+
+
+def partition_rows(stats: Json) -> list[PartitionRow]:
+    """Of ``partitioned-stats?perPartition=true``, by number."""
+    rows = [
+        PartitionRow(
+            number=int(name.rpartition("-partition-")[2]),
+            rate_in=each.get("msgRateIn", 0.0),
+            rate_out=each.get("msgRateOut", 0.0),
+            backlog=max(
+                (sub.get("msgBacklog", 0) for sub in each.get("subscriptions", {}).values()),
+                default=0,
+            ),
+            stored=each.get("storageSize", 0),
+            owner=each.get("ownerBroker") or "",
+        )
+        for name, each in (stats.get("partitions") or {}).items()
+    ]
+    return sorted(rows, key=lambda row: row.number)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    id: int
+    entries: int
+    size: int
+    offloaded: bool
+    held_by: Sequence[str]
+    """Subscriptions whose mark-delete position is in it or before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopic:
+    name: str
+    entries: int
+    last: str
+    ledgers: Sequence[LedgerRow]
+
+
+def stored_topics(topic: str, internal: Json) -> list[StoredTopic]:
+    """Of ``internalStats`` or ``partitioned-internalStats``: a topic, or its partitions."""
+    parts = internal.get("partitions")
+    if parts is None:
+        return [_stored(topic, internal)]
+    return [_stored(name, each) for name, each in parts.items()]
+
+
+def _stored(name: str, internal: Json) -> StoredTopic:
+    first_kept = {
+        cursor: _ledger_of(each.get("markDeletePosition", ""))
+        for cursor, each in internal.get("cursors", {}).items()
+    }
+    ledgers = [
+        LedgerRow(
+            each["ledgerId"],
+            each.get("entries", 0),
+            each.get("size", 0),
+            bool(each.get("offloaded")),
+            [cursor for cursor, ledger in first_kept.items() if ledger <= each["ledgerId"]],
+        )
+        for each in internal.get("ledgers", [])
+    ]
+    last = internal.get("lastConfirmedEntry", "")
+    return StoredTopic(name, internal.get("numberOfEntries", 0), last, ledgers)
+
+
+def _ledger_of(position: str) -> int:
+    ledger = position.partition(":")[0]
+    return int(ledger) if ledger.lstrip("-").isdigit() else -1

@@ -1,0 +1,82 @@
+"""What a page is made of: its template with what the template reads, and panels that may fail."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import urlencode
+
+from magnetar.broker.console.admin_api import AdminError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from magnetar.broker.console.source import Source
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class PanelError:
+    """In place of a panel's content."""
+
+    asked: str
+    status: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Panel(Generic[T]):
+    """A part of a page; one that fails leaves the others."""
+
+    value: T | None = None
+    error: PanelError | None = None
+
+
+async def panel(asked: str, call: Awaitable[R], read: Callable[[R], T]) -> Panel[T]:
+    """What ``read`` makes of an answer, or the refusal.
+
+    Args:
+        asked: what for, in the words of a person: "Topics".
+    """
+    try:
+        return Panel(read(await call))
+    except AdminError as error:
+        return Panel(error=PanelError(asked, error.status, str(error)))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A page, or its part that is fetched again."""
+
+    template: str
+    title: str
+    menu: str
+    """Key of the entry of the menu that it belongs to."""
+    content: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 200
+    live: int = 5
+    """Seconds between two fetches of it; 0: it is the same for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for a page."""
+
+    source: Source
+    names: Mapping[str, str]
+    """Parts of its path, decoded."""
+    query: Mapping[str, str]
+
+    def address(self, **changes: str) -> str:
+        """This page with other parameters; an empty one is left out."""
+        merged = {name: value for name, value in {**self.query, **changes}.items() if value}
+        return "?" + urlencode(merged)
+
+
+def row_id(*names: str) -> str:
+    """Of a row, the same in each fetch, whatever its names are made of."""
+    return "r" + hashlib.blake2b("\0".join(names).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,70 @@
+"""The web console below ``/console/``; its code is loaded by the first request for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import Request, Response
+
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
+
+if TYPE_CHECKING:
+    from magnetar.broker.console.console import Console
+
+routes = Routes(access=Access.FREE, mode=RoutingMode.LOCAL, include_in_schema=False)
+
+_PREFIX = "/console/"
+
+
+@routes.get("/", "")
+async def start(request: Request) -> Response:
+    """Browsers are sent to the console; others find nothing here, as at Pulsar."""
+    if not _is_served(request) or "text/html" not in request.headers.get("accept", ""):
+        raise ApiError(404, "Not Found")
+    return Response(status_code=303, headers={"Location": "./console/"})
+
+
+@routes.get("/console/login", "")
+@routes.post("/console/login", "")
+@routes.post("/console/logout", "")
+async def login(request: Request) -> Response:
+    """Credentials for a cookie; only where authentication is on."""
+    if not _is_served(request) or request.app.state.service.authenticator is None:
+        raise ApiError(404, "Not Found")
+    from magnetar.broker.console.login import Login
+
+    service, state = request.app.state.service, request.app.state
+    return await Login(_console(request), service.authenticator, state.console_sessions).respond(
+        request
+    )
+
+
+@routes.get("/console", "")
+@routes.get("/console/{path:path}", "")
+async def page(request: Request) -> Response:
+    """A page, or a file of one. Links are relative, so that it may be behind any prefix."""
+    if not _is_served(request):
+        raise ApiError(404, "Not Found")
+    raw: bytes = request.scope["raw_path"]
+    path = raw.split(b"?", 1)[0].decode("latin-1")
+    if not path.startswith(_PREFIX):
+        return Response(status_code=303, headers={"Location": "./console/"})
+    return await _console(request).respond(request, path[len(_PREFIX) :])
+
+
+def _is_served(request: Request) -> bool:
+    return bool(request.app.state.service.config.web_console_enabled)
+
+
+def _console(request: Request) -> Console:
+    state = request.app.state
+    if (found := getattr(state, "console", None)) is None:
+        from magnetar.broker.console.admin_api import LocalApi
+        from magnetar.broker.console.console import Console, look_of
+        from magnetar.broker.console.source import Source
+        from magnetar.broker.http.server.app import product_version
+
+        look = look_of(state.service.config, product_version())
+        found = state.console = Console(look, lambda visitor: Source(LocalApi(visitor)))
+    return found

@@ -1,0 +1,146 @@
+"""The console in a real browser: every page is whole, live, and asks nothing of other hosts.
+
+A few pages in `make test`; `make test-console` looks at all of them, light and dark, wide and
+narrow, asks axe (MAGNETAR_AXE: the path of axe.min.js) and leaves pictures in MAGNETAR_PICTURES.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+
+from tests.standalone_process import StandaloneProcess
+
+CHROMIUM = os.environ.get("MAGNETAR_CHROMIUM") or shutil.which("chromium")
+AXE = os.environ.get("MAGNETAR_AXE", "")
+PICTURES = os.environ.get("MAGNETAR_PICTURES", "")
+OPTIONS: Final = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync")
+TOPIC: Final = "persistent/public/default/console-orders"
+HOSTILE: Final = "<script>document.title='owned'</script>\"'><b>\u202e"
+PAGES: Final = (
+    *("", "topics", "subscriptions", "namespaces", "brokers", "bookies", "settings", "keys"),
+    f"topic/{TOPIC}",
+    f"topic/{TOPIC}/subscriptions?open=billing",
+    *(f"topic/{TOPIC}/{tab}" for tab in ("producers", "policies", "schema", "storage")),
+    f"topic/{TOPIC}/permissions",
+    "nowhere",
+)
+FEW: Final = ("", "topics", f"topic/{TOPIC}/subscriptions?open=billing")
+LOOKS: Final = (("light", 1440), ("dark", 1440), ("light", 390), ("dark", 390))
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: no test with a browser")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    assert CHROMIUM is not None
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def console(standalone: StandaloneProcess) -> str:
+    """URL of the console of a broker with a topic whose names are hostile."""
+    url = f"{standalone.admin_url}/admin/v2/{TOPIC}"
+    with httpx.Client(timeout=60) as client:
+        assert client.put(url).status_code in (204, 409)
+        for name in ("billing", HOSTILE):
+            path = httpx.URL(f"{url}/subscription/").join(_encoded(name))
+            assert client.put(path).status_code in (204, 409)
+        body = {"producerName": "p", "messages": [{"payload": "x"}]}
+        assert client.post(f"{standalone.admin_url}/topics/{TOPIC}", json=body).is_success
+    return f"{standalone.admin_url}/console/"
+
+
+def _encoded(name: str) -> str:
+    return "".join(f"%{each:02X}" for each in name.encode())
+
+
+class Watch:
+    """What a page must not do: ask other hosts, complain, or run what isn't ours."""
+
+    def __init__(self, page: Page, own: str) -> None:
+        self._own = own
+        self.complaints: list[str] = []
+        page.on("console", self._on_console)
+        page.on("request", self._on_request)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type != "debug":
+            self.complaints.append(message.text)
+
+    def _on_request(self, request: Request) -> None:
+        if not request.url.startswith(self._own):
+            self.complaints.append(request.url)
+
+
+def _violations(page: Page) -> list[Any]:
+    """What axe finds; ``evaluate`` isn't bound by the page's own policy."""
+    page.evaluate(Path(AXE).read_text() + ";0")
+    found = page.evaluate("axe.run().then(r => r.violations.map(v => [v.id, v.nodes[0].html]))")
+    return list(found)
+
+
+@pytest.mark.parametrize(("scheme", "width"), LOOKS if AXE else LOOKS[:1])
+def test_pages(browser: Browser, console: str, scheme: Any, width: int) -> None:
+    height = 844 if width < 800 else 900
+    own = console.removesuffix("console/")
+    with browser.new_context(
+        color_scheme=scheme, viewport={"width": width, "height": height}
+    ) as context:
+        page = context.new_page()
+        watch = Watch(page, own)
+        for path in PAGES if AXE else FEW:
+            page.goto(console + path)
+            expect(page.locator("main h1")).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+            assert page.locator(".fail").count() == 0 or path == "bookies", path
+            assert page.title() != "owned"
+            if AXE:
+                assert _violations(page) == [], path
+            if PICTURES:
+                name = re.sub(r"\W+", "-", path).strip("-") or "overview"
+                page.screenshot(path=f"{PICTURES}/{name}-{width}-{scheme}.png")
+            allowed = "404" if path == "nowhere" else None
+            assert [x for x in watch.complaints if not (allowed and allowed in x)] == [], path
+            watch.complaints.clear()
+
+
+def test_figures_follow_and_what_is_selected_stays(
+    browser: Browser, console: str, standalone: StandaloneProcess
+) -> None:
+    with browser.new_page() as page:
+        page.goto(console + f"topic/{TOPIC}/subscriptions?open=billing")
+        row = page.locator("tr", has_text="billing").first
+        before = int(row.locator("td").nth(1).inner_text().replace(",", ""))
+        page.keyboard.press("j")
+        selected = page.locator("tr.cur").get_attribute("id")
+        body = {"producerName": "p", "messages": [{"payload": "y"}]}
+        url = f"{standalone.admin_url}/topics/{TOPIC}"
+        assert httpx.post(url, json=body, timeout=60).is_success
+        expect(row.locator("td").nth(1)).to_have_text(str(before + 1), timeout=60_000)
+        assert page.locator("tr.cur").get_attribute("id") == selected
+        page.keyboard.press("p")
+        expect(page.locator("#live-text")).to_have_text("Paused")
+        page.keyboard.press("/")
+        expect(page.locator("#find")).to_be_focused()
+        page.keyboard.type("no-such-topic")
+        page.keyboard.press("Enter")
+        expect(page.locator("main")).to_contain_text("Nothing matches")
+
+
+def test_nobody_shows_it_in_a_frame(browser: Browser, console: str) -> None:
+    with browser.new_page() as page:
+        page.set_content(f'<iframe src="{console}" width="800" height="600"></iframe>')
+        page.wait_for_load_state("networkidle")
+        assert all("Overview" not in frame.content() for frame in page.frames[1:])

@@ -1,0 +1,132 @@
+"""What pages show: numbers, sizes, spans, foreign text, charts, rows."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.broker.console import formats
+from magnetar.broker.console.charts import chart
+from magnetar.broker.console.formats import ceiling, number, short, size, span, spark, visible
+from magnetar.broker.console.index_view import caught_up, trend
+from magnetar.broker.console.topic_path import TopicPath
+from magnetar.broker.console.topic_view import stored_topics, topic_figures
+
+TEMPLATES = Path(formats.__file__).parent / "templates"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (0, "0"), (0.04, "0"), (0.25, "0.2"), (12.34, "12.3"), (100.4, "100")],
+)
+def test_number(value: float | None, shown: str) -> None:
+    assert number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(999, "999"), (1000, "1.00 k"), (48210, "48.2 k"), (4_180_000, "4.18 M"), (1.84e12, "1.84 T")],
+)
+def test_short(value: float, shown: str) -> None:
+    assert short(value) == shown
+
+
+def test_size() -> None:
+    assert [size(x) for x in (None, -1, 0, 999, 15_200)] == ["–", "–", "0 B", "999 B", "15.2 kB"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, "–"), (-1, "–"), (0.34, "0.3 s"), (54, "54 s"), (60, "1 min"), (83, "1 min 23 s")],
+)
+def test_span(seconds: float | None, shown: str) -> None:
+    assert span(seconds) == shown
+
+
+@given(st.floats(0, 1e9))
+def test_a_span_has_at_most_two_units(seconds: float) -> None:
+    assert re.fullmatch(r"[\d.]+ (s|min|h|d)( \d+ (s|min|h))?", span(seconds))
+
+
+def test_foreign_text_that_has_no_look_is_shown_as_its_code() -> None:
+    assert visible("a\u202eb\x00\u200bc") == "a⟨U+202E⟩b⟨U+0000⟩⟨U+200B⟩c"
+    assert visible("Größe, 日本 🙂") == "Größe, 日本 🙂"
+
+
+@given(st.lists(st.floats(0, 1e12), min_size=1))
+def test_the_end_of_an_axis(values: list[float]) -> None:
+    top = ceiling(values)
+    assert top >= max(values)
+    assert top <= max(1.0, 2.5 * max(values))
+
+
+def test_a_chart_needs_two_points() -> None:
+    assert chart("In", [1.0], [("In", [5.0])]) is None
+    assert spark([1.0]) == ""
+    found = chart("In", [0.0, 1000.0], [("In", [0.0, 100.0])])
+    assert found is not None
+    assert (found.top, found.lines[0].path) == (100.0, "M0.0 100.0L100.0 0.0")
+
+
+def test_trend_and_time_to_catch_up() -> None:
+    assert (trend(None), trend(0.01), trend(2.0), trend(-2.0)) == (
+        *("–", "steady", "+120 /min", "−120 /min"),
+    )
+    assert caught_up(0, -1.0) == "–"
+    assert caught_up(100, 1.0) == "never"
+    assert caught_up(1200, -10.0) == "2 min"
+    assert caught_up(10**9, -0.1) == "never"
+
+
+def test_names_of_topics() -> None:
+    path = TopicPath.parse("persistent://a/b/c/d e")
+    assert (path.tenant, path.namespace, path.local) == ("a", "b", "c/d e")
+    assert path.rest == "persistent/a/b/c%2Fd%20e"
+    assert str(path.partition(3)) == "persistent://a/b/c/d e-partition-3"
+
+
+def test_a_subscription_that_stands_still_is_opened_and_first_comes_the_largest_backlog() -> None:
+    stats = {
+        "subscriptions": {
+            "small": {"msgBacklog": 1, "consumers": []},
+            "large": {"msgBacklog": 9, "consumers": [{"consumerName": "c"}]},
+            "done": {"msgBacklog": 0},
+        }
+    }
+    explained = {
+        "small": {"reason": "noConsumer", "message": "m", "next": "n"},
+        "large": {"reason": "noPermits", "message": "m", "next": "n"},
+        "done": {"reason": "noConsumer", "message": "m", "next": "n"},
+    }
+    rows = topic_figures(stats, explained, "").subscriptions
+    assert [(row.name, row.kind, row.is_open) for row in rows] == [
+        ("large", "e", True),
+        ("small", "w", False),
+        ("done", "n", False),
+    ]
+    assert [row.is_open for row in topic_figures(stats, explained, "small").subscriptions] == [
+        *(False, True, False),
+    ]
+
+
+def test_which_subscription_holds_which_ledger() -> None:
+    internal = {
+        "ledgers": [{"ledgerId": 1}, {"ledgerId": 2, "entries": 5, "size": 7, "offloaded": True}],
+        "cursors": {"slow": {"markDeletePosition": "1:3"}, "fast": {"markDeletePosition": "2:0"}},
+    }
+    (found,) = stored_topics("t", internal)
+    assert [list(each.held_by) for each in found.ledgers] == [["slow"], ["slow", "fast"]]
+
+
+def test_no_template_switches_escaping_off() -> None:
+    """Names and payloads are foreign text. ``markup`` is for the icons, which are ours."""
+    for file in TEMPLATES.glob("*.html"):
+        text = file.read_text()
+        assert "safe" not in re.findall(r"\|\s*(\w+)", text), file
+        assert "autoescape" not in text, file
+        assert "style=" not in text, f"{file}: the content security policy forbids it"
+        assert "on" not in re.findall(r"\s(on)\w+=", text), file
+        if file.name != "icons.html":
+            assert "markup" not in text, file

@@ -1,0 +1,159 @@
+"""The pages of a broker's own console: whole, equal to REST, as their visitor may see them."""
+
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from html import unescape
+
+import httpx
+import pytest
+
+from magnetar.broker.console.console import find_page
+from magnetar.broker.console.pages import PAGES
+from magnetar.broker.http.server.app import create_app
+from tests.unit.broker.doubles import Broker
+from tests.unit.broker.http.authorized import authorized_broker, client_of
+
+TOPIC = "persistent/public/default/orders"
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as found:
+        yield found
+
+
+async def make_topic(client: httpx.AsyncClient, *subscriptions: str) -> None:
+    assert (await client.put(f"/admin/v2/{TOPIC}")).is_success
+    for name in subscriptions:
+        assert (await client.put(f"/admin/v2/{TOPIC}/subscription/{name}")).is_success
+
+
+@pytest.mark.parametrize("number", [0, 1, 12])
+async def test_every_page_with_few_and_many_things(client: httpx.AsyncClient, number: int) -> None:
+    for index in range(number):
+        path = f"/admin/v2/persistent/public/default/t{index}"
+        assert (await client.put(path)).is_success
+        assert (await client.put(f"{path}/subscription/s")).is_success
+    (me,) = (await client.get("/admin/v2/brokers/standalone")).json()
+    names = {"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t0"}
+    names["broker"] = me
+    for key in PAGES:
+        path = re.sub(r"\{(\w+)(?::(\w+))?\}", lambda m: m[2] or names.get(m[1], "x"), key)
+        page = await client.get(f"/console/{path}")
+        found = number or "{topic}" not in key
+        assert page.status_code == (200 if found else 404), path
+        assert ('class="fail"' in page.text) == (not found), path
+        assert page.text.rstrip().endswith("</html>"), path
+
+
+async def test_numbers_are_those_of_rest(client: httpx.AsyncClient) -> None:
+    await make_topic(client, "billing", "audit")
+    for text in ("a", "b", "c"):
+        body = {"producerName": "p", "messages": [{"payload": text}]}
+        assert (await client.post(f"/topics/{TOPIC}", json=body)).is_success
+    stats = (await client.get(f"/admin/v2/{TOPIC}/stats")).json()
+    page = (await client.get(f"/console/topic/{TOPIC}/subscriptions")).text
+    shown = dict(re.findall(r"<dt>([^<]+)</dt><dd[^>]*>([^<]+?)\s*<", page))
+    assert stats["subscriptions"]["billing"]["msgBacklog"] == 3
+    assert shown["Largest backlog"] == "3"
+    assert shown["Stored"] == f"{stats['storageSize']} B"
+    explained = (await client.get(f"/admin/v2/{TOPIC}/explain")).json()["billing"]
+    opened = (await client.get(f"/console/topic/{TOPIC}/subscriptions?open=billing")).text
+    assert explained["message"] in unescape(opened)
+    assert f'data-reason="{explained["reason"]}"' in opened
+
+
+async def test_names_that_are_markup_are_text(client: httpx.AsyncClient) -> None:
+    name = "<img src=x onerror=alert(1)>\u202e"
+    await make_topic(client)
+    path = f"/admin/v2/{TOPIC}/subscription/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E%E2%80%AE"
+    assert (await client.put(path)).is_success
+    for page in (f"topic/{TOPIC}", f"topic/{TOPIC}/storage", "subscriptions"):
+        text = (await client.get(f"/console/{page}")).text
+        assert "<img" not in text
+        assert "\u202e" not in text
+    stats = (await client.get(f"/admin/v2/{TOPIC}/stats")).json()
+    assert name in stats["subscriptions"]
+
+
+async def test_links_are_relative_and_files_are_there_whatever_the_depth(
+    client: httpx.AsyncClient,
+) -> None:
+    await make_topic(client, "s")
+    for page in ("", "topics", f"topic/{TOPIC}/storage", "nowhere/at/all/"):
+        url = httpx.URL(f"http://localhost/console/{page}")
+        text = (await client.get(url)).text
+        links = [unescape(each) for each in re.findall(r'(?:href|src|action)="([^"]*)"', text)]
+        assert not [each for each in links if each.startswith(("/", "http"))]
+        files = [each for each in links if "static/" in each]
+        assert len(files) == 5
+        for each in files:
+            answer = await client.get(url.join(each))
+            assert answer.status_code == 200
+            assert "immutable" in answer.headers["cache-control"]
+
+
+async def test_what_browsers_are_told(client: httpx.AsyncClient) -> None:
+    page = await client.get("/console/")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert page.headers["x-frame-options"] == "DENY"
+    again = await client.get("/console/keys")
+    known = {"If-None-Match": again.headers["etag"]}
+    assert (await client.get("/console/keys", headers=known)).status_code == 304
+
+
+async def test_the_middle_of_a_page_alone(client: httpx.AsyncClient) -> None:
+    part = await client.get("/console/topics", headers={"Magnetar-Fragment": "1"})
+    assert part.text.startswith("<main")
+    assert '<nav class="nav"' not in part.text
+
+
+async def test_only_browsers_are_sent_to_the_console(client: httpx.AsyncClient) -> None:
+    sent = await client.get("/", headers=HTML)
+    assert (sent.status_code, sent.headers["location"]) == (303, "./console/")
+    assert (await client.get("/console", headers=HTML)).headers["location"] == "./console/"
+    assert (await client.get("/")).status_code == 404
+    assert (await client.post("/console/topics")).status_code == 405
+
+
+async def test_a_broker_without_a_console() -> None:
+    broker = await Broker(web_console_enabled=False).start()
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for path in ("/", "/console", "/console/", "/console/topics"):
+            assert (await client.get(path, headers=HTML)).status_code == 404
+    await broker.close()
+
+
+async def test_a_role_without_rights_is_told_what_it_lacks() -> None:
+    """Each call is made as the visitor, by the rules of REST."""
+    async with authorized_broker() as broker:
+        app = create_app(broker.service)
+        shown = {}
+        for role in ("admin", "prod"):
+            async with client_of(app, role) as client:
+                shown[role] = (await client.get("/console/settings")).text
+    assert "brokerDeduplicationEnabled" in shown["admin"]
+    assert "brokerDeduplicationEnabled" not in shown["prod"]
+    assert re.search(r"\((401|403)\)", shown["prod"])
+
+
+def test_the_code_is_loaded_by_the_first_page_only() -> None:
+    code = "import sys, magnetar.broker.http.server.app; print('jinja2' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert result.stdout.strip() == b"False"
+
+
+def test_paths_of_pages() -> None:
+    found = find_page("topic/persistent/a/b/c%2Fd/storage")
+    assert found is not None
+    assert found[1]["topic"] == "c/d"
+    assert found[1]["tab"] == "storage"
+    assert find_page("topic/persistent/a/b/c/other") is None
