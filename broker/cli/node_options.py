@@ -3,6 +3,7 @@
 import argparse
 
 from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.global_options import CONSOLE, add_globals
 
 
 def add_bookie(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,20 @@ def add_bookie_drain(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=float, metavar="S", default=30.0, help="to wait, else exit with 1 (30)")
     add("--token", metavar="SOURCE", help="of a bookieAllowedRole: file:///PATH, or the token")
     add("--undo", action="store_true", help="let it take writers again")
+
+
+def add_console(parser: argparse.ArgumentParser) -> None:
+    add_globals(parser, CONSOLE)
+    parser.epilog = "Everybody who reaches the console uses the credentials of this command."
+    add = parser.add_argument
+    add("--port", type=int, default=9090, help="(9090)")
+    add("--bind", metavar="ADDRESS", default="127.0.0.1", help="(127.0.0.1)")
+    add(
+        "--environment",
+        metavar="NAME:COLOUR",
+        default="",
+        help="shown on every page: production:red, staging:yellow, test:green",
+    )
 
 
 def add_probe(parser: argparse.ArgumentParser) -> None:

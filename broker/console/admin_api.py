@@ -6,7 +6,7 @@ visitor of the page: with his role, so by the same authorization, and nobody ser
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlencode, urlsplit
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Query = Mapping[str, str | int | bool]
 _WAIT_S: Final = 30.0
+_REDIRECTS_MAX: Final = 5
 
 
 class AdminError(Exception):
@@ -128,30 +129,54 @@ class _Answer:
 class RemoteApi:
     """A cluster by the URL of its web service, asked with fixed credentials."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, url: str, headers: Callable[[], Mapping[str, str]]
+    ) -> None:
         """
         Args:
-            client: with ``base_url`` and the headers of its credentials.
+            url: of the web service, without a slash at its end.
+            headers: of the credentials, which may change.
         """
-        self._client = client
+        self._client, self._url, self._headers = client, url, headers
 
     async def call(
         self, method: str, path: str, query: Query | None = None, body: Any = None
     ) -> Any:
+        content = None if body is None else orjson.dumps(body)
+        encoded = _encoded(query)
+        target = path + (f"?{encoded}" if encoded else "")
+        url = self._url + target
+        for _ in range(_REDIRECTS_MAX):
+            answer = await self._send(method, url, content)
+            if answer.status_code != 307:
+                return _value(answer.status_code, answer.content)
+            url = _sent_on(answer.headers.get("location", ""), path, url)
+        raise AdminError(503, f"{self._url} sends {path} from broker to broker")
+
+    async def _send(self, method: str, url: str, content: bytes | None) -> httpx.Response:
         import httpx
 
-        content = None if body is None else orjson.dumps(body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        encoded = _encoded(query)
-        url = path + (f"?{encoded}" if encoded else "")
+        kind = {} if content is None else {"Content-Type": "application/json"}
+        headers = {"Accept": "application/json", **self._headers(), **kind}
         try:
-            answer = await self._client.request(
+            return await self._client.request(
                 method, url, content=content, headers=headers, timeout=_WAIT_S
             )
         except httpx.HTTPError as error:
             what = str(error) or type(error).__name__
-            raise AdminError(503, f"{self._client.base_url} has not answered: {what}") from error
-        return _value(answer.status_code, answer.content)
+            raise AdminError(503, f"{self._url} has not answered: {what}") from error
+
+
+def _sent_on(location: str, path: str, before: str) -> str:
+    """Where credentials may go along to: the same call at another broker, and TLS is never left.
+
+    Raises:
+        AdminError: anything else.
+    """
+    at = urlsplit(location)
+    if at.path != path or (before.startswith("https:") and at.scheme != "https"):
+        raise AdminError(502, f"{before} sends the call to {location}, which is another one")
+    return location
 
 
 def _encoded(query: Query | None) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -50,6 +50,9 @@ _HEADERS: Final = {
 }
 _FRAGMENT: Final = "magnetar-fragment"
 """Header of a request of console.js, which wants the middle of the page only."""
+
+
+_COLORS: Final = {"red": "e", "yellow": "w", "green": "o"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,15 @@ class ClusterLook:
     color: str = ""
     """Of the same: `e` red, `w` yellow, `o` green."""
     read_only: bool = True
+
+    @classmethod
+    def of(cls, name: str, product: str, version: str, environment: str) -> Self:
+        """
+        Args:
+            environment: ``production:red``, see ``webConsoleEnvironment``.
+        """
+        word, _, color = environment.partition(":")
+        return cls(name, product, version, word.strip(), _COLORS.get(color.strip(), ""))
 
 
 class Console:
@@ -218,12 +230,3 @@ def _static_response(asked: str) -> Response:
             headers = {**_HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
             return Response(_read(name), 200, headers, kind)
     return Response("Not Found", 404, _HEADERS, "text/plain")
-
-
-def look_of(settings: Any, version: str) -> ClusterLook:
-    """Of a broker's settings."""
-    name, _, color = settings.web_console_environment.partition(":")
-    colors = {"red": "e", "yellow": "w", "green": "o"}
-    return ClusterLook(
-        settings.cluster_name, "Magnetar", version, name.strip(), colors.get(color.strip(), "")
-    )

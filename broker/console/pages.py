@@ -52,7 +52,7 @@ async def overview(ask: Ask) -> View:
         panel("Figures", source.namespaces(), sums_of),
         panel("Subscriptions", source.subscriptions(behind), _behind),
         panel("Brokers", _brokers(ask), dict),
-        panel("Bookies", get(source.api, "bookies/racks-info"), _bookies),
+        panel("Bookies", _bookies(ask), list),
         panel("Addresses", _addresses(ask), dict),
     )
     return View(
@@ -95,12 +95,13 @@ async def _cluster(ask: Ask) -> str:
     return next((each for each in await get(ask.source.api, "clusters") if each != "global"), "")
 
 
-def _bookies(racks: Mapping[str, Mapping[str, Mapping[str, str]]]) -> list[dict[str, str]]:
-    return [
-        {"name": name, "rack": info.get("rack", "")}
-        for group in racks.values()
-        for name, info in sorted(group.items())
-    ]
+async def _bookies(ask: Ask) -> list[dict[str, str]]:
+    found, racks = await asyncio.gather(
+        get(ask.source.api, "bookies/all"), get(ask.source.api, "bookies/racks-info")
+    )
+    known = {name: info for group in racks.values() for name, info in group.items()}
+    names = {each["bookieId"] for each in found["bookies"]} | known.keys()
+    return [{"name": name, "rack": known.get(name, {}).get("rack", "")} for name in sorted(names)]
 
 
 async def _addresses(ask: Ask) -> dict[str, str]:
@@ -230,11 +231,10 @@ async def bookies(ask: Ask) -> View:
     def rows(found: list[dict[str, str]]) -> list[Any]:
         return [(each["name"], each["rack"]) for each in found]
 
-    racks = get(ask.source.api, "bookies/racks-info")
     content = {
-        "rows": await panel("Bookies", racks, lambda found: rows(_bookies(found))),
+        "rows": await panel("Bookies", _bookies(ask), rows),
         "titles": ("Bookie", "Rack"),
-        "nothing": "No bookie has a rack.",
+        "nothing": "No bookie is registered.",
     }
     return View("list.html", "Bookies", "bookies", content)
 
@@ -271,7 +271,7 @@ async def topic(ask: Ask) -> View:
             "topic.html", path.local, "topics", {**content, "stats": stats, "partitions": 0}, status
         )
     partitions, found = stats.value
-    explained = await panel("Explanation", ask.source.explanations(path), dict)
+    explained = await panel("Explanation", ask.source.explanations(path, found), dict)
     figures = topic_figures(found, explained.value or {}, ask.query.get("open", ""))
     content |= {
         "stats": Panel(figures),

@@ -12,6 +12,8 @@ from magnetar.broker.console.admin_api import get
 from magnetar.broker.console.formats import segment
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from magnetar.broker.console.admin_api import AdminApi
     from magnetar.broker.console.topic_path import TopicPath
 
@@ -70,8 +72,16 @@ class Source:
         found = await get(self.api, "namespaces-index")
         return dict(found["namespaces"])
 
-    async def explanations(self, topic: TopicPath) -> dict[str, dict[str, Any]]:
-        """Why each subscription delivers nothing now, or that it does. Raises AdminError."""
+    async def explanations(
+        self, topic: TopicPath, stats: Mapping[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """Why each subscription delivers nothing now, or that it does.
+
+        Args:
+            stats: of the topic, for clusters that tell no more.
+        Raises:
+            AdminError.
+        """
         return dict(await get(self.api, f"{topic.rest}/explain"))
 
     async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:

@@ -61,10 +61,13 @@ def _console(request: Request) -> Console:
     state = request.app.state
     if (found := getattr(state, "console", None)) is None:
         from magnetar.broker.console.admin_api import LocalApi
-        from magnetar.broker.console.console import Console, look_of
+        from magnetar.broker.console.console import ClusterLook, Console
         from magnetar.broker.console.source import Source
         from magnetar.broker.http.server.app import product_version
 
-        look = look_of(state.service.config, product_version())
+        config = state.service.config
+        look = ClusterLook.of(
+            config.cluster_name, "Magnetar", product_version(), config.web_console_environment
+        )
         found = state.console = Console(look, lambda visitor: Source(LocalApi(visitor)))
     return found

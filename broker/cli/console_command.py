@@ -1,0 +1,49 @@
+"""``magnetar console``: the web console in front of any cluster of Magnetar or Apache Pulsar."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from magnetar.broker.cli.errors import CliError, UnreachableError
+from magnetar.broker.cli.profiles import target_of
+
+
+def run_console(options: argparse.Namespace) -> int:
+    """Serves until a signal comes. Raises CliError: nothing answers at the admin URL."""
+    asyncio.run(_serve(options))
+    return 0
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    import uvicorn
+
+    from magnetar.broker.console.admin_api import AdminError
+    from magnetar.broker.console.server import console_app
+
+    target = target_of(options)
+    access = target.access
+    tls = access.tls() if target.admin_url.startswith("https:") else None
+    try:
+        async with console_app(
+            target.admin_url,
+            access.headers,
+            tls,
+            bind_address=options.bind,
+            environment=options.environment,
+        ) as app:
+            config = uvicorn.Config(
+                app,
+                host=options.bind,
+                port=options.port,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+            )
+            server = uvicorn.Server(config)
+            print(f"console of {target.admin_url}: http://{options.bind}:{options.port}/console/")
+            await server.serve()
+    except AdminError as error:
+        if error.status == 503:
+            raise UnreachableError(str(error), target.admin_url) from error
+        raise CliError(f"{target.admin_url}: {error}") from error

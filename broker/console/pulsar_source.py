@@ -1,0 +1,186 @@
+"""A cluster of Apache Pulsar: what Magnetar tells by routes of its own is put together here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.formats import segment, span
+from magnetar.broker.console.snapshot import (
+    Snapshot,
+    explanation_of,
+    page_of,
+    rows_of,
+    sums_by_namespace,
+)
+from magnetar.broker.console.source import IndexPage, IndexQuery, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from magnetar.broker.console.admin_api import AdminApi
+    from magnetar.broker.console.topic_path import TopicPath
+
+T = TypeVar("T")
+
+_AT_ONCE: Final = 8
+"""Calls at the same time."""
+_FRESH_S: Final = 10.0
+_SHARE: Final = 20.0
+"""A snapshot is kept for this many times as long as it took, so that brokers rest."""
+_POLICIES: Final = (
+    *("backlogQuotaMap", "compactionThreshold", "deduplicationEnabled", "delayedDelivery"),
+    *("dispatchRate", "inactiveTopicPolicies", "maxConsumers", "maxConsumersPerSubscription"),
+    *("maxProducers", "maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnSubscription"),
+    *("messageTTL", "offloadPolicies", "persistence", "replication", "replicatorDispatchRate"),
+    *("retention", "schemaCompatibilityStrategy", "schemaValidationEnforced", "subscribeRate"),
+    "subscriptionDispatchRate",
+)
+"""Segments of topics' routes that take ``applied=true``."""
+
+
+class PulsarSource(Source):
+    product = "Apache Pulsar"
+
+    def __init__(self, api: AdminApi, at: Callable[[str], AdminApi]) -> None:
+        """
+        Args:
+            at: the same credentials at another URL: each broker has figures of its own topics.
+        """
+        super().__init__(api)
+        self._at = at
+        self._limit = asyncio.Semaphore(_AT_ONCE)
+        self._snapshot: Snapshot | None = None
+        self._taking: asyncio.Task[Snapshot] | None = None
+
+    async def topics(self, query: IndexQuery) -> IndexPage:
+        found = await self._figures()
+        return page_of(found.topics, query, _note(found))
+
+    async def subscriptions(self, query: IndexQuery) -> IndexPage:
+        found = await self._figures()
+        return page_of(found.subscriptions, query, _note(found))
+
+    async def namespaces(self) -> dict[str, dict[str, Any]]:
+        return sums_by_namespace((await self._figures()).topics)
+
+    async def explanations(
+        self, topic: TopicPath, stats: Mapping[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """From the statistics; a reason that they don't tell is missing."""
+        found = {
+            name: explanation_of(each) for name, each in stats.get("subscriptions", {}).items()
+        }
+        return {name: each for name, each in found.items() if each}
+
+    async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
+        """Two calls for each policy: what holds, and what the topic sets."""
+
+        async def one(name: str) -> tuple[str, Any, str]:
+            path = f"{topic.rest}/{name}"
+            own = await self._none_if_refused(get(self.api, path))
+            applied = await self._none_if_refused(get(self.api, path, applied=True))
+            return name, applied, "topic" if own not in (None, {}, []) else "namespace or broker"
+
+        return await self._each(one(name) for name in _POLICIES)
+
+    async def findings(self) -> list[dict[str, Any]]:
+        """Only what the snapshot tells: brokers that are silent."""
+        found = await self._figures()
+        return [
+            {"severity": "critical", "sentence": f"{name} does not answer: {why}"}
+            for name, why in found.silent.items()
+        ]
+
+    async def visitor(self) -> dict[str, str] | None:
+        return None
+
+    async def _figures(self) -> Snapshot:
+        """The last snapshot, or the first one; an old one is given while the next is taken."""
+        snapshot = self._snapshot
+        if snapshot is None or self._is_old(snapshot):
+            if self._taking is None or self._taking.done():
+                self._taking = asyncio.create_task(self._take())
+            if snapshot is None:
+                return await asyncio.shield(self._taking)
+            self._taking.add_done_callback(_look_at_error)
+        assert snapshot is not None
+        return snapshot
+
+    def _is_old(self, snapshot: Snapshot) -> bool:
+        age_s = time.monotonic() - snapshot.as_of_s
+        return age_s > max(_FRESH_S, _SHARE * snapshot.took_s)
+
+    async def _take(self) -> Snapshot:
+        started_s = time.monotonic()
+        names, (stats, silent) = await asyncio.gather(self._names(), self._stats())
+        # Sorting 100,000 names takes longer than pages may wait for each other.
+        topics, subscriptions = await asyncio.to_thread(rows_of, names, stats)
+        now_s = time.monotonic()
+        self._snapshot = Snapshot(topics, subscriptions, now_s, now_s - started_s, silent)
+        return self._snapshot
+
+    async def _names(self) -> list[str]:
+        tenants = await get(self.api, "tenants")
+        lists = await self._each(get(self.api, f"namespaces/{segment(each)}") for each in tenants)
+        namespaces = [name for each in lists for name in each]
+
+        async def of(domain: str, namespace: str) -> list[str]:
+            path = "/".join(segment(part) for part in namespace.split("/"))
+            return await self._none_if_refused(get(self.api, f"{domain}/{path}")) or []
+
+        found = await self._each(
+            of(domain, each) for each in namespaces for domain in ("persistent", "non-persistent")
+        )
+        return [name for each in found for name in each]
+
+    async def _stats(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """Statistics by topic, and brokers that gave none."""
+        found: dict[str, Any] = {}
+        silent: dict[str, str] = {}
+        clusters = [each for each in await get(self.api, "clusters") if each != "global"]
+        for broker in await get(self.api, f"brokers/{segment(clusters[0])}"):
+            try:
+                answer = await get(self._at(broker), "broker-stats/topics")
+            except AdminError as error:
+                silent[broker] = str(error)
+                continue
+            for bundles in answer.values():
+                for domains in bundles.values():
+                    for topics in domains.values():
+                        found.update(topics)
+        return found, silent
+
+    async def _each(self, calls: Iterable[Awaitable[T]]) -> list[T]:
+        async def one(call: Awaitable[T]) -> T:
+            async with self._limit:
+                return await call
+
+        return await asyncio.gather(*(one(call) for call in calls))
+
+    async def _none_if_refused(self, call: Awaitable[Any]) -> Any:
+        try:
+            return await call
+        except AdminError as error:
+            if error.status >= 500:
+                raise
+            return None
+
+
+def _look_at_error(task: asyncio.Task[Snapshot]) -> None:
+    """A snapshot that failed is taken again by the next page; the last one is shown until then."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _note(found: Snapshot) -> str:
+    return f"Figures of all brokers are {span(time.monotonic() - found.as_of_s)} old."
+
+
+def url_of(broker: str, admin_url: str) -> str:
+    """Of a broker's id, ``host:port``, with the scheme of the URL that was given."""
+    return f"{urlsplit(admin_url).scheme}://{broker}"

@@ -1,0 +1,84 @@
+"""``magnetar console``: the console as a process of its own, in front of any cluster."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import httpx
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from magnetar.bookkeeper.origin_check import OriginCheck, names_to_answer
+from magnetar.broker.console.admin_api import AdminApi, AdminError, RemoteApi, get
+from magnetar.broker.console.console import ClusterLook, Console
+from magnetar.broker.console.pulsar_source import PulsarSource, url_of
+from magnetar.broker.console.source import Source
+from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+_PREFIX: Final = "/console/"
+
+
+@asynccontextmanager
+async def console_app(
+    admin_url: str,
+    headers: Callable[[], Mapping[str, str]],
+    tls: ssl.SSLContext | None,
+    *,
+    bind_address: str,
+    environment: str = "",
+) -> AsyncIterator[ASGIApp]:
+    """The application, and its connections to the cluster until the end of the block.
+
+    Args:
+        headers: credentials; everybody who reaches the console uses them.
+        environment: as the setting ``webConsoleEnvironment``.
+    Raises:
+        AdminError: nothing answers there, or something else.
+    """
+    async with httpx.AsyncClient(verify=tls or True, trust_env=False) as client:
+        source = await connect(lambda url: RemoteApi(client, url, headers), admin_url)
+        name = next(each for each in await get(source.api, "clusters") if each != "global")
+        version = str(await get(source.api, "brokers/version"))
+        look = ClusterLook.of(name, source.product, version, environment)
+        console = Console(look, lambda _: source)
+
+        async def page(request: Request) -> Response:
+            path = request.scope["raw_path"].split(b"?", 1)[0].decode("latin-1")
+            if not path.startswith(_PREFIX):
+                return Response(status_code=303, headers={"Location": "./console/"})
+            return await console.respond(request, path[len(_PREFIX) :])
+
+        hosts = names_to_answer("", bind_address=bind_address, own=(), is_authenticated=False)
+        check = OriginCheck(hosts=hosts, hosts_setting="--bind")
+        yield Starlette(
+            routes=[Route(each, page) for each in ("/", "/console", "/console/{path:path}")],
+            middleware=[Middleware(OriginMiddleware, sites=check)],
+        )
+
+
+async def connect(at: Callable[[str], AdminApi], admin_url: str) -> Source:
+    """The kind of cluster that answers. Raises AdminError: none.
+
+    Args:
+        at: makes the access to a URL.
+    """
+    base = admin_url.rstrip("/")
+    api = at(base)
+    try:
+        who = await get(api, "whoami")
+    except AdminError as error:
+        if error.status not in (404, 405):
+            raise
+        who = None
+    if isinstance(who, dict) and "authenticationEnabled" in who:
+        return Source(api)
+    return PulsarSource(api, lambda broker: at(url_of(broker, base)))

@@ -1,0 +1,183 @@
+"""All topics and subscriptions of a cluster that has no index: rows as of Magnetar's. Pure.
+
+The figures are those of ``broker-stats/topics`` of each broker, the names those of the namespaces.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from magnetar.broker.console.source import IndexPage, IndexQuery
+
+Row = dict[str, Any]
+
+_SUMS = (
+    *("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgBacklog"),
+    "storageSize",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A cluster at one time."""
+
+    topics: Sequence[Row]
+    subscriptions: Sequence[Row]
+    as_of_s: float
+    """Of the monotonic clock."""
+    took_s: float = 0.0
+    silent: Mapping[str, str] = field(default_factory=dict)
+    """Brokers without figures, and why."""
+
+
+def rows_of(names: Iterable[str], stats: Mapping[str, Mapping[str, Any]]) -> tuple[Any, Any]:
+    """Topics and subscriptions.
+
+    Args:
+        names: of all topics.
+        stats: of those that a broker serves, by name.
+    """
+    topics, subscriptions = [], []
+    for name in sorted({*names, *stats}):
+        found = stats.get(name)
+        topics.append({"topic": name} if found is None else _topic(name, found))
+        for subscription, each in (found or {}).get("subscriptions", {}).items():
+            subscriptions.append(_subscription(name, subscription, each))
+    return topics, subscriptions
+
+
+def _topic(name: str, stats: Mapping[str, Any]) -> Row:
+    subscriptions = stats.get("subscriptions", {}).values()
+    backlogs = [each.get("msgBacklog", 0) for each in subscriptions]
+    return {
+        "topic": name,
+        "msgRateIn": stats.get("msgRateIn", 0.0),
+        "msgRateOut": stats.get("msgRateOut", 0.0),
+        "msgThroughputIn": stats.get("msgThroughputIn", 0.0),
+        "msgThroughputOut": stats.get("msgThroughputOut", 0.0),
+        "msgBacklog": sum(backlogs),
+        "maxMsgBacklog": max(backlogs, default=0),
+        "earliestMsgPublishTimeInBacklogs": None,
+        "storageSize": stats.get("storageSize", 0),
+        "producerCount": len(stats.get("publishers", ())),
+        "consumerCount": sum(len(each.get("consumers", ())) for each in subscriptions),
+        "subscriptionCount": len(backlogs),
+    }
+
+
+def _subscription(topic: str, name: str, stats: Mapping[str, Any]) -> Row:
+    consumers = stats.get("consumers", ())
+    return {
+        "topic": topic,
+        "subscription": name,
+        "type": stats.get("type"),
+        "msgRateOut": stats.get("msgRateOut", 0.0),
+        "msgBacklog": stats.get("msgBacklog", 0),
+        "msgBacklogTrend": None,
+        "earliestMsgPublishTimeInBacklog": None,
+        "unackedMessages": sum(each.get("unackedMessages", 0) for each in consumers),
+        "consumerCount": len(consumers),
+    }
+
+
+def _views(row: Row) -> tuple[str, ...]:
+    """Those that a row is in; the names are the index's."""
+    if row.get("msgRateIn") is None and "subscription" not in row:
+        return ("notLoaded",)
+    found = []
+    if row["msgBacklog"]:
+        found.append("backlog")
+        if not row["consumerCount"]:
+            found.append("unconsumed")
+    if row.get("producerCount") or row["consumerCount"]:
+        found.append("active")
+    if row.get("subscriptionCount") == 0:
+        found.append("noSubscription")
+    return tuple(found)
+
+
+def page_of(rows: Sequence[Row], query: IndexQuery, note: str) -> IndexPage:
+    """Filtered, sorted and cut as Magnetar's index does it; ``after`` is how many went before."""
+    text = query.q.lower()
+    prefix = f"://{query.namespace}/"
+    found = [
+        row
+        for row in rows
+        if (not text or text in f"{row['topic']} {row.get('subscription', '')}".lower())
+        and (not query.namespace or prefix in row["topic"])
+    ]
+    counts: dict[str, int] = {}
+    for row in found:
+        for view in _views(row):
+            counts[view] = counts.get(view, 0) + 1
+    if query.view:
+        found = [row for row in found if query.view in _views(row)]
+    start = int(query.after) if query.after.isdigit() else 0
+    end = start + query.limit
+    shown = _sorted(found, query, end)[start:end]
+    more = str(end) if end < len(found) else ""
+    return IndexPage(shown, len(rows), len(found), more, counts, note=note)
+
+
+def _sorted(rows: list[Row], query: IndexQuery, count: int) -> list[Row]:
+    """The first ones in order; what isn't known comes last."""
+    if query.sort == "topic":
+        return rows if query.order != "desc" else rows[::-1]
+    sign = 1 if query.order == "asc" else -1
+
+    def key(row: Row) -> tuple[bool, float, str]:
+        value = row.get(query.sort)
+        return value is None, sign * (value or 0), row["topic"]
+
+    return heapq.nsmallest(count, rows, key)
+
+
+def sums_by_namespace(topics: Iterable[Row]) -> dict[str, Row]:
+    sums: dict[str, Row] = {}
+    for row in topics:
+        namespace = row["topic"].partition("://")[2].rpartition("/")[0]
+        found = sums.setdefault(namespace, {"topicCount": 0, **dict.fromkeys(_SUMS, 0)})
+        found["topicCount"] += 1
+        for name in _SUMS:
+            found[name] += row.get(name) or 0
+    return sums
+
+
+def explanation_of(stats: Mapping[str, Any]) -> dict[str, str]:
+    """As far as statistics of a subscription tell it: reason, message and what happens next."""
+    consumers = stats.get("consumers", [])
+    if not stats.get("msgBacklog"):
+        return _explained("caughtUp", "Everything is acknowledged.", "It waits for new messages.")
+    if not consumers:
+        return _explained(
+            "noConsumer", "No consumer is connected.", "Delivery starts when one subscribes."
+        )
+    if stats.get("blockedSubscriptionOnUnackedMsgs"):
+        return _explained(
+            "subscriptionUnackedLimit",
+            "The subscription holds as many unacknowledged messages as it may.",
+            "Delivery goes on when its consumers acknowledge.",
+        )
+    blocked = [each for each in consumers if each.get("blockedConsumerOnUnackedMsgs")]
+    if len(blocked) == len(consumers):
+        return _explained(
+            "consumerUnackedLimit",
+            "Every consumer holds as many unacknowledged messages as it may.",
+            "Delivery goes on when one of them acknowledges.",
+        )
+    if all(each.get("availablePermits", 0) <= 0 for each in consumers):
+        return _explained(
+            "noPermits",
+            "No consumer has permits: the clients ask for no more messages.",
+            "Delivery goes on when an application takes messages from its client.",
+        )
+    if stats.get("msgRateOut"):
+        return _explained("delivering", "Messages are being delivered.", "")
+    return {}
+
+
+def _explained(reason: str, message: str, follows: str) -> dict[str, str]:
+    return {"reason": reason, "message": message, "next": follows}

@@ -1,0 +1,101 @@
+"""``magnetar console`` in front of a cluster: the same pages of Magnetar and of Apache Pulsar.
+
+    pytest tests/interop/test_console.py --service-url pulsar://127.0.0.1:6650 \\
+        --admin-url http://127.0.0.1:8080
+"""
+
+import re
+import time
+from collections.abc import AsyncIterator
+from html import unescape
+from typing import Any
+
+import httpx
+import pulsar
+import pytest
+
+from magnetar.broker.console.admin_api import AdminError
+from magnetar.broker.console.pages import PAGES
+from magnetar.broker.console.server import console_app
+from tests.official_client import client_of
+
+LOCAL = "http://localhost"
+
+
+@pytest.fixture
+async def console(admin_url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with console_app(admin_url, dict, None, bind_address="127.0.0.1") as app:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url=LOCAL, timeout=60) as client:
+            yield client
+
+
+@pytest.fixture
+def topic(service_url: str) -> str:
+    """A topic with a subscription ``billing`` that has seen none of its three messages."""
+    name = f"public/default/console-{time.time_ns()}"
+    with client_of(service_url) as client:
+        consumer = client.subscribe(
+            f"persistent://{name}", "billing", pulsar.ConsumerType.Shared, receiver_queue_size=1
+        )
+        consumer.close()
+        producer = client.create_producer(f"persistent://{name}", batching_enabled=False)
+        for number in range(3):
+            producer.send(b"%d" % number)
+        producer.close()
+    return f"persistent/{name}"
+
+
+async def rest(admin_url: str, path: str) -> Any:
+    async with httpx.AsyncClient() as client:
+        return (await client.get(f"{admin_url}/admin/v2/{path}")).json()
+
+
+async def test_every_page_is_whole(console: httpx.AsyncClient, topic: str, admin_url: str) -> None:
+    parts = dict(zip(("domain", "tenant", "namespace", "topic"), topic.split("/"), strict=True))
+    (cluster,) = [each for each in await rest(admin_url, "clusters") if each != "global"]
+    parts["broker"] = (await rest(admin_url, f"brokers/{cluster}"))[0]
+    for key in PAGES:
+        path = re.sub(r"\{(\w+)(?::(\w+))?\}", lambda m: m[2] or parts[m[1]], key)
+        page = await console.get(f"/console/{path}")
+        assert page.status_code == 200, path
+        assert 'class="fail"' not in page.text, path
+        assert page.text.rstrip().endswith("</html>"), path
+
+
+async def test_numbers_are_those_of_rest(
+    console: httpx.AsyncClient, topic: str, admin_url: str
+) -> None:
+    stats = await rest(admin_url, f"{topic}/stats")
+    page = (await console.get(f"/console/topic/{topic}/subscriptions?open=billing")).text
+    shown = dict(re.findall(r"<dt>([^<]+)</dt><dd[^>]*>([^<]+?)\s*<", page))
+    assert stats["subscriptions"]["billing"]["msgBacklog"] == 3
+    assert shown["Largest backlog"] == "3"
+    assert "No consumer is connected." in unescape(page)
+    assert 'data-reason="noConsumer"' in page
+
+
+async def test_lists_are_sorted_filtered_and_cut(console: httpx.AsyncClient, topic: str) -> None:
+    name = topic.rpartition("/")[2]
+    page = (await console.get("/console/topics", params={"q": name})).text
+    assert f"<b>{name}</b>" in page
+    assert "1 shown of 1" in page
+    nothing = (await console.get("/console/topics", params={"q": name + "x"})).text
+    assert "Nothing matches." in nothing
+    for sort in ("msgBacklog", "storageSize", "msgRateIn"):
+        answer = await console.get("/console/topics", params={"sort": sort, "order": "desc"})
+        assert 'aria-sort="descending"' in answer.text
+        assert 'class="fail"' not in answer.text
+
+
+async def test_a_cluster_that_is_silent_is_told() -> None:
+    with pytest.raises(AdminError, match="has not answered"):
+        async with console_app("http://127.0.0.1:1", dict, None, bind_address="127.0.0.1"):
+            pass
+
+
+async def test_other_names_and_other_sites_are_refused(console: httpx.AsyncClient) -> None:
+    foreign = await console.get("/console/", headers={"Host": "evil.example"})
+    assert foreign.status_code == 421
+    cross = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}
+    assert (await console.post("/console/topics", headers=cross)).status_code == 403
