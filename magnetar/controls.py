@@ -6,17 +6,34 @@ from typing import Any, Final
 
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.server.standalone import Standalone
-from magnetar.broker.service.broker_service import wall_clock_ms
+from magnetar.broker.service.broker_service import BrokerService, wall_clock_ms
 from magnetar.broker.service.virtual_clock import VirtualClock
+from magnetar.fault_injection import FaultPlan, FaultRates, FaultyService, SlowFileSystem
 from magnetar.host import ClockKind
+
+
+class _FaultyStandalone(Standalone):
+    """On a disk and with connections that make faults when they are told to."""
+
+    faults: FaultyService
+
+    def __init__(self, config: BrokerConfig, clock: VirtualClock | None, plan: FaultPlan) -> None:
+        super().__init__(config, lambda root: SlowFileSystem(root, plan), clock)
+        self._plan = plan
+
+    def _share_load(self, service: BrokerService) -> None:
+        # Before it listens: the first client that comes is served with faults.
+        super()._share_load(service)
+        self.faults = FaultyService(service, self._plan)
 
 
 class ControlledBroker:
     """A standalone broker and what may be ordered of it. Construct it on the loop."""
 
-    def __init__(self, config: BrokerConfig, clock: ClockKind) -> None:
-        self._clock = VirtualClock(wall_clock_ms) if clock == "virtual" else None
-        self.standalone: Final = Standalone(config, virtual_clock=self._clock)
+    def __init__(self, config: BrokerConfig, clock: ClockKind, ahead_ms: int) -> None:
+        self._clock = VirtualClock(wall_clock_ms, ahead_ms) if clock == "virtual" else None
+        self._plan = FaultPlan()
+        self.standalone: Final = _FaultyStandalone(config, self._clock, self._plan)
 
     async def perform(self, order: str, arguments: list[Any]) -> Any:
         """One order of `EmbeddedBroker`, by the name of a method here."""
@@ -26,3 +43,12 @@ class ControlledBroker:
         """REQUIRES: its clock is virtual."""
         assert self._clock is not None
         await self._clock.advance(self.standalone.service, span_ms)
+
+    async def set_faults(self, seed: int, slow_disk_ms: int, rates: dict[str, float]) -> None:
+        self._plan.set(seed, FaultRates(**rates), slow_disk_ms / 1000)
+
+    async def unload(self, topic: str) -> None:
+        await self.standalone.faults.unload(topic)
+
+    async def fence(self, topic: str) -> None:
+        await self.standalone.faults.fence(topic)

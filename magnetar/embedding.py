@@ -11,10 +11,13 @@ from concurrent import futures
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from magnetar.broker.config import BrokerConfig, ConfigError
+from magnetar.broker.errors import BrokerError
 from magnetar.duration import Duration, milliseconds
 from magnetar.errors import EmbeddedError
+from magnetar.faults import Faults
 from magnetar.host import ClockKind, Host
 from magnetar.process_host import ProcessHost
 from magnetar.thread_host import ThreadHost
@@ -46,6 +49,8 @@ class EmbeddedBroker:
         if clock not in ("real", "virtual"):
             raise ValueError(f'clock={clock!r}: "real" or "virtual" is possible')
         self.mode, self.clock = mode, clock
+        self.faults = Faults(self)
+        self._ahead_ms = 0  # of the virtual clock
         self.service_url = self.web_url = ""
         self.service_url_tls = self.web_url_tls = ""  # with brokerServicePortTls, webServicePortTls
         self._given_path = None if path is None else Path(path).absolute()
@@ -117,12 +122,41 @@ class EmbeddedBroker:
         """
         if self.clock == "real":
             raise EmbeddedError('it runs by the real clock: start it with clock="virtual"')
-        self._perform("advance", milliseconds(span))
+        span_ms = milliseconds(span)
+        self.perform("advance", span_ms)
+        self._ahead_ms += span_ms
 
-    def _perform(self, order: str, *arguments: Any) -> Any:
+    def perform(self, order: str, *arguments: Any) -> Any:
+        """Have the running broker do something, for `Faults`; what it answers.
+
+        Raises:
+            EmbeddedError: it refused, or it isn't running.
+        """
         if self._host is None:
             raise EmbeddedError("the broker isn't running")
-        return self._host.perform(order, *arguments).result()
+        try:
+            return self._host.perform(order, *arguments).result()
+        except (BrokerError, ValueError) as error:
+            raise EmbeddedError(str(error)) from error
+
+    def kill(self) -> None:
+        """See `Faults.kill`."""
+        if self._host is None or self.mode == "thread":
+            raise EmbeddedError('a running broker with mode="process" can be killed')
+        self._host.give_up()
+        futures.wait([self._host.ended])
+        self._host.join()
+        ports = {
+            "brokerServicePort": self.service_url,
+            "webServicePort": self.web_url,
+            "brokerServicePortTls": self.service_url_tls,
+            "webServicePortTls": self.web_url_tls,
+        }
+        same = {key: urlsplit(url).port for key, url in ports.items() if url}
+        self._host = host = ProcessHost(self._config.with_keys(same), self.clock, self._ahead_ms)
+        host.start()
+        futures.wait([host.ready], self._start_timeout_s)
+        self._take_addresses(host)
 
     # --- from plain code
 
@@ -181,9 +215,9 @@ class EmbeddedBroker:
         if path is None:
             path = self._temporary = Path(tempfile.mkdtemp(prefix="magnetar-"))
         self._config = self._config.with_keys({"dataDir": path})
-        host: Host = (ThreadHost if self.mode == "thread" else ProcessHost)(
-            self._config, self.clock
-        )
+        self._ahead_ms = 0
+        kind = ThreadHost if self.mode == "thread" else ProcessHost
+        host: Host = kind(self._config, self.clock, self._ahead_ms)
         self._host = host
         atexit.register(self._at_exit, os.getpid())
         try:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from magnetar.duration import Duration
     from magnetar.embedding import EmbeddedBroker
+    from magnetar.faults import Faults
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,11 @@ class FreshNamespace:
     def advance(self, span: Duration) -> None:
         """Set the broker's clock ahead: see `EmbeddedBroker.advance`."""
         self.broker.advance(span)
+
+    @property
+    def faults(self) -> Faults:
+        """Of the broker; they stop at the end of the test."""
+        return self.broker.faults
 
     def admin(self, method: str, path: str, body: Any = None) -> Any:
         """One call of the admin API; what it answered, decoded from JSON.
@@ -114,6 +120,7 @@ class FreshNamespace:
 
     def __exit__(self, *_: object) -> None:
         try:
+            self.faults.stop()
             self.admin("DELETE", f"/admin/v2/tenants/{self.tenant}?force=true")
         except EmbeddedError as error:
             # Not the test's fault: a client it left open may create its topic anew meanwhile.

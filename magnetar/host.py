@@ -28,13 +28,14 @@ class Addresses:
 class Host(ABC):
     """One run of one broker. Both futures end by themselves, whatever happens."""
 
-    def __init__(self, config: BrokerConfig, clock: ClockKind) -> None:
+    def __init__(self, config: BrokerConfig, clock: ClockKind, ahead_ms: int) -> None:
+        """``ahead_ms``: of its virtual clock at the start."""
         self.pid = os.getpid()
         self.ready: Future[Addresses] = Future()
         """Set when clients are served; the error when that can't be."""
         self.ended: Future[None] = Future()
         """Set when nothing of the run is left; the error when it ended before it was asked to."""
-        self._config, self._clock = config, clock
+        self._config, self._clock, self._ahead_ms = config, clock, ahead_ms
         self._asked = False
         # A daemon: a program that never leaves the block must still be able to end.
         self._thread = threading.Thread(target=self._run, name="magnetar-embedded", daemon=True)

@@ -40,8 +40,8 @@ _CHILD = (
 class ProcessHost(Host):
     """See `Host`. Its log is an unnamed file, so that a child that prints a lot never blocks."""
 
-    def __init__(self, config: BrokerConfig, clock: ClockKind) -> None:
-        super().__init__(config, clock)
+    def __init__(self, config: BrokerConfig, clock: ClockKind, ahead_ms: int) -> None:
+        super().__init__(config, clock, ahead_ms)
         self.pid = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
@@ -125,7 +125,7 @@ class ProcessHost(Host):
         with process.stdout as stdout:
             with contextlib.suppress(BrokenPipeError):  # it died at once: its exit code tells
                 pickle.dump(sys.path, process.stdin)
-                pickle.dump((self._config, self._clock), process.stdin)
+                pickle.dump((self._config, self._clock, self._ahead_ms), process.stdin)
                 process.stdin.flush()  # stays open: its end tells the child that we are gone
             over_tls = ["", ""]
             for line in stdout:
@@ -154,7 +154,7 @@ class ProcessHost(Host):
         return "\n".join(self.log().splitlines()[-_LOG_LINES_IN_ERRORS:])
 
 
-def serve(config: BrokerConfig, clock: ClockKind) -> int:
+def serve(config: BrokerConfig, clock: ClockKind, ahead_ms: int) -> int:
     """The child: serve until SIGTERM, or until standard input ends: then the parent is gone."""
     from magnetar.broker.server import standalone
     from magnetar.controls import ControlledBroker
@@ -162,7 +162,7 @@ def serve(config: BrokerConfig, clock: ClockKind) -> int:
     orders = _Orders()
 
     def new_node() -> Standalone:
-        orders.broker = ControlledBroker(config, clock)
+        orders.broker = ControlledBroker(config, clock, ahead_ms)
         orders.loop = asyncio.get_running_loop()
         return orders.broker.standalone
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class ThreadHost(Host):
     """See `Host`. Changes nothing else in the process: no signal handler, no logging set-up."""
 
-    def __init__(self, config: BrokerConfig, clock: ClockKind) -> None:
-        super().__init__(config, clock)
+    def __init__(self, config: BrokerConfig, clock: ClockKind, ahead_ms: int) -> None:
+        super().__init__(config, clock, ahead_ms)
         self._lock = threading.Lock()  # guards _asked and those below: asked before the loop is
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -69,7 +69,7 @@ class ThreadHost(Host):
                 return None
             self._loop, self._stop = asyncio.get_running_loop(), stop
         try:
-            broker = ControlledBroker(self._config, self._clock)
+            broker = ControlledBroker(self._config, self._clock, self._ahead_ms)
             standalone = broker.standalone
             await standalone.start()
             standalone.watch_loop()

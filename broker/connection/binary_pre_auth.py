@@ -149,7 +149,8 @@ class BinaryPreAuth(PreAuthAcceptor):
         if pending.ended:
             return  # cut meanwhile
         service, taken, received = self._service, pending.take(), bytes(pending.received)
-        self.run(
-            service.loop.connect_accepted_socket(lambda: Connection(service, received), taken),
-            taken.close,
-        )
+
+        def new_connection() -> Connection:
+            return service.connection_type(service, received)
+
+        self.run(service.loop.connect_accepted_socket(new_connection, taken), taken.close)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.message import DecodeError, Message
 
+from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.handlers import FIELDS, HANDLERS
 from magnetar.broker.connection.receive_buffer import FrameBuffer, PauseReason
 from magnetar.broker.connection.send_path import SendPath
@@ -80,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
     pause the same transport. SEND and receipts are in ``SendPath``.
     """
 
+    sink_type = BinaryConsumerSink
     listener: str | None = None
     """Whose addresses its lookups ask for; "": for none's; None: it made none, or differing ones,
     as a proxy does.

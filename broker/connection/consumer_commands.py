@@ -150,7 +150,7 @@ async def _subscribe(
     create: bool,
 ) -> None:
     consumer_id, consumers = request.consumer_id, connection.consumers
-    sink = BinaryConsumerSink(connection, consumer_id, name.partition_index)
+    sink = connection.sink_type(connection, consumer_id, name.partition_index)
     consumer: Consumer | None = None
     try:
         topic = await connection.service.loader.load(name, create=create, acquire=False)

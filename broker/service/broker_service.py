@@ -105,6 +105,8 @@ class BrokerService:
     Life: construct on the loop, ``listen``, ``start`` (now requests are served), ``close``.
     """
 
+    connection_type: type[Connection] = Connection
+    """What serves a client of the binary protocol; tests of clients have it make faults."""
     service_url = web_url = broker_id = ""
     service_url_tls = web_url_tls = ""  # "": not served over TLS
     ready = False
@@ -209,7 +211,7 @@ class BrokerService:
             return self._listen_unauthenticated(self.authenticator, host, port)
         try:
             server = await self.loop.create_server(
-                lambda: Connection(self), host, port, backlog=1024, reuse_address=True
+                lambda: self.connection_type(self), host, port, backlog=1024, reuse_address=True
             )
         except OSError as error:
             number = error.errno or 0  # negative: the name can't be resolved
@@ -242,7 +244,7 @@ class BrokerService:
         Raises:
             OSError: the port. ConfigError: the certificate, its key or another setting of TLS.
         """
-        listener = TlsListener(self.config, lambda: Connection(self), backlog=1024)
+        listener = TlsListener(self.config, lambda: self.connection_type(self), backlog=1024)
         bound = await listener.start(host, port, "binary protocol over TLS")
         self.limiters["pulsar+ssl"] = listener.limiter
         self._servers.append(listener)

@@ -23,13 +23,16 @@ _FLUSH_TICKS: Final = 2
 class VirtualClock:
     """Milliseconds since 1970, ahead of the wall clock by what was added; it runs on between."""
 
-    def __init__(self, wall_clock: Callable[[], int]) -> None:
+    def __init__(self, wall_clock: Callable[[], int], ahead_ms: int = 0) -> None:
         self._wall_clock = wall_clock
-        self.ahead_ms = 0
+        self.ahead_ms = ahead_ms
         self.on_advanced: set[Callable[[], None]] = set()
         """Called when the periodic checks run."""
         self._turn = asyncio.Lock()
-        self._stepped_ms, self._stepped_to_ms = [0], [0]  # wall clock; how far ahead it was then
+        self._stepped_ms, self._stepped_to_ms = (
+            [0],
+            [ahead_ms],
+        )  # wall clock; how far ahead it was then
 
     def now_ms(self) -> int:
         return self._wall_clock() + self.ahead_ms

@@ -33,7 +33,10 @@ ALLOWED: dict[str, set[str]] = {
         *("broker.auth.client_auth", "broker.auth.client_auth_error"),
         *(f"broker.cli.{name}" for name in ("admin_client", "errors", "loop_thread")),
     },
-    "magnetar": {"broker", "bookkeeper.auth.keys"},
+    "magnetar": {
+        *("broker", "bookkeeper.auth.keys", "bookkeeper.storage"),
+        *(f"managed_ledger.{name}" for name in ("entry_batch", "errors", "position")),
+    },
 }
 
 # Modules of the project that are cores; a folder stands for all modules in it.
