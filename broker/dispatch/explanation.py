@@ -274,11 +274,19 @@ def no_consumer(since_ms: int, *, stored: bool = True) -> Explanation:
     )
 
 
+def _stall_of(consumer: ConsumerState) -> Reason | None:
+    if consumer.blocked:
+        return Reason.CONSUMER_UNACKED_LIMIT
+    if consumer.permits <= 0:
+        return Reason.NO_PERMITS
+    return None if consumer.writable else Reason.CONNECTION_FULL
+
+
 def consumer_stall(consumer: ConsumerState, unacked_max: int) -> Explanation | None:
     """What keeps entries from one consumer; None: nothing, it can take some."""
-    name, permits = consumer.name, consumer.permits
+    reason, name, permits = _stall_of(consumer), consumer.name, consumer.permits
     figures = {"availablePermits": permits, "unackedMessages": consumer.unacked}
-    if consumer.blocked:
+    if reason is Reason.CONSUMER_UNACKED_LIMIT:
         more = " and has no permits" if permits <= 0 else ""
         return Explanation(
             Reason.CONSUMER_UNACKED_LIMIT,
@@ -290,7 +298,7 @@ def consumer_stall(consumer: ConsumerState, unacked_max: int) -> Explanation | N
             consumer.last_consumed_ms,
             details={**figures, "limit": unacked_max},
         )
-    if permits <= 0:
+    if reason is Reason.NO_PERMITS:
         return Explanation(
             Reason.NO_PERMITS,
             f"Consumer {name} has no permits: its client has asked for no more messages.",
@@ -300,7 +308,7 @@ def consumer_stall(consumer: ConsumerState, unacked_max: int) -> Explanation | N
             consumer.last_consumed_ms,
             details=figures,
         )
-    if not consumer.writable:
+    if reason is Reason.CONNECTION_FULL:
         return Explanation(
             Reason.CONNECTION_FULL,
             f"The connection of consumer {name} is full: its client reads more slowly than it is "
@@ -320,30 +328,34 @@ _STALL_WORDS: Final = {
 }
 
 
-def consumers_stall(
-    consumers: Sequence[ConsumerState], unacked_max: int, what: str = "consumers"
-) -> Explanation | None:
+def consumers_stall(consumers: Sequence[ConsumerState], unacked_max: int) -> Explanation | None:
     """What keeps entries from all of these consumers; None: one can take some."""
-    found: list[Explanation] = []
+    found: list[Reason] = []
     for consumer in consumers:
-        if (stall := consumer_stall(consumer, unacked_max)) is None:
+        if (reason := _stall_of(consumer)) is None:
             return None
-        found.append(stall)
+        found.append(reason)
     if len(found) <= 1:
-        return found[0] if found else None
-    counts = {reason: sum(one.reason is reason for one in found) for reason in _STALL_WORDS}
+        return consumer_stall(consumers[0], unacked_max) if found else None
+    counts = {reason: found.count(reason) for reason in _STALL_WORDS}
     main = max(counts, key=lambda reason: counts[reason])
-    chosen = next(one for one in found if one.reason is main)
+    example = consumer_stall(consumers[found.index(main)], unacked_max)
+    assert example is not None
     parts = [f"{n:,} with {_STALL_WORDS[reason]}" for reason, n in counts.items() if n]
     return Explanation(
         main,
-        f"None of {len(found):,} {what} can take a message: {', '.join(parts)}.",
-        chosen.next,
-        since_ms=max(one.since_ms or 0 for one in found),
+        f"None of {len(found):,} consumers can take a message: {', '.join(parts)}.",
+        example.next,
+        since_ms=max(consumer.last_consumed_ms for consumer in consumers),
         details={
             "consumers": [
-                {"consumer": one.consumer, "reason": one.reason.value, **one.details}
-                for one in found[:_CONSUMERS_MAX]
+                {
+                    "consumer": consumer.name,
+                    "reason": reason.value,
+                    "availablePermits": consumer.permits,
+                    "unackedMessages": consumer.unacked,
+                }
+                for consumer, reason in zip(consumers[:_CONSUMERS_MAX], found, strict=False)
             ]
         },
     )

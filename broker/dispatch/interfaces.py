@@ -292,14 +292,14 @@ class Dispatcher(ABC):
         """Whether this entry, which isn't acknowledged, was not read since the last rewind."""
         return self.read_position is None or position >= self.read_position
 
-    def next_entry(self, first_unacked: Position, last_confirmed: Position) -> Position | None:
-        """The entry that is to be sent next, but for what stops delivery; it may be acknowledged.
+    def next_entry(self, unread: Position | None) -> Position | None:
+        """The entry that is to be sent next, but for what stops delivery; None: all are sent, or
+        delayed.
 
-        Returns:
-            None: all are sent, or delayed.
+        Args:
+            unread: the first unacknowledged entry that wasn't read since the last rewind.
         """
-        position = first_unacked if self.read_position is None else self.read_position
-        return position if position <= last_confirmed else None
+        return unread
 
     @abstractmethod
     def explain(

@@ -264,8 +264,8 @@ class KeySharedDispatcher(SharedDispatcher):
 
     # --- questions
 
-    def next_entry(self, first_unacked: Position, last_confirmed: Position) -> Position | None:
-        return super().next_entry(first_unacked, last_confirmed) or self._first_stuck()
+    def next_entry(self, unread: Position | None) -> Position | None:
+        return super().next_entry(unread) or self._first_stuck()
 
     def _first_stuck(self) -> Position | None:
         firsts = [positions.first() for positions in self._stuck.values()]

@@ -497,11 +497,9 @@ class SharedDispatcher(Dispatcher):
     def sample(self, now_ms: int) -> None:
         self.ages.sample(self.consumers, now_ms)
 
-    def next_entry(self, first_unacked: Position, last_confirmed: Position) -> Position | None:
-        if (first := self.replay.first()) is not None:
+    def next_entry(self, unread: Position | None) -> Position | None:
+        if (first := self.replay.first() or unread) is not None:
             return first
-        if (unread := super().next_entry(first_unacked, last_confirmed)) is not None:
-            return unread
         waiting = [each.waiting.first() for each in self.consumers]
         return min((each for each in waiting if each is not None), default=None)
 

@@ -462,7 +462,7 @@ class PersistentSubscription(Subscription):
             return publishing or explanation.caught_up(self._moved_ms)
         position = state.first_unacked()
         if core is not None:
-            position = core.next_entry(position, self.ledger.last_confirmed) or position
+            position = core.next_entry(state.first_unacked_from(self.read_position)) or position
         found = self._explain_unsent(position, None)
         return explanation.delivering(None) if found is None else found
 

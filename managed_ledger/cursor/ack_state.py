@@ -335,6 +335,17 @@ class AckState:
             self._advance()  # the log may have lost or trimmed the ledgers in between
         return self._log.next_position(self.mark_delete)
 
+    def first_unacked_from(self, position: Position) -> Position | None:
+        """First unacknowledged entry at or after a position; None: there is none yet."""
+        log = self._log
+        found = log.next_position(max((position[0], position[1] - 1), self.mark_delete))
+        while found <= log.last_confirmed:
+            entries = self._acked.get(found[0])
+            if entries is None or found[1] not in entries:
+                return found
+            found = log.next_position((found[0], run_end(entries, found[1]) - 1))
+        return None
+
     @property
     def backlog(self) -> int:
         """Confirmed entries that aren't acknowledged as a whole; O(ledgers with holes)."""

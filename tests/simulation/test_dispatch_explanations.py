@@ -141,8 +141,9 @@ class ExplainedWorld(SharedWorld):
 
     def check_next(self) -> None:
         """What the subscription says: its next entry is one that nobody has."""
-        state, last = self.cursor.state, self.ledger.last_confirmed
-        following = self.core.next_entry(state.first_unacked(), last)
+        cursor = self.cursor
+        unread = cursor.first_unacked_from(self.core.read_position or cursor.first_unacked())
+        following = self.core.next_entry(unread)
         undelivered = {
             at
             for at in self.must_arrive() - self.cursor.acked - self.owner.keys()

@@ -414,6 +414,9 @@ class AckMachine(RuleBasedStateMachine):
         assert self.state.batch_set_count == len(sets)
         end = self.log.next_position(self.log.last_confirmed)
         assert self.state.first_unacked() == (unacked[0] if unacked else end)
+        for position in (EARLIEST, *known, end):
+            left = next((p for p in unacked if p >= position), None)
+            assert self.state.first_unacked_from(position) == left
         assert all(p > self.state.mark_delete for p in unacked)
         for ledger, count in self.log.ledgers.items():
             acked = [n for n in range(count) if (ledger, n) not in unacked]

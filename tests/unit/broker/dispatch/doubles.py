@@ -265,6 +265,10 @@ class MemoryCursor:
     def first_unacked(self) -> Position:
         return self.ledger.next_position(self.mark_delete)
 
+    def first_unacked_from(self, position: Position) -> Position | None:
+        left = (at for at in self.ledger.positions() if at >= position and at not in self.acked)
+        return next(left, None)
+
     async def reset(
         self,
         position: Position,
