@@ -293,7 +293,8 @@ def consumer_stall(consumer: ConsumerState, unacked_max: int) -> Explanation | N
             f"Consumer {name} has {counted(consumer.unacked, 'unacknowledged message')}, the limit "
             f"is {unacked_max:,}{more}.",
             f"Delivery goes on when it has {unacked_max // 2:,} or fewer: let it acknowledge, or "
-            "raise maxUnackedMessagesPerConsumer (topics set-max-unacked-messages-on-consumer).",
+            "raise maxUnackedMessagesPerConsumer (topicPolicies "
+            "set-max-unacked-messages-per-consumer).",
             name,
             consumer.last_consumed_ms,
             details={**figures, "limit": unacked_max},
@@ -367,7 +368,8 @@ def subscription_unacked_limit(unacked: int, limit: int) -> Explanation:
         f"The subscription's consumers have {counted(unacked, 'unacknowledged message')}, the "
         f"limit is {limit:,}.",
         f"Delivery goes on below {limit // 2:,}: let them acknowledge, or raise "
-        "maxUnackedMessagesPerSubscription (topics set-max-unacked-messages-on-subscription).",
+        "maxUnackedMessagesPerSubscription (topicPolicies "
+        "set-max-unacked-messages-per-subscription).",
         details={"unackedMessages": unacked, "limit": limit},
     )
 

@@ -4,7 +4,7 @@ Everything here is durable when it returns.
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -107,8 +107,14 @@ async def set_properties(
     subscription.properties = wanted
 
 
-async def explain_message(subscription: PersistentSubscription, position: Position) -> Explanation:
-    """What became of a message, or why it isn't delivered yet. Nothing is moved by this."""
+async def explain_message(
+    subscription: PersistentSubscription, position: Position, batch_index: int = -1
+) -> Explanation:
+    """What became of a message, or why it isn't delivered yet. Nothing is moved by this.
+
+    Args:
+        batch_index: of a message in a batch; -1: of the whole entry.
+    """
     ledger, state = subscription.ledger, subscription.cursor.state
     if (missing := _explain_missing(ledger, position)) is not None:
         return missing
@@ -120,9 +126,14 @@ async def explain_message(subscription: PersistentSubscription, position: Positi
             batch = None
         if batch is not None and (batch.ledger_id, batch.first) == position:
             head = parse_header(batch.heads[0])
-    if state.is_acked(position):
+    left = state.batch_ack_set(position) if batch_index >= 0 else None
+    if state.is_acked(position) or (left is not None and not _has_bit(left, batch_index)):
         return explanation.acknowledged()
     return subscription.explain_entry(position, head)
+
+
+def _has_bit(words: Sequence[int], index: int) -> bool:
+    return index >= 64 * len(words) or bool(words[index // 64] >> index % 64 & 1)
 
 
 def _explain_missing(ledger: ManagedLedger, position: Position) -> Explanation | None:

@@ -1,7 +1,7 @@
 """Why subscriptions deliver nothing now, and what became of a message."""
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import Query, Response
 
@@ -43,6 +43,8 @@ _EXAMPLE = {
 }
 
 
+_Message: TypeAlias = tuple[Position, int]
+"""Where it is, and its index in a batch; -1: the whole entry."""
 _STATUSES: Statuses = {
     400: "Not a message id",
     405: "A message id of a non-persistent topic",
@@ -50,7 +52,10 @@ _STATUSES: Statuses = {
 }
 _MessageId = Annotated[
     str | None,
-    Query(description="`ledger:entry`, or `ledger:entry:partition`", examples=["12:4"]),
+    Query(
+        description="`ledger:entry`, with `:partition`, with `:batch index` behind it",
+        examples=["12:4"],
+    ),
 ]
 
 
@@ -63,11 +68,11 @@ async def explain_all(
     By the name of the subscription; else as for a single subscription.
     """
 
-    async def one(name: TopicName, position: Position | None) -> dict[str, Any]:
+    async def one(name: TopicName, message: _Message | None) -> dict[str, Any]:
         found = await loaded(service, name)
-        if position is None:
+        if message is None:
             return {of: each.as_json() for of, each in found.explain().items()}
-        return {of: await _of_message(each, position) for of, each in _subscriptions(found)}
+        return {of: await _of_message(each, message) for of, each in _subscriptions(found)}
 
     return await _answer(service, topic, spread, messageId, one)
 
@@ -92,20 +97,20 @@ async def explain(
     only of that one.
     """
 
-    async def one(name: TopicName, position: Position | None) -> dict[str, Any]:
+    async def one(name: TopicName, message: _Message | None) -> dict[str, Any]:
         found = find_subscription(await loaded(service, name), subscription)
-        if position is None:
+        if message is None:
             return found.explain(found.topic.explain_publishing()).as_json()
-        return await _of_message(found, position)
+        return await _of_message(found, message)
 
     return await _answer(
         service, topic, spread, messageId, one, no_subscription(subscription, topic)
     )
 
 
-async def _of_message(subscription: Subscription, position: Position) -> dict[str, Any]:
+async def _of_message(subscription: Subscription, message: _Message) -> dict[str, Any]:
     assert isinstance(subscription, PersistentSubscription)
-    return (await subscription_admin.explain_message(subscription, position)).as_json()
+    return (await subscription_admin.explain_message(subscription, *message)).as_json()
 
 
 async def _answer(
@@ -113,7 +118,7 @@ async def _answer(
     topic: TopicName,
     spread: ScatterGather,
     message_id: str | None,
-    one: Callable[[TopicName, Position | None], Awaitable[dict[str, Any]]],
+    one: Callable[[TopicName, _Message | None], Awaitable[dict[str, Any]]],
     missing: ApiError | None = None,
 ) -> Response:
     """What ``one`` says of the topic, of each partition, or of the partition of the message.
@@ -123,10 +128,10 @@ async def _answer(
     """
     count = await service.directory.partitions(topic)
     if message_id is not None:
-        part, position = _parse_id(message_id, topic, count)
+        part, message = _parse_id(message_id, topic, count)
         if count is None:
-            return JsonResponse(await one(part, position))
-        return JsonResponse(await spread.of_partition(part, lambda name: one(name, position)))
+            return JsonResponse(await one(part, message))
+        return JsonResponse(await spread.of_partition(part, lambda name: one(name, message)))
     answers = (await spread.parts(topic, lambda name: one(name, None))).without(404).check()
     by_name = answers.by_name()
     if missing is not None and not by_name:
@@ -134,23 +139,24 @@ async def _answer(
     return JsonResponse(by_name[str(topic)] if count is None else by_name)
 
 
-def _parse_id(text: str, topic: TopicName, count: int | None) -> tuple[TopicName, Position]:
-    """The topic, or its partition, and where the message is.
+def _parse_id(text: str, topic: TopicName, count: int | None) -> tuple[TopicName, _Message]:
+    """The topic, or its partition, and which message.
 
     Args:
         count: of the topic's partitions; None: it has none.
     Raises:
         ApiError: 400, 405, 412.
     """
-    partition, ledger_id, entry_id, *_ = parse_message_id_text(
+    partition, ledger_id, entry_id, batch_index, _ = parse_message_id_text(
         f"{text}:-1" if text.count(":") == 1 else text
     )
+    message = ((ledger_id, entry_id), batch_index)
     if not topic.is_persistent:
         raise ApiError(405, "Messages of a non-persistent topic have no id")
     if count is None:
         if partition not in (-1, topic.partition_index):
             raise ApiError(412, f"The message id is of partition {partition}, not of {topic}")
-        return topic, (ledger_id, entry_id)
+        return topic, message
     if not 0 <= partition < count:
         raise ApiError(412, f"A message id with one of {count} partitions is expected")
-    return topic.partition(partition), (ledger_id, entry_id)
+    return topic.partition(partition), message

@@ -1,5 +1,6 @@
 """Planted stalls: each is named right, of the subscription and of a message that waits."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from tests.unit.broker.dispatch.builders import Bench, FakeSink, non_persistent,
 from tests.unit.broker.dispatch.doubles import head
 from tests.unit.broker.dispatch.test_key_shared import keyed, sticky
 
+ROOT = Path(__file__).parents[4]
 _TYPES = [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED]
 
 
@@ -72,10 +74,19 @@ def test_the_answer_leaves_out_what_is_not_known() -> None:
 
 
 def test_the_page_lists_every_reason() -> None:
-    page = (Path(__file__).parents[4] / "docs/operate/explain.md").read_text()
+    page = (ROOT / "docs/operate/explain.md").read_text()
     assert re.findall(r"^\| `(\w+)` \|", page, re.M) == ["reason"] + [
         reason.value for reason in Reason
     ]
+
+
+def test_the_commands_that_it_recommends_exist() -> None:
+    commands = json.loads((ROOT / "broker/cli/admin_commands.json").read_text())
+    text = re.sub(r'"\s+f?"', "", (ROOT / "broker/dispatch/explanation.py").read_text())
+    named = re.findall(r"\((topics|topicPolicies|namespaces) ([a-z-]+)\)", text)
+    assert len(named) >= 3
+    for group, command in named:
+        assert command in commands[group]["commands"], f"{group} {command}"
 
 
 def test_samples_keep_no_more_than_is_pending() -> None:
@@ -149,6 +160,8 @@ async def test_redeliveries_and_what_is_left_of_a_batch_are_told() -> None:
     bench.subscription.acknowledge_batch(consumer, (10, 0), [0b00110])
     answer = (await of(bench, 10, 0)).as_json()
     assert (answer["redeliveryCount"], answer["unackedMessages"]) == (1, 2)
+    of_each = [await explain_message(bench.subscription, (10, 0), index) for index in (0, 1, 2, 64)]
+    assert [found.reason.value for found in of_each] == ["acknowledged", *["pending"] * 3]
 
 
 async def test_messages_that_are_not_there() -> None:
