@@ -14,7 +14,8 @@ ENDS_SOON_MS: Final = 30 * DAY_MS
 ENDS_NOW_MS: Final = 3 * DAY_MS
 _CPU_MAX: Final = 0.85
 """Pulsar's loadBalancerBrokerOverloadedThresholdPercentage."""
-_MEMORY_MAX: Final = 0.9
+_USED_MAX: Final = 0.9
+OPEN_FILES: Final = "limit of open files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class BrokerFacts:
 
     Attributes:
         not_ready: why clients shouldn't be sent to it; empty: it is ready.
-        usage: part of CPU and memory in use, by name.
+        usage: part of CPU, memory and ``OPEN_FILES`` in use, by name.
         without_effect: why settings that were given do nothing; "": there are none.
     """
 
@@ -103,14 +104,15 @@ def _check_usage(facts: BrokerFacts) -> Iterator[Finding]:
     cpu_max = _part(facts.settings, "loadBalancerBrokerOverloadedThresholdPercentage", _CPU_MAX)
     for resource, limit, severity in (
         ("cpu", cpu_max, Severity.NOTE),  # of a second: it may be over by now
-        ("memory", _MEMORY_MAX, Severity.WARNING),
+        ("memory", _USED_MAX, Severity.WARNING),
+        (OPEN_FILES, _USED_MAX, Severity.WARNING),
     ):
         if (used := facts.usage.get(resource, 0.0)) >= limit:
             yield Finding(
                 "broker-overloaded",
                 severity,
                 facts.broker_id,
-                f"{facts.broker_id}: {used:.0%} of the {resource} is in use",
+                f"{facts.broker_id}: {used:.0%} of the broker's {resource} is in use",
                 "magnetar admin broker-stats load-report",
             )
 

@@ -7,19 +7,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
+
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.cluster.bundle_load import loads_by_bundle
 from magnetar.broker.config import key_of, without_effect
 from magnetar.broker.dispatch.explanation import Reason
-from magnetar.broker.doctor.broker_checks import BrokerFacts, CredentialFacts
+from magnetar.broker.doctor.broker_checks import OPEN_FILES, BrokerFacts, CredentialFacts
 from magnetar.broker.doctor.credentials import certificate_facts, client_facts
 from magnetar.broker.doctor.topic_checks import (
-    STALL_MS,
     SubscriptionFacts,
     TopicsFacts,
+    is_suspect,
     subscription_facts,
-    waits_ms,
 )
+from magnetar.broker.listener.file_limit import file_limit
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -35,19 +37,25 @@ _MASKED: Final = "******"
 
 async def collect_broker(service: BrokerService) -> BrokerFacts:
     host = service.host_usage.sample()
+    usage = {
+        name: host[name]["usage"] / host[name]["limit"]
+        for name in ("cpu", "memory")
+        if host[name]["limit"] > 0
+    }
     return BrokerFacts(
         service.broker_id,
         service.wall_clock(),
         not_ready=await service.readiness.reasons(),
-        usage={
-            name: host[name]["usage"] / host[name]["limit"]
-            for name in ("cpu", "memory")
-            if host[name]["limit"] > 0
-        },
+        usage=usage | {OPEN_FILES: await asyncio.to_thread(_open_files)},
         settings=settings_of(service),
         credentials=await asyncio.to_thread(_credentials, service),
         without_effect=without_effect(service.config),
     )
+
+
+def _open_files() -> float:
+    """Part of the process's descriptors that are in use."""
+    return psutil.Process().num_fds() / file_limit()
 
 
 def settings_of(service: BrokerService) -> dict[str, str]:
@@ -62,21 +70,25 @@ def _credentials(service: BrokerService) -> list[CredentialFacts]:
         if path := getattr(config, attribute):
             name = f"{service.broker_id}, {key_of(attribute)}"
             found.append(certificate_facts(name, path, latest=attribute in _AUTHORITIES))
-    own = ClientAuth(
-        config.broker_client_authentication_plugin, config.broker_client_authentication_parameters
-    )
-    name = f"{service.broker_id}, {key_of('broker_client_authentication_parameters')}"
-    return [*found, *client_facts(name, own)]
+    for kind in ("broker_client", "bookkeeper_client"):
+        plugin, parameters = f"{kind}_authentication_plugin", f"{kind}_authentication_parameters"
+        access = ClientAuth(getattr(config, plugin), getattr(config, parameters))
+        found += client_facts(f"{service.broker_id}, {key_of(parameters)}", access)
+    return found
 
 
 async def collect_topics(service: BrokerService) -> TopicsFacts:
     """A walk over all loaded topics, in slices: others get their turns on the loop."""
-    subscriptions, fenced, held = list[SubscriptionFacts](), dict[str, str](), dict[str, str]()
+    subscriptions, offloads = list[SubscriptionFacts](), dict[str, int]()
+    fenced, held = dict[str, str](), dict[str, str]()
 
     def look(topic: Topic, stats: Mapping[str, Any]) -> None:
         name, now_ms = str(topic.name), service.clock()
         if topic.fenced and not topic.closing:
             fenced[name] = "its storage failed"
+        failed_ms = stats.get("lastOffloadFailureTimeStamp", 0)
+        if failed_ms > stats.get("lastOffloadSuccessTimeStamp", 0):
+            offloads[name] = failed_ms
         publishing = topic.explain_publishing()
         if publishing is not None and publishing.reason is Reason.QUOTA_HELD:
             behind, quota = (publishing.details[each] for each in ("subscription", "quota"))
@@ -87,13 +99,18 @@ async def collect_topics(service: BrokerService) -> TopicsFacts:
         for subscription, figures in stats["subscriptions"].items():
             if (found := subscription_facts(name, subscription, figures)) is None:
                 continue
-            since_ms = waits_ms(found)
-            if since_ms is not None and now_ms - since_ms >= STALL_MS:
+            if is_suspect(found, now_ms):
                 why = topic.subscriptions[subscription].explain(publishing)
                 found = replace(found, explanation=why)
             subscriptions.append(found)
 
     bundles = await loads_by_bundle(service, look)
     return TopicsFacts(
-        service.clock(), subscriptions, fenced, held, bundles, service.config.as_keys()
+        service.clock(),
+        subscriptions,
+        fenced=fenced,
+        held=held,
+        offloads=offloads,
+        bundles=bundles,
+        settings=service.config.as_keys(),
     )

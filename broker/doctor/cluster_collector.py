@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
 
 from magnetar.bookkeeper.client.bookie_states import BookieState, bookie_states
+from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.broker.cluster.broker_client import (
     BrokerCall,
     BrokerEndpoint,
@@ -21,6 +24,7 @@ from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import OWNERS_ROOT
 
 if TYPE_CHECKING:
+    from magnetar.bookkeeper.client.pool import BookiePool
     from magnetar.broker.service.broker_service import BrokerService
 
 BROKER_PATH: Final = "/admin/v2/doctor/broker"
@@ -95,7 +99,7 @@ async def collect_storage(service: BrokerService) -> StorageFacts:
         config.managed_ledger_default_ensemble_size,
         config.managed_ledger_default_write_quorum,
         await _repair(service) if is_cluster else None,
-        f"--metadata {config.metadata_store_url}" if is_cluster else "--config broker.conf",
+        f"--metadata {config.metadata_store_url}" if is_cluster else "",
     )
 
 
@@ -107,7 +111,23 @@ async def _bookies(service: BrokerService) -> list[BookieFacts]:
     states = await bookie_states(
         pool, service.store, registered, answer_s=ANSWER_S, clock_ms=service.wall_clock
     )
-    return [_facts_of(each) for each in states]
+    data = await asyncio.gather(*(_data(pool, each) for each in states))
+    return [
+        replace(_facts_of(state), data=found, is_failing=state.is_quarantined)
+        for state, found in zip(states, data, strict=True)
+    ]
+
+
+async def _data(pool: BookiePool, state: BookieState) -> dict[str, Any] | None:
+    """What a bookie knows of the state of its data; None: it doesn't tell."""
+    if state.status is None:
+        return None
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            found = orjson.loads(await pool.client(state.bookie_id).check_data())
+    except (BookkeeperError, TimeoutError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _facts_of(state: BookieState) -> BookieFacts:
@@ -121,7 +141,9 @@ def _facts_of(state: BookieState) -> BookieFacts:
     clock = None
     if found.clock_ms:
         clock = clock_between(state.asked_ms, found.clock_ms, state.answered_ms)
-    return BookieFacts(name, True, found.read_only, "", used, clock, found.version)
+    return BookieFacts(
+        name, is_read_only=found.read_only, used=used, clock=clock, version=found.version
+    )
 
 
 async def _repair(service: BrokerService) -> RepairFacts:

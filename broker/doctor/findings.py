@@ -25,11 +25,13 @@ class Severity(StrEnum):
 
 CHECKS: Final = (
     *("access-refused", "broker-silent", "broker-not-ready", "leader-missing"),
-    *("bookies-too-few", "ledgers-without-replica", "bookie-lost", "bookie-silent"),
+    *("bookies-too-few", "ledgers-in-dispute", "ledgers-without-replica", "entries-damaged"),
+    *("bookie-lost", "bookie-silent", "bookie-in-limbo", "bookie-failing"),
     *("topic-fenced", "backlog-quota", "bundle-stuck", "subscription-stuck", "subscription-slow"),
     *("certificate-end", "token-end", "clock-skew", "bookie-read-only", "disk-full"),
     *("broker-unreachable", "repair-off", "auditor-missing", "ledgers-under-replicated"),
     *("settings-differ", "settings-at-odds", "broker-overloaded", "bundle-hot"),
+    "offload-failing",
     *("versions-differ", "subscription-idle"),
 )
 """All checks, from the one with the most harm to the one with the least."""

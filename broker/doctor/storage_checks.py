@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from magnetar.broker.doctor.cluster_checks import Clock, check_clocks, grouped, told
 from magnetar.broker.doctor.findings import Finding, Severity
@@ -14,6 +14,7 @@ DISK_FULL: Final = 0.95
 DISK_ALMOST_FULL: Final = 0.85
 _NAMED_MAX: Final = 5
 _SHELL: Final = "magnetar bookie-shell"
+_STATE: Final = "magnetar admin bookies state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class BookieFacts:
         is_registered: in the metadata store now; else only its cookie is there.
         silence: why it didn't answer; "": it did, or wasn't asked.
         used: part of its disks that is in use; None: not known.
+        is_failing: this broker has it in quarantine.
+        data: what it knows of the state of its data (BookieClient.check_data); None: not known.
         clock: beside the broker's; None: not known.
         version: "": not known.
     """
@@ -33,6 +36,8 @@ class BookieFacts:
     is_read_only: bool = False
     silence: str = ""
     used: float | None = None
+    is_failing: bool = False
+    data: Mapping[str, Any] | None = None
     clock: Clock | None = None
     version: str = ""
 
@@ -67,7 +72,8 @@ class StorageFacts:
         ensemble: bookies that a new ledger needs (managedLedgerDefaultEnsembleSize); 0: unknown.
         write_quorum: replicas of an entry (managedLedgerDefaultWriteQuorum).
         repair: None: not looked at, or there is nothing to repair with.
-        metadata: options of ``magnetar bookie-shell`` that name the cluster.
+        metadata: options of ``magnetar bookie-shell`` that name the cluster; "": there is no
+            cluster, but one process with its bookie.
     """
 
     bookies: Sequence[BookieFacts] = ()
@@ -77,7 +83,7 @@ class StorageFacts:
     metadata: str = "--metadata ZOOKEEPER"
 
     def shell(self, action: str) -> str:
-        return f"{_SHELL} {self.metadata} {action}"
+        return f"{_SHELL} {self.metadata} {action}" if self.metadata else _STATE
 
 
 def check_storage(facts: StorageFacts) -> Iterator[Finding]:
@@ -145,8 +151,18 @@ def _check_bookie(bookie: BookieFacts, facts: StorageFacts) -> Iterator[Finding]
             Severity.WARNING,
             name,
             f"{name}: the bookie is registered, but doesn't answer this broker: {bookie.silence}",
-            facts.shell("bookieinfo"),
+            _STATE,
         )
+    if bookie.is_failing:
+        yield Finding(
+            "bookie-failing",
+            Severity.WARNING,
+            name,
+            f"{name}: requests to the bookie failed again and again, so it gets new ledgers only"
+            " if others don't suffice (quarantine): look at its log, disk and network",
+            _STATE,
+        )
+    yield from _check_data(bookie, facts)
     used = "" if bookie.used is None else f"; {bookie.used:.0%} of its disk is in use"
     if bookie.is_read_only:
         yield Finding(
@@ -154,7 +170,7 @@ def _check_bookie(bookie: BookieFacts, facts: StorageFacts) -> Iterator[Finding]
             Severity.WARNING,
             name,
             f"{name}: the bookie takes no new entries{used}: give it space, or add a bookie",
-            facts.shell("bookieinfo"),
+            _STATE,
         )
     elif bookie.used is not None and bookie.used >= DISK_ALMOST_FULL:
         is_full = bookie.used >= DISK_FULL
@@ -164,7 +180,39 @@ def _check_bookie(bookie: BookieFacts, facts: StorageFacts) -> Iterator[Finding]
             name,
             f"{name}: {bookie.used:.0%} of the bookie's disk is in use; from {DISK_FULL:.0%} on"
             " it takes no new entries by default",
-            facts.shell("bookieinfo"),
+            _STATE,
+        )
+
+
+def _check_data(bookie: BookieFacts, facts: StorageFacts) -> Iterator[Finding]:
+    name, data = bookie.bookie_id, bookie.data or {}
+    if disputes := data.get("disputes"):
+        yield Finding(
+            "ledgers-in-dispute",
+            Severity.CRITICAL,
+            name,
+            f"{name}: two ledgers have one id, as after a restore of old metadata; stop the brokers"
+            f" now: {', '.join(map(str, disputes[:_NAMED_MAX]))}",
+            facts.shell(f"ledgermetadata -l {disputes[0]}"),
+        )
+    if count := data.get("damagedEntries"):
+        ledgers = sorted({each["ledger"] for each in data.get("damages", ())})
+        yield Finding(
+            "entries-damaged",
+            Severity.WARNING if len(facts.bookies) > 1 else Severity.CRITICAL,
+            name,
+            f"{name}: {count} entries are damaged on the bookie's disk and not repaired yet"
+            f" (ledgers {', '.join(map(str, ledgers[:_NAMED_MAX]))})",
+            facts.shell(f"verifyledger -l {ledgers[0] if ledgers else 0}"),
+        )
+    if data.get("inLimbo"):
+        yield Finding(
+            "bookie-in-limbo",
+            Severity.WARNING,
+            name,
+            f"{name}: the bookie came back without some of its data; until it has copied"
+            f" {data.get('ledgersInLimbo', 0)} ledgers, it doesn't answer reads of them",
+            _STATE,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ class SubscriptionFacts:
         backlog: entries that aren't acknowledged, ``delayed`` of them not due yet.
         unacked: messages that consumers have and didn't acknowledge.
         is_blocked: their number is at the limit of the subscription.
+        redelivery_rate: messages a second that are delivered again.
         permits: messages that consumers asked for and didn't get.
         delivered_ms, acked_ms: last time; 0: never, as far as this broker knows.
         connected_ms: since when the oldest of its consumers is there; None: there is none.
@@ -52,6 +53,7 @@ class SubscriptionFacts:
     delivered_ms: int = 0
     acked_ms: int = 0
     connected_ms: int | None = None
+    redelivery_rate: float = 0.0
     explanation: Explanation | None = None
 
     @property
@@ -79,6 +81,7 @@ def subscription_facts(topic: str, name: str, stats: Mapping[str, Any]) -> Subsc
         delivered_ms=_int(stats, "lastConsumedTimestamp"),
         acked_ms=_int(stats, "lastAckedTimestamp"),
         connected_ms=min(connected, default=0) if consumers else None,
+        redelivery_rate=float(stats.get("msgRateRedeliver") or 0),
     )
 
 
@@ -102,19 +105,21 @@ class TopicsFacts:
         subscriptions: those with a backlog.
         fenced: topics that lost their storage, by why.
         held: topics whose producers wait because of a backlog quota, by why.
+        offloads: topics whose last offload failed, and when, ms since 1970.
         bundles: NamespaceBundleStats by name.
     """
 
     now_ms: int
     subscriptions: Sequence[SubscriptionFacts] = ()
-    fenced: Mapping[str, str] | None = None
-    held: Mapping[str, str] | None = None
-    bundles: Mapping[str, Mapping[str, Any]] | None = None
-    settings: Mapping[str, str] | None = None
+    fenced: Mapping[str, str] = field(default_factory=dict)
+    held: Mapping[str, str] = field(default_factory=dict)
+    offloads: Mapping[str, int] = field(default_factory=dict)
+    bundles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
-    for topic, why in (facts.fenced or {}).items():
+    for topic, why in facts.fenced.items():
         yield Finding(
             "topic-fenced",
             Severity.CRITICAL,
@@ -122,13 +127,22 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
             f"{topic}: the topic takes no messages: {why}",
             f"magnetar admin topics unload {topic}",
         )
-    for topic, why in (facts.held or {}).items():
+    for topic, why in facts.held.items():
         yield Finding(
             "backlog-quota",
             Severity.CRITICAL,
             topic,
             f"{topic}: {why}",
             f"magnetar admin topics stats {topic}",
+        )
+    for topic, failed_ms in facts.offloads.items():
+        yield Finding(
+            "offload-failing",
+            Severity.WARNING,
+            topic,
+            f"{topic}: the last offload of the topic failed, so its ledgers stay on bookies",
+            f"magnetar admin topics offload-status {topic}",
+            failed_ms,
         )
     idle = []
     for each in facts.subscriptions:
@@ -137,33 +151,65 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
         elif (finding := _stall(each, facts.now_ms)) is not None:
             yield finding
     yield from _check_idle(idle)
-    yield from check_bundles(facts.bundles or {}, facts.settings or {})
+    yield from check_bundles(facts.bundles, facts.settings)
 
 
-def waits_ms(each: SubscriptionFacts) -> int | None:
-    """Since when its consumers may have got nothing; None: there are none, or nothing is due."""
+def _quiet_ms(each: SubscriptionFacts, *times_ms: int) -> int | None:
+    """The last of these times; None: it has no consumers, or nothing is due."""
     if each.connected_ms is None or each.backlog <= each.delayed:
         return None
-    return max(each.delivered_ms, each.connected_ms)
+    return max(each.connected_ms, *times_ms)
+
+
+def is_suspect(each: SubscriptionFacts, now_ms: int) -> bool:
+    """Whether its dispatch must say more: nothing was delivered, or acknowledged, for long."""
+    delivered_ms = _quiet_ms(each, each.delivered_ms)
+    acked_ms = _quiet_ms(each, each.acked_ms)
+    if delivered_ms is None or acked_ms is None:
+        return False
+    return now_ms - delivered_ms >= STALL_MS or now_ms - acked_ms >= SLOW_MS
 
 
 def _stall(each: SubscriptionFacts, now_ms: int) -> Finding | None:
     """A subscription whose consumers wait; None: they get messages, or there are none for them."""
-    since_ms = waits_ms(each)
-    if since_ms is None or each.connected_ms is None or now_ms - since_ms < STALL_MS:
+    since_ms = _quiet_ms(each, each.delivered_ms)
+    if since_ms is None:
         return None
-    if (why := _why(each)) is not None:
-        limited = each.explanation is not None and each.explanation.reason is Reason.RATE_LIMITED
+    why = _why(each) if now_ms - since_ms >= STALL_MS else None
+    if why is None:
+        return _unacknowledged(each, now_ms)
+    explained = each.explanation
+    limited = explained is not None and explained.reason is Reason.RATE_LIMITED
+    return Finding(
+        "subscription-stuck",
+        Severity.WARNING if limited else Severity.CRITICAL,
+        each.label,
+        f"{each.label}: nothing is delivered, and {each.backlog} entries wait. {why}",
+        _command(each),
+        (explained.since_ms if explained is not None else 0) or since_ms,
+    )
+
+
+def _unacknowledged(each: SubscriptionFacts, now_ms: int) -> Finding | None:
+    """A subscription whose consumers acknowledge nothing of what they have, or return it all."""
+    acked_ms = _quiet_ms(each, each.acked_ms)
+    if acked_ms is None or now_ms - acked_ms < SLOW_MS:
+        return None
+    if each.redelivery_rate > 0:
         return Finding(
-            "subscription-stuck",
-            Severity.WARNING if limited else Severity.CRITICAL,
+            "subscription-slow",
+            Severity.WARNING,
             each.label,
-            f"{each.label}: nothing is delivered, and {each.backlog} entries wait. {why}",
+            f"{each.label}: messages are delivered again and again, and none is acknowledged: the"
+            " application fails on them; a dead letter topic takes them away",
             _command(each),
-            (each.explanation.since_ms if each.explanation else 0) or since_ms,
+            acked_ms,
         )
-    acked_ms = max(each.acked_ms, each.connected_ms)
-    if each.unacked == 0 or now_ms - acked_ms < SLOW_MS:
+    # Without an explanation nobody knows which of the unacknowledged messages is how old.
+    held_ms = _quiet_ms(each, each.acked_ms, each.delivered_ms)
+    if each.explanation is not None and each.explanation.reason is Reason.PENDING:
+        held_ms = each.explanation.since_ms or held_ms
+    if each.unacked == 0 or held_ms is None or now_ms - held_ms < SLOW_MS:
         return None
     return Finding(
         "subscription-slow",
@@ -172,7 +218,7 @@ def _stall(each: SubscriptionFacts, now_ms: int) -> Finding | None:
         f"{each.label}: consumers have {each.unacked} messages and acknowledge none; {each.backlog}"
         " entries are unacknowledged",
         _command(each),
-        acked_ms,
+        held_ms,
     )
 
 

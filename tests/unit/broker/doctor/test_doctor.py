@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.service_info import COOKIES_PATH
 from magnetar.broker.doctor import broker_collector, cluster_collector
@@ -109,6 +110,27 @@ async def test_a_lost_bookie_a_silent_broker_and_no_leader(broker: Broker) -> No
     leader = LeaderBroker("127.0.0.1:1", "http://127.0.0.1:1")
     await store.put(LEADER_PATH, leader.encode())
     assert "leader-missing" not in await found(broker)
+
+
+async def test_damage_that_a_bookie_knows_of(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.service.bookies = pool = BookiePool()
+    pool.add(cast(Any, broker.bookie))
+    answers: list[str | Exception] = [
+        '{"damagedEntries": 1, "damages": [{"ledger": 7}]}',
+        BookieUnavailableError("of an earlier release"),
+    ]
+
+    async def check_data(_: object) -> str:
+        if isinstance(answer := answers.pop(), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(type(broker.bookie), "check_data", check_data)
+    assert await found(broker) == {}
+    monkeypatch.setattr(pool.health, "is_quarantined", lambda _: True)
+    assert set(await found(broker)) == {"entries-damaged", "bookie-failing"}
 
 
 async def test_ledgers_to_repair(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

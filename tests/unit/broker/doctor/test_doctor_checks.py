@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 
 from magnetar.broker.cli.main import build_parser
-from magnetar.broker.dispatch.explanation import delivering, rate_limited, resetting
+from magnetar.broker.dispatch.explanation import (
+    Explanation,
+    Reason,
+    delivering,
+    rate_limited,
+    resetting,
+)
 from magnetar.broker.doctor import topic_checks
 from magnetar.broker.doctor.broker_checks import (
     DAY_MS,
+    OPEN_FILES,
     BrokerFacts,
     CredentialFacts,
     check_broker,
@@ -77,13 +84,18 @@ STORAGE = StorageFacts(BOOKIES, 3, 2, RepairFacts(auditor="auto-1"), "--metadata
 GOOD = CredentialFacts("b1, tlsCertificateFilePath", ends_ms=NOW_MS + 90 * DAY_MS)
 BROKER = BrokerFacts("b1:8080", NOW_MS, [], {"cpu": 0.5, "memory": 0.5}, SETTINGS, [GOOD])
 BUSY = SubscriptionFacts(T, "s", 5, permits=9, delivered_ms=NOW_MS - 100, connected_ms=LONG_AGO_MS)
+PENDING = Explanation(Reason.PENDING, "", "", since_ms=LONG_AGO_MS)
 STUCK = replace(BUSY, delivered_ms=LONG_AGO_MS + 1)
 BUNDLE = {"topics": 9, "msgThroughputIn": 1e6}
-TOPICS = TopicsFacts(NOW_MS, [BUSY], {}, {}, {"public/default/0x0_0xf": BUNDLE}, SETTINGS)
+TOPICS = TopicsFacts(NOW_MS, [BUSY], bundles={"public/default/0x0_0xf": BUNDLE}, settings=SETTINGS)
 
 
 def bookies(*changed: BookieFacts) -> StorageFacts:
     return replace(STORAGE, bookies=[*changed, *BOOKIES[len(changed) :]], ensemble=1)
+
+
+def data(**known: Any) -> StorageFacts:
+    return bookies(replace(BOOKIES[0], data=known))
 
 
 def repair(**changed: Any) -> StorageFacts:
@@ -158,6 +170,21 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
     ),
     (bookies(replace(BOOKIES[0], used=0.86)), "disk-full", WARNING, "86% of the bookie's disk"),
     (bookies(replace(BOOKIES[0], used=0.95)), "disk-full", CRITICAL, "95% of the bookie's disk"),
+    (bookies(replace(BOOKIES[0], is_failing=True)), "bookie-failing", WARNING, "quarantine"),
+    (data(disputes=[7, 9]), "ledgers-in-dispute", CRITICAL, "stop the brokers now: 7, 9"),
+    (
+        data(damagedEntries=3, damages=[{"ledger": 8}, {"ledger": 5}]),
+        "entries-damaged",
+        WARNING,
+        "3 entries are damaged on the bookie's disk and not repaired yet (ledgers 5, 8)",
+    ),
+    (
+        StorageFacts([replace(BOOKIES[0], data={"damagedEntries": 1})]),
+        "entries-damaged",
+        CRITICAL,
+        "1 entries are damaged",
+    ),
+    (data(inLimbo=True, ledgersInLimbo=4), "bookie-in-limbo", WARNING, "has copied 4 ledgers"),
     (
         repair(off_reason="new racks", off_since_ms=LONG_AGO_MS),
         "repair-off",
@@ -193,8 +220,14 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         WARNING,
         "can't be read: no such file",
     ),
-    (replace(BROKER, usage={"memory": 0.93}), "broker-overloaded", WARNING, "93% of the memory"),
-    (replace(BROKER, usage={"cpu": 0.9}), "broker-overloaded", NOTE, "90% of the cpu"),
+    (
+        replace(BROKER, usage={"memory": 0.93}),
+        "broker-overloaded",
+        WARNING,
+        "93% of the broker's memory",
+    ),
+    (replace(BROKER, usage={OPEN_FILES: 0.95}), "broker-overloaded", WARNING, "limit of open"),
+    (replace(BROKER, usage={"cpu": 0.9}), "broker-overloaded", NOTE, "90% of the broker's cpu"),
     (
         replace(BROKER, without_effect="tokenSecretKey: without effect"),
         "settings-at-odds",
@@ -237,6 +270,19 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         WARNING,
         "dispatch rate",
     ),
+    (
+        subscriptions(replace(BUSY, unacked=5, explanation=PENDING)),
+        "subscription-slow",
+        WARNING,
+        "consumers have 5 messages",
+    ),
+    (
+        subscriptions(replace(BUSY, redelivery_rate=0.5)),
+        "subscription-slow",
+        WARNING,
+        "again and again, and none is acknowledged",
+    ),
+    (replace(TOPICS, offloads={T: LONG_AGO_MS}), "offload-failing", WARNING, "offload"),
     (
         subscriptions(replace(STUCK, unacked=5)),
         "subscription-slow",
@@ -314,6 +360,9 @@ def test_commands_are_ones_that_can_be_run() -> None:
         replace(STUCK, delayed=5),
         replace(STUCK, explanation=delivering(None)),
         replace(STUCK, unacked=5, acked_ms=NOW_MS - topic_checks.SLOW_MS + 1),
+        replace(STUCK, unacked=5, delivered_ms=NOW_MS - topic_checks.SLOW_MS + 1),
+        replace(BUSY, unacked=5, explanation=replace(PENDING, since_ms=NOW_MS - 1)),
+        replace(BUSY, redelivery_rate=0.5, acked_ms=NOW_MS - 1),
     ],
 )
 def test_a_subscription_that_may_be_well_isnt_told(facts: SubscriptionFacts) -> None:
@@ -333,9 +382,10 @@ def test_facts_of_a_subscription_come_from_its_statistics() -> None:
         "lastConsumedTimestamp": 7,
         "lastAckedTimestamp": 8,
         "consumers": consumers,
+        "msgRateRedeliver": 0.5,
     }
     connected_ms = 1_799_996_400_123
-    expected = SubscriptionFacts(T, "s", 3, 1, 2, True, 5, 7, 8, connected_ms)
+    expected = SubscriptionFacts(T, "s", 3, 1, 2, True, 5, 7, 8, connected_ms, 0.5)
     assert subscription_facts(T, "s", stats) == expected
     assert subscription_facts(T, "s", {"msgBacklog": 0}) is None
     idle = subscription_facts(T, "s", {"msgBacklog": 1, "consumers": []})
