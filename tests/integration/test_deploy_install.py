@@ -294,19 +294,10 @@ class _Server(ChildProcess):
         return self.image.run(*words).returncode == 0
 
 
-def test_zookeeper_runs_from_its_own_jars(image: Image) -> None:
+async def test_zookeeper_runs_from_its_own_jars(image: Image, tmp_path: Path) -> None:
+    """Over TLS for clients; probes ask the plain port, which is this machine's alone."""
     jars = {path.name.split("-3.9")[0] for path in (image.prefix / "share/zookeeper").iterdir()}
     assert "zookeeper" in jars
-    with _Server(image, "zookeeper") as server:
-        wait_until(lambda: server.check("ready"), f"ready: {server.log}", WAIT_S)
-        assert server.check("live")
-        assert all("message" in json.loads(line) for line in server.log.splitlines())
-        # Java's own way to say that it ended by SIGTERM: the command became Java.
-        assert server.stop(WAIT_S) == 143
-
-
-async def test_zookeeper_speaks_tls_with_its_own_jars(image: Image, tmp_path: Path) -> None:
-    """Certificates for clients; probes ask the plain port, which is this machine's alone."""
     authority = Authority(tmp_path)
     pair, secure_port = authority.sign("server"), free_port()
     trusted, both = image.data / "authority.pem", image.data / "server-with-key.pem"
@@ -324,11 +315,15 @@ async def test_zookeeper_speaks_tls_with_its_own_jars(image: Image, tmp_path: Pa
         f"useTls=true\ntlsTrustCertsFilePath={authority.certificate}\n"
         f"tlsCertificateFilePath={pair.certificate}\ntlsKeyFilePath={pair.key}\n"
     )
-    with _Server(image, "zookeeper-tls", **settings) as server:
+    with _Server(image, "zookeeper", **settings) as server:
         wait_until(lambda: server.check("ready"), f"ready: {server.log}", WAIT_S)
+        assert server.check("live")
+        assert all("message" in json.loads(line) for line in server.log.splitlines())
         store = await connect_store(f"zk:127.0.0.1:{secure_port}", config)
         await store.put("/node", b"over TLS")
         await store.close()
+        # Java's own way to say that it ended by SIGTERM: the command became Java.
+        assert server.stop(WAIT_S) == 143
 
 
 @pytest.mark.parametrize("words", [["--nonsense", "x"], ["--prefix"], [], ["--prefix", "/"]])
