@@ -87,21 +87,35 @@ class Role(ChildProcess):
         return str(self.probe("/readyz")[1].get("reason", ""))
 
 
-@pytest.fixture
-def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
-    """One of the test's own, with a port, not started."""
-    server = ZooKeeperProcess(tmp_path / "zookeeper")
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """These tests' own ZooKeeper, as they stop it; with a port, not started."""
+    server = ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"))
     server.port = free_port()
     yield server
     if server.is_running:
         server.stop()
 
 
+@pytest.fixture
+def zookeeper(server: ZooKeeperProcess) -> ZooKeeperProcess:
+    """Running; each test has a chroot of its own."""
+    if not server.is_running:
+        server.start()
+    return server
+
+
+@pytest.fixture
+def stopped_zookeeper(server: ZooKeeperProcess) -> ZooKeeperProcess:
+    if server.is_running:
+        server.kill()
+    return server
+
+
 def roles(stack: ExitStack, folder: Path, zookeeper: ZooKeeperProcess, *words: str) -> list[Role]:
     """Not started; stopped with ``stack``."""
-    made = [
-        Role(folder, word, number, zookeeper.url("/cluster")) for number, word in enumerate(words)
-    ]
+    metadata_url = zookeeper.url(f"/{folder.name}")
+    made = [Role(folder, word, number, metadata_url) for number, word in enumerate(words)]
 
     def stop_all() -> None:
         for each in made:
@@ -112,19 +126,35 @@ def roles(stack: ExitStack, folder: Path, zookeeper: ZooKeeperProcess, *words: s
     return made
 
 
+def test_a_start_that_waits_can_be_broken_off(
+    tmp_path: Path, stopped_zookeeper: ZooKeeperProcess
+) -> None:
+    """There is no ZooKeeper, and there comes none."""
+    with ExitStack() as stack:
+        all_roles = roles(stack, tmp_path, stopped_zookeeper, "broker", "bookie", "autorecovery")
+        for each in all_roles:
+            each.launch()
+        for each in all_roles:
+            each.wait_for_reason("waiting for the metadata store")
+            assert each.stop(WAIT_S) == 0, each.log
+            assert "can't start" not in each.log
+
+
 def test_whatever_comes_first_waits_for_the_rest(
-    tmp_path: Path, zookeeper: ZooKeeperProcess
+    tmp_path: Path, stopped_zookeeper: ZooKeeperProcess
 ) -> None:
     """Everything at once, ZooKeeper last and empty: who waits is alive, and says for what."""
     with ExitStack() as stack:
-        all_roles = roles(stack, tmp_path, zookeeper, "broker", "bookie", "bookie", "autorecovery")
+        all_roles = roles(
+            stack, tmp_path, stopped_zookeeper, "broker", "bookie", "bookie", "autorecovery"
+        )
         for each in all_roles:
             each.launch()
         for each in all_roles:
             each.wait_for_reason("waiting for the metadata store")
             assert each.probe("/livez") == (200, {"status": "alive"})
         assert all_roles[0].probe("/admin/v2/clusters")[0] == 503
-        zookeeper.start()
+        stopped_zookeeper.start()
         for each in all_roles:
             each.wait_until_ready()
         broker = all_roles[0]
@@ -136,23 +166,10 @@ def test_whatever_comes_first_waits_for_the_rest(
         assert consumer.receive(60_000).data() == b"first"
 
 
-def test_a_start_that_waits_can_be_broken_off(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
-    """There is no ZooKeeper, and there comes none."""
-    with ExitStack() as stack:
-        all_roles = roles(stack, tmp_path, zookeeper, "broker", "bookie", "autorecovery")
-        for each in all_roles:
-            each.launch()
-        for each in all_roles:
-            each.wait_for_reason("waiting for the metadata store")
-            assert each.stop(WAIT_S) == 0, each.log
-            assert "can't start" not in each.log
-
-
 @pytest.mark.parametrize("order", [("bookie", "broker"), ("broker", "bookie")])
 def test_both_orders_make_what_is_missing(
     tmp_path: Path, zookeeper: ZooKeeperProcess, order: tuple[str, str]
 ) -> None:
-    zookeeper.start()
     with ExitStack() as stack:
         made = {each.word: each for each in roles(stack, tmp_path, zookeeper, *order)}
         for word in order:
@@ -166,7 +183,6 @@ def test_without_zookeeper_all_are_alive_and_nobody_is_ready(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
     """A restart would help nobody, and topics that are loaded go on."""
-    zookeeper.start()
     with ExitStack() as stack:
         all_roles = roles(stack, tmp_path, zookeeper, "bookie", "broker", "autorecovery")
         for each in all_roles:
@@ -189,7 +205,6 @@ def test_without_zookeeper_all_are_alive_and_nobody_is_ready(
 def test_a_broker_that_is_told_to_end_says_where_its_topics_go(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
-    zookeeper.start()
     with ExitStack() as stack:
         bookie, *brokers = roles(stack, tmp_path, zookeeper, "bookie", "broker", "broker")
         for each in (bookie, *brokers):
@@ -222,7 +237,6 @@ def test_a_broker_that_drains_sends_probes_away_and_serves_on(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
     """ZooKeeper hangs, so that the drain takes a while."""
-    zookeeper.start()
     with ExitStack() as stack:
         bookie, *brokers = roles(stack, tmp_path, zookeeper, "bookie", "broker", "broker")
         for each in (bookie, *brokers):
@@ -249,7 +263,6 @@ def test_a_bookie_flushes_and_ends_though_zookeeper_hangs(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
     """Its registration ends with its session; whoever waited for an answer would flush too late."""
-    zookeeper.start()
     with ExitStack() as stack:
         bookie, broker = roles(stack, tmp_path, zookeeper, "bookie", "broker")
         for each in (bookie, broker):
@@ -269,7 +282,6 @@ def test_a_bookie_flushes_and_ends_though_zookeeper_hangs(
 def test_brokers_that_end_together_wait_for_none_of_them(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
-    zookeeper.start()
     with ExitStack() as stack:
         bookie, *brokers = roles(stack, tmp_path, zookeeper, "bookie", "broker", "broker")
         for each in (bookie, *brokers):
@@ -325,7 +337,6 @@ def _owner(broker: Role, topic: str) -> str:
 def test_a_bookie_gets_rid_of_its_writers_before_it_is_stopped(
     tmp_path: Path, zookeeper: ZooKeeperProcess
 ) -> None:
-    zookeeper.start()
     with ExitStack() as stack:
         broker, *bookies = roles(stack, tmp_path, zookeeper, "broker", "bookie", "bookie")
         broker.add_settings("managedLedgerCacheSizeMB=0")  # what is read is read of bookies
