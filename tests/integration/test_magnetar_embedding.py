@@ -59,6 +59,14 @@ def quiet_client(broker: EmbeddedBroker) -> pulsar.Client:
     return open_client(broker.service_url)
 
 
+def receive_kept_and_divide(broker: EmbeddedBroker) -> None:
+    client = quiet_client(broker)
+    message = client.subscribe("kept", "s").receive(int(_S_MAX * 1000))
+    assert message.data() == b"from the first run"
+    client.close()
+    divide(1, 0)
+
+
 def clusters(broker: EmbeddedBroker) -> list[str]:
     url = f"{broker.web_url}/admin/v2/clusters"
     with urllib.request.urlopen(url, timeout=_S_MAX) as answer:
@@ -76,26 +84,25 @@ def listens(url: str) -> bool:
 
 @both_modes
 def test_messages_go_through_and_everything_goes_away(mode: Mode) -> None:
-    with magnetar.embedded(mode=mode) as broker:
+    """With settings by either name."""
+    config = BrokerConfig(cluster_name="mine", broker_service_port=1, data_dir="elsewhere")
+    with magnetar.embedded(
+        mode=mode, config=config, maxMessageSize=1000, default_num_partitions=2
+    ) as broker:
         exchange(broker)
-        with urllib.request.urlopen(
-            f"{broker.web_url}/admin/v2/clusters", timeout=_S_MAX
-        ) as answer:
-            assert answer.status == 200
+        assert clusters(broker) == ["mine"]
+        assert broker.config.max_message_size == 1000
+        assert broker.config.default_num_partitions == 2
+        client = quiet_client(broker)
+        with pytest.raises(pulsar.MessageTooBig):
+            client.create_producer("t", chunking_enabled=False).send(bytes(2000))
+        client.close()
         assert broker.path.is_dir()
         assert broker.error is None
         assert (broker.pid == os.getpid()) == (mode == "thread")
     assert not listens(broker.service_url)
     assert not listens(broker.web_url)
     assert not broker.path.exists()
-
-
-@both_modes
-def test_the_blocks_own_error_comes_through(mode: Mode) -> None:
-    broker = magnetar.embedded(mode=mode)
-    with pytest.raises(ZeroDivisionError), broker:
-        divide(int(listens(broker.service_url)), 0)
-    assert not listens(broker.service_url)
 
 
 def test_several_at_once_share_nothing() -> None:
@@ -122,30 +129,10 @@ def test_a_directory_of_ones_own_is_kept_and_served_again(mode: Mode, tmp_path: 
         client.subscribe("kept", "s")
         client.create_producer("kept").send(b"from the first run")
         client.close()
-    with broker:
-        client = quiet_client(broker)
-        message = client.subscribe("kept", "s").receive(int(_S_MAX * 1000))
-        assert message.data() == b"from the first run"
-        client.close()
+    with pytest.raises(ZeroDivisionError), broker:  # the block's own error comes through
+        receive_kept_and_divide(broker)
+    assert not listens(broker.service_url)
     assert (tmp_path / "mine").is_dir()
-
-
-@both_modes
-def test_settings_by_either_name(mode: Mode) -> None:
-    config = BrokerConfig(cluster_name="mine", broker_service_port=1, data_dir="elsewhere")
-    with magnetar.embedded(
-        mode=mode, config=config, maxMessageSize=1000, default_num_partitions=2
-    ) as broker:
-        assert broker.config.max_message_size == 1000
-        assert broker.config.default_num_partitions == 2
-        with urllib.request.urlopen(
-            f"{broker.web_url}/admin/v2/clusters", timeout=_S_MAX
-        ) as answer:
-            assert answer.read() == b'["mine"]'
-        client = quiet_client(broker)
-        with pytest.raises(pulsar.MessageTooBig):
-            client.create_producer("t", chunking_enabled=False).send(bytes(2000))
-        client.close()
 
 
 def test_what_can_never_work_is_said_before_the_start() -> None:
@@ -190,17 +177,21 @@ async def test_from_asyncio_the_loop_runs_on(mode: Mode) -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    counting = asyncio.create_task(count())
-    async with magnetar.embedded(mode=mode) as broker:
+    async def exchange_and_divide() -> None:
+        nonlocal turns
         assert turns > 0
         await asyncio.get_running_loop().run_in_executor(None, exchange, broker)
         turns = 0
+        divide(1, 0)
+
+    counting = asyncio.create_task(count())
+    broker = magnetar.embedded(mode=mode)
+    with pytest.raises(ZeroDivisionError):
+        async with broker:
+            await exchange_and_divide()
     assert turns > 0
     counting.cancel()
     assert not listens(broker.service_url)
-    with pytest.raises(ZeroDivisionError):
-        async with broker:
-            divide(1, 0)
     with pytest.raises(EmbeddedError, match="not ready within 0 s"):
         async with magnetar.embedded(mode=mode, start_timeout_s=0.0):
             pass
