@@ -57,6 +57,10 @@ _GLOBALS = {
 }
 
 
+_EXIT_CODES: Final = {"verify": 2}
+"""Of a failure, where 1 says something else."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else list(argv)
@@ -89,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             report(error)
         else:
             _tell(error, options)
-        return 1
+        return _EXIT_CODES.get(options.command, 1)
     except ModuleNotFoundError as error:
         if not _is_client():
             raise

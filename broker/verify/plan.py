@@ -16,6 +16,8 @@ _DELAY_MS_MIN: Final = 2_000
 DELAY_MS_MAX: Final = 4_000
 _SHARE_DELAYED: Final = 0.05
 _CONTENT_BYTES_MAX: Final = 2_000
+_COMPRESSIONS: Final = 5
+"""None, LZ4, ZLIB, ZSTD, SNAPPY."""
 
 
 class Rng(Protocol):
@@ -54,6 +56,8 @@ class Group:
     end: int
     key: str
     batched: bool
+    compression: int = 0
+    """Of ``CompressionType``; 0: none."""
     delay_ms: int = 0
     """After the moment of sending; 0: none."""
 
@@ -73,9 +77,10 @@ def draw_groups(count: int, rng: Rng) -> Iterator[Group]:
             )
             number += 1
             continue
+        compression = max(0, rng.randint(-_COMPRESSIONS, _COMPRESSIONS - 1))
         batched = rng.random() < 0.5
         end = min(count, number + (rng.randint(1, BATCH_MAX) if batched else 1))
-        yield Group(number, end, key, batched)
+        yield Group(number, end, key, batched, compression)
         number = end
 
 

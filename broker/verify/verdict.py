@@ -44,7 +44,7 @@ class TopicVerdict:
     redelivered: int = 0
 
 
-def check_topic(history: TopicHistory) -> TopicVerdict:
+def check_topic(history: TopicHistory, early_ms_max: int = EARLY_MS_MAX) -> TopicVerdict:
     """REQUIRES: the history is complete: consumers have had time to get everything."""
     stored = check_stored(history)
     verdict = TopicVerdict(
@@ -56,7 +56,7 @@ def check_topic(history: TopicHistory) -> TopicVerdict:
     )
     for subscription in history.subscriptions:
         checker = SubscriptionChecker(
-            history, subscription, durable_acks=False, early_ms_max=EARLY_MS_MAX
+            history, subscription, durable_acks=False, early_ms_max=early_ms_max
         )
         verdict.violations += checker.check(complete=True)
         verdict.redelivered += checker.redelivered

@@ -94,6 +94,7 @@ def test_the_tools_work(site: Path, standalone: StandaloneProcess) -> None:
         (("produce", *url, "typed", "-vs", avro, "-m", '{"a": 1}'), "1 messages"),
         (("consume", *url, "light", "-s", "s", "-n", "2", "-p", "Earliest"), "hello"),
         (("read", *url, "light", "-n", "1", "-m", "earliest"), "hello"),
+        (("verify", *url, *admin[1:], "--seconds", "0", "--messages", "20"), "Clean"),
         (("tokens", "create-secret-key", "--output", "key"), ""),
         (("tokens", "create", "--secret-key", "file:key", "--subject", "joe"), "ey"),
         (("profiles", "list"), ""),

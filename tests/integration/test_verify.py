@@ -17,6 +17,7 @@ from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.verify.run import Outcome, VerifySettings, run_rounds
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.dispatch.delayed_index import DelayedIndex
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.producer.sequence_ids import SequenceIds
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.verify.history import Rule
@@ -62,6 +63,35 @@ def test_without_the_rights_the_rest_is_checked(
 def test_without_a_cluster_nobody_can_say(capsys: pytest.CaptureFixture[str]) -> None:
     assert verify("--url", f"pulsar://127.0.0.1:{free_port()}") == 2
     assert "can't be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "policy", "told"),
+    [
+        ("messageTTL", 60, "has a message TTL"),
+        (
+            "backlogQuota",
+            {"limitSize": 10**9, "policy": "consumer_backlog_eviction"},
+            "evicts messages",
+        ),
+    ],
+)
+def test_where_messages_are_removed_nobody_can_say(
+    service_url: str,
+    admin_url: str,
+    admin: httpx.Client,
+    capsys: pytest.CaptureFixture[str],
+    path: str,
+    policy: Any,
+    told: str,
+) -> None:
+    namespace = f"public/verify-{path}"
+    assert admin.put(f"/namespaces/{namespace}").status_code == 204
+    assert admin.post(f"/namespaces/{namespace}/{path}", json=policy).status_code == 204
+    urls = ("--url", service_url, "--admin-url", admin_url)
+    assert verify(*urls, "--namespace", namespace) == 2
+    assert told in capsys.readouterr().err
+    assert admin.delete(f"/namespaces/{namespace}").status_code == 204
 
 
 # --- planted bugs
@@ -119,6 +149,16 @@ def due(method: Callable[..., Any]) -> Callable[..., bool]:
     return lambda *_: True
 
 
+def anybody(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Of ``_ready_owner``: whoever has most room."""
+
+    def call(self: Any, slot: int) -> Any:
+        ready = [each for each in self.consumers if each.available]
+        return max(ready, key=lambda each: each.permits, default=None)
+
+    return call
+
+
 def forgetful(method: Callable[..., Any]) -> Callable[..., Any]:
     """Of ``sift``: it knows no sequence id of before."""
 
@@ -150,6 +190,11 @@ def forgetful(method: Callable[..., Any]) -> Callable[..., Any]:
         ),
         pytest.param(
             *(SequenceIds, "sift", forgetful, 1), {Rule.DUPLICATED}, id="duplicates are stored"
+        ),
+        pytest.param(
+            *(KeySharedDispatcher, "_ready_owner", anybody, 1),
+            {Rule.KEY_AT_TWO},
+            id="keys go anywhere",
         ),
         pytest.param(*(DelayedIndex, "is_due", due, 1), {Rule.EARLY}, id="delays are forgotten"),
     ],

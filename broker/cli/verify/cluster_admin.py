@@ -1,6 +1,8 @@
 """What `magnetar verify` asks by HTTP, where it has the rights: topics, policies, unloads."""
 
 import asyncio
+import time
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -9,6 +11,10 @@ from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.verify.attempts import retried
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.verify.plan import TopicPlan
+
+
+class MessagesRemovedError(CliError):
+    """By policies of the namespace: what is missing wouldn't be a loss."""
 
 
 class ClusterAdmin:
@@ -33,6 +39,29 @@ class ClusterAdmin:
                     raise CliError(f"{topic}: deduplication is {applied}")
 
             await retried("no deduplication", check, patience_s)
+
+    async def check_namespace(self, namespace: str) -> None:
+        """Raises CliError: its policies remove messages, or it can't be looked at."""
+        policies = await self._call("GET", f"/admin/v2/namespaces/{namespace}")
+        if policies.get("message_ttl_in_seconds"):
+            raise MessagesRemovedError(f"{namespace} has a message TTL")
+        for quota in (policies.get("backlog_quota_map") or {}).values():
+            if quota.get("policy") == "consumer_backlog_eviction":
+                raise MessagesRemovedError(f"{namespace} has a backlog quota that evicts messages")
+
+    async def clock_ahead_s(self) -> float:
+        """By how much the broker's clock may be ahead of ours; 0.0: it may be right."""
+        return await asyncio.to_thread(self._clock_ahead_s)
+
+    def _clock_ahead_s(self) -> float:
+        with self._target.admin_client(self._timeout_s) as client:
+            before_s = time.time()
+            answer = client.call("GET", "/admin/v2/brokers/health")
+            after_s = time.time()
+        if "date" not in answer.headers:
+            return 0.0
+        date_s = parsedate_to_datetime(answer.headers["date"]).timestamp()  # without its fraction
+        return date_s + 1 - before_s if date_s > after_s else 0.0
 
     async def unload(self, topic: TopicName) -> None:
         await self._call("PUT", f"{_path(topic)}/unload")

@@ -32,7 +32,8 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .5rem .3rem 0;
   border-bottom: 1px solid var(--line); }
-th { font-weight: 600; } td.number { text-align: right; white-space: nowrap; }
+th { font-weight: 600; } th, td.state { overflow-wrap: normal; }
+td.state, td.number { text-align: right; white-space: nowrap; }
 .soft { color: var(--soft); }
 details { background: var(--card); border: 1px solid var(--line); border-radius: .4rem;
   margin: .5rem 0; padding: .5rem .75rem; }
@@ -64,17 +65,19 @@ def page_of(outcome: Outcome) -> str:
 
 def _facts(outcome: Outcome) -> str:
     counts = totals(outcome)
-    rows: list[tuple[str, object]] = [
+    rows: list[tuple[str, str]] = [
         ("Cluster", outcome.service_url),
         ("Namespace", outcome.settings.namespace),
         ("Started", started(outcome)),
-        ("Seed", outcome.settings.seed),
-        ("Messages of each topic in a round", outcome.settings.messages),
-        ("Sent", counts["sent"]),
+        ("Seed", str(outcome.settings.seed)),
+        ("Messages of each topic in a round", str(outcome.settings.messages)),
+        ("Sent", str(counts["sent"])),
         ("Stored", f"{counts['stored']}, {counts['repeated']} of them because sent again"),
         ("Delivered", f"{counts['delivered']}, {counts['redelivered']} of them again"),
     ]
-    rows += [(f"Disturbed: {what}", n) for what, n in sorted(outcome.disturbances.items())]
+    rows += [
+        (f"Disturbed: {what}", f"{n} times") for what, n in sorted(outcome.disturbances.items())
+    ]
     rows += [("Not checked", text) for text in outcome.unchecked]
     return _table((), rows)
 
@@ -87,7 +90,10 @@ def _promises(outcome: Outcome) -> str:
         state = f"<span class='violated'>broken {count} times</span>" if count else "kept"
         if not count and outcome.unjudged:
             state = "<span class='unknown'>not known</span>"
-        rows.append(f"<tr><td>{escape(rule)}</td><td>{escape(text)}</td><td>{state}</td></tr>")
+        rows.append(
+            f"<tr><td><b>{escape(rule)}</b><br>{escape(text)}</td>"
+            f"<td class='state'>{state}</td></tr>"
+        )
     return f"<table>{''.join(rows)}</table>"
 
 

@@ -13,11 +13,11 @@ from magnetar.broker.cli.binary_client import ClusterClient, topic_name
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.verify.attempts import NoProgressError
-from magnetar.broker.cli.verify.cluster_admin import ClusterAdmin
+from magnetar.broker.cli.verify.cluster_admin import ClusterAdmin, MessagesRemovedError
 from magnetar.broker.cli.verify.topic_check import Surroundings, TopicCheck
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.verify.plan import PLAIN, TOPICS, TopicPlan
-from magnetar.broker.verify.verdict import TopicVerdict, check_topic
+from magnetar.broker.verify.verdict import EARLY_MS_MAX, TopicVerdict, check_topic
 
 PATIENCE_S: Final = 60.0
 
@@ -67,9 +67,18 @@ async def run_rounds(
     begun_s = time.monotonic()
     async with ClusterClient(target):
         """It answers, and lets us in."""
-    around = Surroundings(
-        target, ClusterAdmin(target, settings.request_timeout_s), settings.patience_s
-    )
+    admin = ClusterAdmin(target, settings.request_timeout_s)
+    early_ms_max = EARLY_MS_MAX
+    try:
+        await admin.check_namespace(settings.namespace)
+        if ahead_s := await admin.clock_ahead_s():
+            early_ms_max += int(ahead_s * 1000)
+            outcome.unchecked.append(f"delays below {ahead_s:.1f} s: the broker's clock is ahead")
+    except MessagesRemovedError:
+        raise
+    except CliError as error:
+        outcome.unchecked.append(f"policies of {settings.namespace}: {error}")
+    around = Surroundings(target, admin, settings.patience_s, early_ms_max)
     while not outcome.rounds or time.monotonic() - begun_s < settings.seconds:
         round_ = _Round(around, settings, outcome)
         try:
@@ -103,7 +112,7 @@ class _Round:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
             for check in checks:
-                self._outcome.verdicts.append(check_topic(check.history))
+                self._outcome.verdicts.append(check_topic(check.history, self.around.early_ms_max))
                 self._outcome.disturbances.update(check.disturbances)
         finally:
             await self._remove()

@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from magnetar.broker.cli.binary_client import ClusterClient
 from magnetar.broker.cli.verify.attempts import NoProgressError, retried
 from magnetar.broker.client.client_producer import ClientProducer, Entry
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.messages import OutgoingMessage, encode_batch, encode_single
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.verify.history import MessageName, Position, Sent, TopicHistory
@@ -89,9 +90,10 @@ class Sender:
             self._history.sent[name] = Sent(group.key, due_ms)
             message = OutgoingMessage(content_of(name), number, group.key, deliver_at_ms=due_ms)
             messages.append(message)
+        kind = cast("pb.CompressionType.ValueType", group.compression)
         if group.batched:
-            return _Pending(group, encode_batch(self.name, messages, now_ms))
-        return _Pending(group, encode_single(self.name, messages[0], now_ms))
+            return _Pending(group, encode_batch(self.name, messages, now_ms, kind))
+        return _Pending(group, encode_single(self.name, messages[0], now_ms, kind))
 
     async def _wait(self) -> None:
         if self._broken:

@@ -45,6 +45,7 @@ class Surroundings:
     target: ClusterTarget
     admin: ClusterAdmin | None
     patience_s: float
+    early_ms_max: int
 
 
 class TopicCheck:

@@ -1,53 +1,61 @@
 """``magnetar verify``: does a cluster keep Pulsar's promises?"""
 
 import argparse
-import asyncio
 import random
 import sys
 from pathlib import Path
 from typing import Final
 
-from magnetar.broker.auth.client_auth_error import ClientAuthError
+from magnetar.broker.cli.binary_client import run_command
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.output import print_value
 from magnetar.broker.cli.profiles import target_of
 from magnetar.broker.cli.verify.outcome import as_json, as_text, verdict_of
 from magnetar.broker.cli.verify.report import page_of
 from magnetar.broker.cli.verify.run import Outcome, VerifySettings, run_rounds
-from magnetar.broker.errors import BrokerError
 
 CLEAN, VIOLATED, UNKNOWN = 0, 1, 2
 MESSAGES_MIN: Final = 10
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    """0: every promise was kept; 1: one was broken; 2: nobody can say."""
+    """0: every promise was kept; 1: one was broken; 2: nobody can say.
+
+    Raises:
+        CliError: the cluster can't be used, the report not be written.
+    """
+    _check(options)
+    return run_command(_verify(options))
+
+
+async def _verify(options: argparse.Namespace) -> int:
     seed = random.randrange(2**32) if options.seed is None else options.seed
     settings = VerifySettings(
         options.namespace, seed, options.seconds, options.messages, options.request_timeout
     )
-    try:
-        _check(options)
-        outcome = asyncio.run(run_rounds(target_of(options), settings, _tell_round))
-        if options.json:
-            print_value(as_json(outcome), as_json=True)
-        else:
-            print("\n".join(as_text(outcome)))
-        if options.report:
-            Path(options.report).write_text(page_of(outcome), "utf-8")
-    except (CliError, ClientAuthError, BrokerError, OSError) as error:
-        print(f"magnetar: {error}", file=sys.stderr)
-        return UNKNOWN
+    outcome = await run_rounds(target_of(options), settings, _tell_round)
+    if options.json:
+        print_value(as_json(outcome), as_json=True)
+    else:
+        print("\n".join(as_text(outcome)))
+    if options.report:
+        _write(options.report, page_of(outcome))
     return {"clean": CLEAN, "violated": VIOLATED, "unknown": UNKNOWN}[verdict_of(outcome)]
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Before a minute's work. Raises CliError, OSError."""
+    """Before a minute's work. Raises CliError."""
     if options.messages < MESSAGES_MIN:
         raise CliError(f"--messages {options.messages}: at least {MESSAGES_MIN}")
     if options.report:
-        with open(options.report, "a"):
-            """It can be written."""
+        _write(options.report, "")
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, "utf-8")
+    except OSError as error:
+        raise CliError(f"{path}: {error.strerror}") from error
 
 
 def _tell_round(outcome: Outcome) -> None:

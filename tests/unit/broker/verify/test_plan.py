@@ -19,6 +19,7 @@ def test_all_kinds_of_groups_are_drawn() -> None:
     delayed = [each for each in groups if each.delay_ms]
     assert delayed
     assert not any(each.batched or each.end - each.first > 1 for each in delayed)
+    assert {each.compression for each in groups} == set(range(5))
     assert len({each.key for each in groups}) > 3
 
 

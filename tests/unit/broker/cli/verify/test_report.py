@@ -69,15 +69,15 @@ def test_a_page_stands_alone_and_shows_what_was_broken(violated: Outcome) -> Non
 def test_a_clean_page_lists_each_promise(outcome: Outcome) -> None:
     page = page_of(outcome)
     assert "Clean: every promise was kept (3 rounds in 31 s, seed 7)." in page
-    assert all(f"<td>{rule}</td>" in page for rule in PROMISES)
-    assert page.count("<td>kept</td>") == len(PROMISES)
+    assert all(f"<b>{rule}</b>" in page for rule in PROMISES)
+    assert page.count(">kept<") == len(PROMISES)
 
 
 def test_what_is_unknown_is_no_promise_kept(outcome: Outcome) -> None:
     outcome.unjudged = "t: no receipt within 60 s"
     page = page_of(outcome)
     assert "Nobody can say: t: no receipt within 60 s" in page
-    assert "<td>kept</td>" not in page
+    assert ">kept<" not in page
     assert as_json(outcome)["verdict"] == "unknown"
 
 
