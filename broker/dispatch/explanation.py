@@ -124,21 +124,22 @@ def acknowledged() -> Explanation:
 
 
 def pending(
-    consumer: ConsumerState, now_ms: int, *, since_ms: int, redeliveries: int, messages: int
+    consumer: ConsumerState, now_ms: int, *, since_ms: int, redeliveries: int, messages: int | None
 ) -> Explanation:
     """Args:
     since_ms: when it was sent, at the latest; 0: unknown.
-    messages: of the entry, that are unacknowledged.
+    messages: of the entry, that are unacknowledged; None: unknown.
     """
     waits = f" for {duration(now_ms - since_ms)}" if 0 < since_ms < now_ms else ""
+    known = {} if messages is None else {"unackedMessages": messages}
     return Explanation(
         Reason.PENDING,
-        f"Consumer {consumer.name} has it and has not acknowledged it{waits}.",
+        f"Consumer {consumer.label} has it and has not acknowledged it{waits}.",
         "It is done when the consumer acknowledges it. It is delivered again when the consumer "
         "asks for that, or disconnects.",
         consumer.name,
         since_ms,
-        details={"redeliveryCount": redeliveries, "unackedMessages": messages},
+        details={"redeliveryCount": redeliveries, **known},
     )
 
 
@@ -190,6 +191,16 @@ def past_end(last: Position) -> Explanation:
 
 
 # --- of a subscription with nothing to deliver
+
+
+def all_sent(oldest: Position, cause: Explanation) -> Explanation:
+    """``cause``: what became of the oldest entry without an acknowledgment."""
+    return replace(
+        cause,
+        message="Every message was sent or is delayed. The oldest one without an acknowledgment is "
+        f"{oldest[0]}:{oldest[1]}. {cause.message}",
+        details={**cause.details, "messageId": f"{oldest[0]}:{oldest[1]}"},
+    )
 
 
 def caught_up(since_ms: int) -> Explanation:
@@ -284,38 +295,38 @@ def _stall_of(consumer: ConsumerState) -> Reason | None:
 
 def consumer_stall(consumer: ConsumerState, unacked_max: int) -> Explanation | None:
     """What keeps entries from one consumer; None: nothing, it can take some."""
-    reason, name, permits = _stall_of(consumer), consumer.name, consumer.permits
+    reason, label, permits = _stall_of(consumer), consumer.label, consumer.permits
     figures = {"availablePermits": permits, "unackedMessages": consumer.unacked}
     if reason is Reason.CONSUMER_UNACKED_LIMIT:
         more = " and has no permits" if permits <= 0 else ""
         return Explanation(
             Reason.CONSUMER_UNACKED_LIMIT,
-            f"Consumer {name} has {counted(consumer.unacked, 'unacknowledged message')}, the limit "
-            f"is {unacked_max:,}{more}.",
+            f"Consumer {label} has {counted(consumer.unacked, 'unacknowledged message')}, the "
+            f"limit is {unacked_max:,}{more}.",
             f"Delivery goes on when it has {unacked_max // 2:,} or fewer: let it acknowledge, or "
             "raise maxUnackedMessagesPerConsumer (topicPolicies "
             "set-max-unacked-messages-per-consumer).",
-            name,
+            consumer.name,
             consumer.last_consumed_ms,
             details={**figures, "limit": unacked_max},
         )
     if reason is Reason.NO_PERMITS:
         return Explanation(
             Reason.NO_PERMITS,
-            f"Consumer {name} has no permits: its client has asked for no more messages.",
+            f"Consumer {label} has no permits: its client has asked for no more messages.",
             "Delivery goes on when the client asks for more, which it does as the application "
             "takes messages: look at what the application waits for.",
-            name,
+            consumer.name,
             consumer.last_consumed_ms,
             details=figures,
         )
     if reason is Reason.CONNECTION_FULL:
         return Explanation(
             Reason.CONNECTION_FULL,
-            f"The connection of consumer {name} is full: its client reads more slowly than it is "
+            f"The connection of consumer {label} is full: its client reads more slowly than it is "
             "sent.",
             "Delivery goes on when the client has read: look at its network and its processor.",
-            name,
+            consumer.name,
             consumer.last_consumed_ms,
             details=figures,
         )
@@ -394,12 +405,12 @@ def draining_hash(
     slot: int, former: ConsumerState, entries: int, owner: ConsumerState | None
 ) -> Explanation:
     """``entries``: of this hash, pending at its former owner."""
-    whose = "another consumer" if owner is None else f"consumer {owner.name}"
+    whose = "another consumer" if owner is None else f"consumer {owner.label}"
     return Explanation(
         Reason.DRAINING_HASH,
-        f"Key hash {slot} moves to {whose}, and consumer {former.name} has still "
+        f"Key hash {slot} moves to {whose}, and consumer {former.label} has still "
         f"{counted(entries, 'unacknowledged entry')} of it.",
-        f"It is delivered when {former.name} has acknowledged those, or disconnects.",
+        f"It is delivered when {former.label} has acknowledged those, or disconnects.",
         former.name,
         former.last_consumed_ms,
         details={
@@ -457,7 +468,7 @@ def failover_delay(consumer: ConsumerState, until_ms: int | None, now_ms: int) -
     wait = "" if until_ms is None else f" in {duration(until_ms - now_ms)}"
     return Explanation(
         Reason.FAILOVER_DELAY,
-        f"Consumer {consumer.name} becomes the active one{wait}: the former one has that long to "
+        f"Consumer {consumer.label} becomes the active one{wait}: the former one has that long to "
         "acknowledge.",
         "Then delivery goes on by itself (activeConsumerFailoverDelayTimeMillis).",
         consumer.name,

@@ -103,6 +103,11 @@ class ConsumerState:
     """When it was sent something last; 0: never."""
 
     @property
+    def label(self) -> str:
+        """What a sentence calls it."""
+        return self.name
+
+    @property
     def writable(self) -> bool:
         """False while the consumer's sink can't take more."""
         return True

@@ -226,7 +226,7 @@ class SingleActiveDispatcher(Dispatcher):
             return explanation.failover_delay(active, self._switch_at_ms, now_ms)
         if self.is_unread(position):
             return explanation.consumer_stall(active, 0)
-        messages = 1 if head is None else head.message_count
+        messages = None if head is None else head.message_count
         sent = (ms for ms, end in self._samples if position < end)
         return explanation.pending(
             active,

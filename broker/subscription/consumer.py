@@ -144,6 +144,10 @@ class Consumer(ConsumerState):
         self.first_sent_ms = self.first_flow_ms = 0
 
     @property
+    def label(self) -> str:
+        return self.name or f"at {self.sink.remote}"
+
+    @property
     def writable(self) -> bool:
         return self.sink.writable
 

@@ -460,11 +460,11 @@ class PersistentSubscription(Subscription):
         state, core = self.cursor.state, self._core
         if not state.backlog:
             return publishing or explanation.caught_up(self._moved_ms)
-        position = state.first_unacked()
-        if core is not None:
-            position = core.next_entry(state.first_unacked_from(self.read_position)) or position
-        found = self._explain_unsent(position, None)
-        return explanation.delivering(None) if found is None else found
+        oldest = state.first_unacked()
+        unread = state.first_unacked_from(self.read_position)
+        following = unread if core is None else core.next_entry(unread)
+        found = self._explain_unsent(following or oldest, None) or explanation.delivering(None)
+        return explanation.all_sent(oldest, found) if following is None else found
 
     def explain_entry(self, position: Position, head: EntryHeader | None) -> Explanation:
         """What became of an entry, or what keeps it from being delivered.

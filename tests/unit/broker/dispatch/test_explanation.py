@@ -123,7 +123,9 @@ async def test_a_message_through_its_life(sub_type: int) -> None:
     assert (await of(bench, 10, 1)).reason is Reason.ACKNOWLEDGED
     bench.subscription.flow(consumer, 100)
     await settle()
-    assert now(bench).reason is Reason.PENDING, "nothing is left to send"
+    found = now(bench)
+    assert (found.reason, found.details["messageId"]) == (Reason.PENDING, "10:0")
+    assert "sent or is delayed. The oldest one without an acknowledgment is 10:0." in found.message
     bench.subscription.acknowledge(consumer, bench.ledger.positions())
     assert now(bench).reason is Reason.CAUGHT_UP
 
@@ -149,6 +151,12 @@ async def test_since_when_a_consumer_has_a_message(sub_type: int) -> None:
     bench.subscription.redeliver(consumer, None)
     await settle()
     assert (await of(bench, 10, 0)).since_ms == bench.service.now_ms
+
+
+async def test_a_consumer_without_a_name_is_called_by_its_address() -> None:
+    bench = Bench([2])
+    await bench.consumer(EXCLUSIVE, "", permits=1)
+    assert now(bench).message.startswith("Consumer at 127.0.0.1:5 has no permits")
 
 
 async def test_redeliveries_and_what_is_left_of_a_batch_are_told() -> None:
@@ -193,6 +201,7 @@ async def test_a_delayed_message(sub_type: int) -> None:
     found = await both(bench, 10, 0)
     assert (found.reason, found.until_ms) == (Reason.DELAYED, due_ms)
     assert "due in 1 h." in found.message
+    assert found.details["messageId"] == "10:0"
 
 
 async def test_what_waits_in_turn() -> None:
