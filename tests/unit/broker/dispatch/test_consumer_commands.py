@@ -8,6 +8,7 @@ import pytest
 from google.protobuf.message import Message
 
 from magnetar.broker.connection.consumer_commands import HANDLERS, position_of, subscribe_request
+from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.errors import BrokerError, TopicNotFoundError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import (
@@ -40,6 +41,8 @@ class BenchTopic:
 
 
 class FakeConnection:
+    sink_type = BinaryConsumerSink
+
     def __init__(self, bench: Bench) -> None:
         self.topic = BenchTopic(bench)
         self.service = self.loader = self
