@@ -136,6 +136,8 @@ class EmbeddedBroker:
             raise EmbeddedError("the broker isn't running")
         try:
             return self._host.perform(order, *arguments).result()
+        except futures.CancelledError:
+            raise EmbeddedError("the broker ended meanwhile") from None
         except (BrokerError, ValueError) as error:
             raise EmbeddedError(str(error)) from error
 
