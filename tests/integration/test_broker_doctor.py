@@ -8,7 +8,9 @@ import httpx
 import pulsar
 import pytest
 
+import magnetar
 from magnetar.broker.cli.main import main
+from tests.official_client import client_of
 
 
 @pytest.fixture
@@ -51,3 +53,26 @@ def test_producers_that_a_quota_holds(
     quota_found = examined(admin_url, capsys, topic)["backlog-quota"]
     assert quota_found["severity"] == "critical"
     assert "subscription s exceeds the backlog quota destination_storage" in quota_found["sentence"]
+
+
+def test_a_consumer_that_asks_for_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    with (
+        magnetar.embedded(clock="virtual") as broker,
+        client_of(broker.service_url) as client,
+    ):
+        client.subscribe("t", "nobody").close()
+        shared = pulsar.ConsumerType.Shared
+        consumer = client.subscribe("t", "hangs", consumer_type=shared, receiver_queue_size=1)
+        producer = client.create_producer("t", batching_enabled=False)
+        for _ in range(5):
+            producer.send(b"x")
+        broker.advance("2m")
+        found = examined(broker.web_url, capsys, "persistent://public/default/t")
+        consumer.close()
+    assert set(found) == {"subscription-stuck", "subscription-idle"}
+    stuck = found["subscription-stuck"]
+    assert stuck["severity"] == "critical"
+    assert "5 entries wait. Consumer" in stuck["sentence"]
+    assert "has no permits" in stuck["sentence"]
+    assert stuck["command"].endswith("topics explain persistent://public/default/t -s hangs")
+    assert found["subscription-idle"]["severity"] == "note"
