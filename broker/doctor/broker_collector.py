@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,7 @@ import psutil
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.cluster.bundle_load import loads_by_bundle
 from magnetar.broker.config import key_of, without_effect
-from magnetar.broker.dispatch.explanation import Reason
+from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.broker.doctor.broker_checks import OPEN_FILES, BrokerFacts, CredentialFacts
 from magnetar.broker.doctor.credentials import certificate_facts, client_facts
 from magnetar.broker.doctor.topic_checks import (
@@ -25,6 +25,7 @@ from magnetar.broker.listener.file_limit import file_limit
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.subscription.subscription import Subscription
     from magnetar.broker.topic.topic import Topic
 
 _CERTIFICATES: Final = ("tls_certificate_file_path", "bookkeeper_tls_certificate_file_path")
@@ -32,6 +33,8 @@ _AUTHORITIES: Final = (
     *("tls_trust_certs_file_path", "bookkeeper_tls_trust_certs_file_path"),
     "broker_client_trust_certs_file_path",
 )
+NOTED_MAX: Final = 200
+"""Topics, or subscriptions, with one kind of fault that are looked at more closely."""
 _MASKED: Final = "******"
 
 
@@ -77,40 +80,68 @@ def _credentials(service: BrokerService) -> list[CredentialFacts]:
     return found
 
 
-async def collect_topics(service: BrokerService) -> TopicsFacts:
-    """A walk over all loaded topics, in slices: others get their turns on the loop."""
-    subscriptions, offloads = list[SubscriptionFacts](), dict[str, int]()
-    fenced, held = dict[str, str](), dict[str, str]()
+class _TopicWalk:
+    """What is noted of each topic; bounded, so that checks don't hold up the loop."""
 
-    def look(topic: Topic, stats: Mapping[str, Any]) -> None:
-        name, now_ms = str(topic.name), service.clock()
-        if topic.fenced and not topic.closing:
-            fenced[name] = "its storage failed"
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self.waiting: list[SubscriptionFacts] = []
+        self.largest_idle: SubscriptionFacts | None = None
+        self.idle = self.unlisted = 0
+        self.fenced: dict[str, str] = {}
+        self.held: dict[str, str] = {}
+        self.offloads: dict[str, int] = {}
+
+    def look(self, topic: Topic, stats: Mapping[str, Any]) -> None:
+        name = str(topic.name)
+        if topic.fenced and not topic.closing and self._has_room(self.fenced):
+            self.fenced[name] = "its storage failed"
         failed_ms = stats.get("lastOffloadFailureTimeStamp", 0)
-        if failed_ms > stats.get("lastOffloadSuccessTimeStamp", 0):
-            offloads[name] = failed_ms
+        if failed_ms > stats.get("lastOffloadSuccessTimeStamp", 0) and self._has_room(
+            self.offloads
+        ):
+            self.offloads[name] = failed_ms
         publishing = topic.explain_publishing()
-        if publishing is not None and publishing.reason is Reason.QUOTA_HELD:
+        is_held = publishing is not None and publishing.reason is Reason.QUOTA_HELD
+        if publishing is not None and is_held and self._has_room(self.held):
             behind, quota = (publishing.details[each] for each in ("subscription", "quota"))
-            held[name] = (
+            self.held[name] = (
                 f"producers wait or are refused, because the backlog of subscription {behind}"
                 f" exceeds the backlog quota {quota}. {publishing.next}"
             )
         for subscription, figures in stats["subscriptions"].items():
-            if (found := subscription_facts(name, subscription, figures)) is None:
-                continue
-            if is_suspect(found, now_ms):
-                why = topic.subscriptions[subscription].explain(publishing)
-                found = replace(found, explanation=why)
-            subscriptions.append(found)
+            if (found := subscription_facts(name, subscription, figures)) is not None:
+                self._note(topic.subscriptions[subscription], found, publishing)
 
-    bundles = await loads_by_bundle(service, look)
+    def _note(
+        self, subscription: Subscription, found: SubscriptionFacts, publishing: Explanation | None
+    ) -> None:
+        if found.connected_ms is None:
+            self.idle += 1
+            if self.largest_idle is None or found.backlog > self.largest_idle.backlog:
+                self.largest_idle = found
+        elif is_suspect(found, self._service.clock()) and self._has_room(self.waiting):
+            self.waiting.append(replace(found, explanation=subscription.explain(publishing)))
+
+    def _has_room(self, noted: Sized) -> bool:
+        has_room = len(noted) < NOTED_MAX
+        self.unlisted += not has_room
+        return has_room
+
+
+async def collect_topics(service: BrokerService) -> TopicsFacts:
+    """A walk over all loaded topics, in slices: others get their turns on the loop."""
+    walk = _TopicWalk(service)
+    bundles = await loads_by_bundle(service, walk.look)
+    largest = [] if walk.largest_idle is None else [walk.largest_idle]
     return TopicsFacts(
         service.clock(),
-        subscriptions,
-        fenced=fenced,
-        held=held,
-        offloads=offloads,
+        [*walk.waiting, *largest],
+        idle=walk.idle - len(largest),
+        unlisted=walk.unlisted,
+        fenced=walk.fenced,
+        held=walk.held,
+        offloads=walk.offloads,
         bundles=bundles,
         settings=service.config.as_keys(),
     )

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from magnetar.broker.doctor.findings import Report
+from magnetar.broker.doctor.findings import Report, bounded
 from magnetar.broker.errors import STORAGE_ERRORS, BrokerError
 from magnetar.bundles.errors import BundleError
 
@@ -89,7 +89,13 @@ class Doctor:
         report = self._new_report()
         report.findings += check_broker(await collect_broker(self._service))
         with report.part(f"{self._service.broker_id}, topics", *_ERRORS):
-            report.findings += check_topics(await collect_topics(self._service))
+            facts = await collect_topics(self._service)
+            report.findings += check_topics(facts)
+            if facts.unlisted:
+                report.not_looked_at.append(
+                    f"{self._service.broker_id}: {facts.unlisted:,} more faults of topics"
+                )
+        report.findings = bounded(report.findings)
         return report
 
     async def _examine_cluster(self) -> Report:
@@ -124,4 +130,5 @@ class Doctor:
         report.findings += check_cluster(ClusterFacts(brokers, leader, ownerless=ownerless))
         with report.part("bookies", *_ERRORS):
             report.findings += check_storage(await collect_storage(service))
+        report.findings = bounded(report.findings)
         return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,6 +50,7 @@ class Finding:
         sentence: for people; begins with the subject.
         command: mends it, or shows more where only people can mend it; "": none does.
         since_ms: since when, milliseconds since 1970; None: not known.
+        more: how many others of the check it stands for; 0: it is one itself.
     """
 
     check: str
@@ -57,6 +59,7 @@ class Finding:
     sentence: str
     command: str = ""
     since_ms: int | None = None
+    more: int = 0
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -66,6 +69,7 @@ class Finding:
             "sentence": self.sentence,
             "command": self.command,
             "sinceMs": self.since_ms,
+            "more": self.more,
         }
 
     @classmethod
@@ -79,6 +83,7 @@ class Finding:
             str(value["sentence"]),
             str(value["command"]),
             None if since_ms is None else int(since_ms),
+            int(value.get("more", 0)),
         )
 
 
@@ -90,6 +95,7 @@ def in_order_of_harm(findings: Iterable[Finding]) -> list[Finding]:
         key=lambda each: (
             _SEVERITIES[each.severity],
             _RANKS.get(each.check, len(_RANKS)),
+            each.more > 0,
             each.since_ms is None,
             each.since_ms or 0,
             each.subject,
@@ -98,17 +104,22 @@ def in_order_of_harm(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def bounded(findings: Iterable[Finding]) -> list[Finding]:
-    """In order of harm, at most ``PER_CHECK_MAX`` of a check; the last one counts the others."""
+    """In order of harm, at most ``PER_CHECK_MAX`` of a check; one more counts the others."""
     told: list[Finding] = []
-    counts: dict[tuple[str, Severity], int] = {}
+    counts: dict[tuple[str, Severity], int] = defaultdict(int)
+    more: dict[tuple[str, Severity], int] = defaultdict(int)
     for each in in_order_of_harm(findings):
         kind = (each.check, each.severity)
-        counts[kind] = counts.get(kind, 0) + 1
-        if counts[kind] <= PER_CHECK_MAX:
+        if each.more:  # of an earlier call
+            more[kind] += each.more
+        elif counts[kind] == PER_CHECK_MAX:
+            more[kind] += 1
+        else:
+            counts[kind] += 1
             told.append(each)
-    for (check, severity), count in counts.items():
-        if (more := count - PER_CHECK_MAX) > 0:
-            told.append(Finding(check, severity, "", f"{more} more like these: {check}"))
+    for (check, severity), count in more.items():
+        text = f"{count} more like these: {check}"
+        told.append(Finding(check, severity, "", text, more=count))
     return in_order_of_harm(told)
 
 

@@ -103,6 +103,8 @@ class TopicsFacts:
 
     Attributes:
         subscriptions: those with a backlog.
+        idle: how many with a backlog and without consumers aren't among them.
+        unlisted: topics and subscriptions with a fault that are in none of these.
         fenced: topics that lost their storage, by why.
         held: topics whose producers wait because of a backlog quota, by why.
         offloads: topics whose last offload failed, and when, ms since 1970.
@@ -111,6 +113,8 @@ class TopicsFacts:
 
     now_ms: int
     subscriptions: Sequence[SubscriptionFacts] = ()
+    idle: int = 0
+    unlisted: int = 0
     fenced: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
     offloads: Mapping[str, int] = field(default_factory=dict)
@@ -150,7 +154,7 @@ def check_topics(facts: TopicsFacts) -> Iterator[Finding]:
             idle.append(each)
         elif (finding := _stall(each, facts.now_ms)) is not None:
             yield finding
-    yield from _check_idle(idle)
+    yield from _check_idle(idle, len(idle) + facts.idle)
     yield from check_bundles(facts.bundles, facts.settings)
 
 
@@ -245,11 +249,11 @@ def _why(each: SubscriptionFacts) -> str | None:
     return None
 
 
-def _check_idle(idle: Sequence[SubscriptionFacts]) -> Iterator[Finding]:
+def _check_idle(idle: Sequence[SubscriptionFacts], count: int) -> Iterator[Finding]:
     if idle:
         worst = max(idle, key=lambda each: each.backlog)
-        many = f"{len(idle)} subscriptions have" if len(idle) > 1 else "the subscription has"
-        most = "; the largest is" if len(idle) > 1 else ":"
+        many = f"{count:,} subscriptions have" if count > 1 else "the subscription has"
+        most = "; the largest is" if count > 1 else ":"
         yield Finding(
             "subscription-idle",
             Severity.NOTE,

@@ -17,6 +17,7 @@ _FINDINGS = {
             "sentence": "bookie-2:3181: the bookie isn't there, and still belongs to the cluster",
             "command": "magnetar bookie-shell decommissionbookie bookie-2:3181",
             "sinceMs": None,
+            "more": 0,
         }
     ],
     "notLookedAt": [],

@@ -75,7 +75,9 @@ async def test_a_broker_alone_that_is_well(broker: Broker) -> None:
     assert report.not_looked_at == []
 
 
-async def test_a_consumer_that_asks_for_nothing(broker: Broker) -> None:
+async def test_a_consumer_that_asks_for_nothing(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = await subscribed(broker)
     assert await found(broker) == {}
     broker.cluster.now_ms += HOUR_MS
@@ -84,6 +86,9 @@ async def test_a_consumer_that_asks_for_nothing(broker: Broker) -> None:
     assert "1 entries wait. Consumer" in stuck.sentence
     assert stuck.command == f"magnetar admin topics explain {TOPIC} -s s"
     assert stuck.since_ms == broker.cluster.now_ms - HOUR_MS
+    monkeypatch.setattr(broker_collector, "NOTED_MAX", 0)
+    report = await Doctor(broker.service).cluster_report()
+    assert report.not_looked_at == ["localhost:8080: 1 more faults of topics"]
     client.lose()
     assert set(await found(broker)) == {"subscription-idle"}
 

@@ -417,6 +417,15 @@ def test_findings_are_in_order_of_harm_and_counted() -> None:
     assert told[1:-3] == [("subscription-stuck", f"{n:02}") for n in range(PER_CHECK_MAX)]
     assert found[-3].sentence == "3 more like these: subscription-stuck"
     assert [each.check for each in found[-2:]] == ["bookie-lost", "subscription-idle"]
+    assert bounded(found) == found
+    twice = bounded([*found, *map(Finding.of_json, (each.as_json() for each in found))])
+    told_more = [each.more for each in twice if each.more]
+    assert told_more == [PER_CHECK_MAX + 2 * 3]
+
+
+def test_idle_subscriptions_that_arent_listed_count() -> None:
+    (found,) = examined(replace(subscriptions(replace(BUSY, connected_ms=None)), idle=1_499))
+    assert "1,500 subscriptions have a backlog and no consumer" in found.sentence
 
 
 def test_a_report_comes_back_from_json() -> None:
