@@ -174,12 +174,12 @@ def forgetful(method: Callable[..., Any]) -> Callable[..., Any]:
     ("where", "method", "bug", "nth", "rules"),
     [
         pytest.param(
-            *(BinaryConsumerSink, "deliver", nothing, 20),
+            *(BinaryConsumerSink, "deliver", nothing, 7),
             {Rule.SKIPPED},
             id="an entry isn't delivered",
         ),
         pytest.param(
-            *(BinaryConsumerSink, "deliver", twice, 20),
+            *(BinaryConsumerSink, "deliver", twice, 7),
             {Rule.DELIVERED_TWICE, Rule.REORDERED},
             id="an entry is delivered twice",
         ),

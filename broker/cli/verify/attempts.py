@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from magnetar.broker.cli.errors import CliError
-from magnetar.broker.errors import BrokerError
+from magnetar.broker.errors import AuthenticationError, AuthorizationError, BrokerError
 
 T = TypeVar("T")
 _PAUSE_S: Final = 0.1
+_FOREVER: Final = (AuthenticationError, AuthorizationError)
 
 
 class NoProgressError(CliError):
@@ -20,13 +21,13 @@ async def retried(what: str, work: Callable[[], Awaitable[T]], patience_s: float
     """The result of ``work``, called again while the cluster refuses it.
 
     Raises:
-        NoProgressError: for too long.
+        NoProgressError: for too long, or since we haven't the rights.
     """
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
             return await work()
         except (BrokerError, CliError) as error:
-            if time.monotonic() > deadline_s:
+            if isinstance(error, _FOREVER) or time.monotonic() > deadline_s:
                 raise NoProgressError(f"{what}: {error}") from error
         await asyncio.sleep(_PAUSE_S)
