@@ -23,12 +23,15 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.broker.verify.history import Rule
 from magnetar.embedding import EmbeddedBroker
 from tests.free_port import free_port
+from tests.nightly import NIGHTLY
 
 PATIENCE_S = 3.0
+MESSAGES = 2000 if NIGHTLY else 60
+SEED = () if NIGHTLY else ("--seed", "7")
 
 
 def verify(*arguments: str) -> int:
-    return main(["verify", "--seconds", "0", "--messages", "60", "--seed", "7", *arguments])
+    return main(["verify", "--seconds", "0", "--messages", f"{MESSAGES}", *SEED, *arguments])
 
 
 def test_a_standalone_is_clean(
@@ -43,7 +46,7 @@ def test_a_standalone_is_clean(
     assert verify(*urls, "--json", "--report", str(report)) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["verdict"], told["unchecked"]) == ("clean", [])
-    assert told["totals"]["sent"] == 3 * 60 + 4  # and the last message of each topic
+    assert told["totals"]["sent"] == 3 * MESSAGES + 4  # and the last message of each topic
     assert told["totals"]["delivered"] >= 4 * told["totals"]["sent"]
     assert "Clean: every promise was kept" in report.read_text()
     topics = admin.get("/persistent/public/default").json()
@@ -56,8 +59,16 @@ def test_without_the_rights_the_rest_is_checked(
     nobody = f"http://127.0.0.1:{free_port()}"
     assert verify("--url", service_url, "--admin-url", nobody, "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert [topic["sent"] for topic in told["topics"]] == [61]
+    assert [topic["sent"] for topic in told["topics"]] == [MESSAGES + 1]
     assert "does not answer" in told["unchecked"][0]
+
+
+def test_without_its_namespace_nobody_can_say(
+    service_url: str, admin_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    urls = ("--url", service_url, "--admin-url", admin_url)
+    assert verify(*urls, "--namespace", "public/none-of-this-name") == 2
+    assert "Namespace" in capsys.readouterr().err
 
 
 def test_without_a_cluster_nobody_can_say(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from magnetar.broker.cli.binary_client import ClusterClient, topic_name
-from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.errors import CliError, RefusedError
 from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.verify.attempts import NoProgressError
 from magnetar.broker.cli.verify.cluster_admin import ClusterAdmin, MessagesRemovedError
@@ -20,6 +20,7 @@ from magnetar.broker.verify.plan import PLAIN, TOPICS, TopicPlan
 from magnetar.broker.verify.verdict import EARLY_MS_MAX, TopicVerdict, check_topic
 
 PATIENCE_S: Final = 60.0
+_NOT_FOUND: Final = 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,10 @@ async def run_rounds(
         if ahead_s := await admin.clock_ahead_s():
             early_ms_max += int(ahead_s * 1000)
             outcome.unchecked.append(f"delays below {ahead_s:.1f} s: the broker's clock is ahead")
-    except MessagesRemovedError:
-        raise
     except CliError as error:
+        not_found = isinstance(error, RefusedError) and error.status == _NOT_FOUND
+        if not_found or isinstance(error, MessagesRemovedError):
+            raise
         outcome.unchecked.append(f"policies of {settings.namespace}: {error}")
     around = Surroundings(target, admin, settings.patience_s, early_ms_max)
     while not outcome.rounds or time.monotonic() - begun_s < settings.seconds:
