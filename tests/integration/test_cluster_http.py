@@ -199,6 +199,8 @@ QUESTIONS: list[tuple[str, Callable[[Any], Any]]] = [
     (f"{TOPICS}/TOPIC/permissions", _as_it_is),
     (f"{TOPICS}/TOPIC/subscription/one/properties", _as_it_is),
     (f"{TOPICS}/TOPIC/subscription/one/replicatedSubscriptionStatus", _as_it_is),
+    (f"{TOPICS}/TOPIC/explain", _as_it_is),
+    (f"{TOPICS}/TOPIC/subscription/one/explain", _as_it_is),
     *(
         (path.replace("N", str(number)), view)
         for number in range(PARTITIONS)
@@ -207,6 +209,7 @@ QUESTIONS: list[tuple[str, Callable[[Any], Any]]] = [
             (f"{TOPICS}/TOPIC-partition-{number}/stats", _stats),
             (f"{TOPICS}/TOPIC-partition-{number}/lastMessageId", _as_it_is),
             (f"{TOPICS}/TOPIC-partition-{number}/subscriptions", _as_it_is),
+            (f"{TOPICS}/TOPIC/subscription/one/explain?messageId=999999999:0:N", _as_it_is),
         )
     ),
 ]
