@@ -118,23 +118,24 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch",
         nargs="?",
-        type=_interval_s,
+        type=interval_s,
         const=2.0,
         metavar="SECONDS",
         help="show it again and again, every 2 seconds or as many as given",
     )
 
 
-def _interval_s(text: str) -> float:
+def interval_s(text: str) -> float:
+    """Of an argument. Raises ArgumentTypeError: it is none."""
     try:
-        interval_s = float(text)
+        seconds = float(text)
     except ValueError:
-        interval_s = 0.0
-    if not 0.1 <= interval_s < math.inf:
+        seconds = 0.0
+    if not 0.1 <= seconds < math.inf:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no interval: --watch goes last, or with seconds from 0.1 (--watch=5)"
+            f"{text!r} is no interval: seconds from 0.1; --watch without them goes last"
         )
-    return interval_s
+    return seconds
 
 
 def misplaced(options: argparse.Namespace, names: frozenset[str]) -> str | None:

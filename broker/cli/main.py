@@ -25,6 +25,7 @@ from magnetar.broker.cli.global_options import (
     VERIFY,
     add_globals,
     add_watch,
+    interval_s,
     misplaced,
 )
 from magnetar.broker.cli.node_options import (
@@ -51,6 +52,7 @@ _GLOBALS = {
     "admin": ADMIN,
     "console": CONSOLE,
     "doctor": ADMIN,
+    "top": ADMIN,
     "pipeline": PIPELINE,
     "profiles": PROFILES | {"json"},
     "bookie-shell": JSON,
@@ -216,6 +218,22 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
     add_watch(parser)
 
 
+def _add_top(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--interval", type=interval_s, default=2.0, metavar="SECONDS", help="between rounds (2)")
+    add("--filter", default="", metavar="TEXT", help="only names with this text")
+    add("--once", action="store_true", help="print the figures and end; with --json for programs")
+    views = ("subscriptions", "topics", "brokers", "bookies", "connections")
+    add(
+        "--view",
+        choices=views,
+        default=views[0],
+        metavar="LIST",
+        help=f"of --once: {', '.join(views)}",
+    )
+    add_globals(parser, ADMIN)
+
+
 def _add_shell(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
 
@@ -293,6 +311,11 @@ _COMMANDS: Final[dict[str, tuple[str, Callable[[argparse.ArgumentParser], None],
         "the web console in front of a cluster of Magnetar or Apache Pulsar",
         add_console,
         "console_command.run_console",
+    ),
+    "top": (
+        "what happens in a cluster now: backlogs, topics, brokers, bookies, connections",
+        _add_top,
+        "top.top_command.run_top",
     ),
     "pipeline": (
         "topics to files and back, backlog and load",

@@ -167,6 +167,18 @@ def test_brokers_and_clusters(admin: Admin) -> None:
     assert value(admin("brokers get-runtime-config"))["clusterName"] == "standalone"
 
 
+def test_top_prints_what_the_index_knows(
+    broker: EmbeddedBroker, admin: Admin, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin(f"topics create-subscription {namespace}/orders -s billing")
+    for view in ("subscriptions", "topics", "brokers", "bookies", "connections"):
+        words = ["--admin-url", broker.web_url, "--json", "top", "--once", "--view", view]
+        assert main(words) == 0
+        assert view in json.loads(capsys.readouterr().out)
+        assert main(words[:2] + words[3:]) == 0
+        assert "1 broker  1/1 bookies" in capsys.readouterr().out
+
+
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["admin", "--admin-url", "http://127.0.0.1:9", "tenants", "list"]) == 1
     assert "does not answer" in capsys.readouterr().err

@@ -22,6 +22,8 @@ ALLOWED = {
     "broker/cpu_scheduling.py:_C": "the C library",
     "broker/policies/offload.py:OFFLOAD_EXAMPLE": "of the documentation",
     "broker/auth/client_oauth2.py:_tokens": "of the CLI and of Spark's driver; no broker uses it",
+    "broker/cli/top/screen.py:TextScreen.BINDINGS": "keys, as Textual wants them; of the CLI",
+    "broker/cli/top/screen.py:TopApp.BINDINGS": "keys, as Textual wants them; of the CLI",
     "broker/http/messaging/internal_consumer.py:_NOTHING": "a deque(maxlen=0): always empty",
     "bookkeeper/storage/os_file_system.py:_reclaimer": "of a disk's free space; has its own lock",
 }

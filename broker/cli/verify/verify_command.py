@@ -10,6 +10,7 @@ from magnetar.broker.cli.binary_client import run_command
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.output import print_value
 from magnetar.broker.cli.profiles import target_of
+from magnetar.broker.cli.progress import progress
 from magnetar.broker.cli.verify.outcome import as_json, as_text, verdict_of
 from magnetar.broker.cli.verify.report import page_of
 from magnetar.broker.cli.verify.run import Outcome, VerifySettings, run_rounds
@@ -33,7 +34,8 @@ async def _verify(options: argparse.Namespace) -> int:
     settings = VerifySettings(
         options.namespace, seed, options.seconds, options.messages, options.request_timeout
     )
-    outcome = await run_rounds(target_of(options), settings, _tell_round)
+    with progress("sending, receiving, disturbing", None):
+        outcome = await run_rounds(target_of(options), settings, _tell_round)
     if options.json:
         print_value(as_json(outcome), as_json=True)
     else:

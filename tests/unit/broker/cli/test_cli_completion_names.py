@@ -12,6 +12,7 @@ import pytest
 
 from magnetar.broker.cli.completion_names import VARIABLE, given_in, kind_of, names_for, print_names
 from magnetar.broker.cli.main import build_parser, main
+from magnetar.broker.cli.profiles import ClusterTarget
 from tests.unit.broker.cli.test_cli_names import BASE, CLUSTER, names
 
 KNOWN = {
@@ -70,6 +71,19 @@ def test_without_a_broker_nothing_is_said(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("words", "asked"), [(["x"], True), (["--url", "pulsar://h:1", "x"], False)]
+)
+def test_only_the_cluster_that_is_meant_is_asked(
+    words: list[str], asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The HTTP address of a broker that only --url names isn't known."""
+    calls: list[float] = []
+    monkeypatch.setattr(ClusterTarget, "admin_client", lambda _, wait_s: calls.append(wait_s))
+    assert print_names("topic", ["consume", *words]) == 0
+    assert bool(calls) is asked
+
+
 def test_arguments_that_are_names_are_found() -> None:
     words = ["topics", "unsubscribe"]
     topics = build_parser(words)._subparsers
@@ -90,7 +104,7 @@ echo "$WORD"orders
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @pytest.mark.parametrize(
     ("typed", "shown"),
-    [("a/b/", "a/b/orders"), ("persistent://a/b/", "//a/b/orders"), ("", "orders")],
+    [("persistent://a/b/", "//a/b/orders"), ("", "orders")],
 )
 def test_bash_asks_with_the_words_as_they_were_typed(
     typed: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.broker.cli.output import print_value
@@ -138,6 +138,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.dictionaries(NAMES, VALUES), st.integers(20, 120))
 def test_nothing_is_left_out(value: dict[str, Any], width: int) -> None:
     shown = " ".join(render(value, width, colours=False))

@@ -1,0 +1,1 @@
+"""``magnetar top``: what happens in a cluster now, on a terminal."""

@@ -1,0 +1,289 @@
+"""What ``magnetar top`` shows, read over REST: one page of a view, sums, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from magnetar.broker.cli.top.texts import catch_up_text, trend_text
+from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.formats import number, segment, size, span
+from magnetar.broker.console.source import IndexQuery, Source
+from magnetar.broker.console.topic_path import TopicPath
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+ROWS_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TopColumn:
+    title: str
+    text: Callable[[Row, int], str]
+    """Of a row, at a time in ms."""
+    wide: bool = False
+    """Only where there is room for it."""
+    is_number: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TopView:
+    """A list of things of a kind, which its name tells."""
+
+    name: str
+    columns: tuple[TopColumn, ...]
+    sorts: tuple[str, ...] = ()
+    """Figures to sort by, the greatest first; those the path takes."""
+    key: tuple[str, ...] = ()
+    """Fields that name a row."""
+
+    def key_of(self, row: Row) -> str:
+        return "\n".join(str(row[name]) for name in self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class TopSums:
+    """Of all topics."""
+
+    msg_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    bytes_in: float = 0.0  # a second
+    bytes_out: float = 0.0  # a second
+    backlog: int = 0
+    stored_bytes: int = 0
+    oldest_ms: int | None = None  # when it was published
+
+
+@dataclass(frozen=True, slots=True)
+class TopState:
+    """What changes slowly. Empty where the caller may not see it."""
+
+    cluster: str = ""
+    brokers: tuple[str, ...] = ()
+    bookies: tuple[Row, ...] = ()
+    findings: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    sums: TopSums
+    state: TopState
+    rows: tuple[Row, ...] = ()
+    matching: int = 0
+    total: int = 0
+
+    def as_json(self, view: TopView) -> dict[str, Any]:
+        sums, state = self.sums, self.state
+        return {
+            "cluster": state.cluster,
+            "brokers": list(state.brokers),
+            "bookies": list(state.bookies),
+            "findings": list(state.findings),
+            "msgRateIn": sums.msg_rate_in,
+            "msgRateOut": sums.msg_rate_out,
+            "msgThroughputIn": sums.bytes_in,
+            "msgThroughputOut": sums.bytes_out,
+            "msgBacklog": sums.backlog,
+            "storageSize": sums.stored_bytes,
+            "earliestMsgPublishTimeInBacklogs": sums.oldest_ms,
+            "total": self.total,
+            "matching": self.matching,
+            view.name: list(self.rows),
+        }
+
+
+def _name_text(value: Any) -> str:
+    return number(None) if value is None else str(value)
+
+
+def _field(name: str, text: Callable[[Any], str] = _name_text) -> Callable[[Row, int], str]:
+    return lambda row, _: text(row.get(name))
+
+
+def _age(name: str) -> Callable[[Row, int], str]:
+    def text(row: Row, now_ms: int) -> str:
+        since_ms = row.get(name)
+        return span((now_ms - since_ms) / 1000 if since_ms else None)
+
+    return text
+
+
+def _topic(row: Row, _: int) -> str:
+    return str(row["topic"]).removeprefix("persistent://")
+
+
+def _mark(row: Row, _: int) -> str:
+    """◆: there is a backlog and nothing is delivered; ▲: the backlog grows."""
+    backlog, trend = row.get("msgBacklog") or 0, row.get("msgBacklogTrend") or 0
+    if backlog and not row.get("msgRateOut"):
+        return "◆"
+    return "▲" if backlog and trend > 0 else ""
+
+
+def _used(row: Row, _: int) -> str:
+    total, free = row.get("totalBytes"), row.get("freeBytes")
+    return f"{100 * (total - free) / total:.0f} %" if total and free is not None else number(None)
+
+
+def _p99(row: Row, _: int) -> str:
+    latency = row.get("addLatencyMs")
+    return f"{latency['p99']:.1f} ms" if latency else number(None)
+
+
+VIEWS: Final = (
+    TopView(
+        "subscriptions",
+        (
+            TopColumn("", _mark, is_number=False),
+            TopColumn("SUBSCRIPTION", _field("subscription"), is_number=False),
+            TopColumn("TOPIC", _topic, is_number=False),
+            TopColumn("BACKLOG", _field("msgBacklog", number)),
+            TopColumn("OLDEST", _age("earliestMsgPublishTimeInBacklog")),
+            TopColumn("TREND", _field("msgBacklogTrend", trend_text), wide=True),
+            TopColumn("OUT/s", _field("msgRateOut", number), wide=True),
+            TopColumn("CONS", _field("consumerCount", number)),
+            TopColumn("UNACK", _field("unackedMessages", number), wide=True),
+            TopColumn(
+                "CAUGHT UP",
+                lambda row, _: catch_up_text(row.get("msgBacklog"), row.get("msgBacklogTrend")),
+            ),
+        ),
+        ("msgBacklog", "msgBacklogTrend", "msgRateOut", "unackedMessages"),
+        ("topic", "subscription"),
+    ),
+    TopView(
+        "topics",
+        (
+            TopColumn("TOPIC", _topic, is_number=False),
+            TopColumn("IN/s", _field("msgRateIn", number)),
+            TopColumn("OUT/s", _field("msgRateOut", number)),
+            TopColumn("BACKLOG", _field("msgBacklog", number)),
+            TopColumn("OLDEST", _age("earliestMsgPublishTimeInBacklogs"), wide=True),
+            TopColumn("STORED", _field("storageSize", size), wide=True),
+            TopColumn("PROD", _field("producerCount", number)),
+            TopColumn("CONS", _field("consumerCount", number)),
+            TopColumn("BROKER", _field("broker"), wide=True, is_number=False),
+        ),
+        ("msgRateIn", "msgRateOut", "msgBacklog", "storageSize"),
+        ("topic",),
+    ),
+    TopView(
+        "brokers",
+        (TopColumn("BROKER", _field("broker"), is_number=False),),
+        key=("broker",),
+    ),
+    TopView(
+        "bookies",
+        (
+            TopColumn("BOOKIE", _field("bookieId"), is_number=False),
+            TopColumn("STATE", _field("state"), is_number=False),
+            TopColumn("LOCATION", _field("location"), wide=True, is_number=False),
+            TopColumn("FREE", _field("freeBytes", size)),
+            TopColumn("USED", _used),
+            TopColumn("ADD p99", _p99),
+            TopColumn("ERROR", lambda row, _: row.get("error") or "", is_number=False),
+        ),
+        key=("bookieId",),
+    ),
+    TopView(
+        "connections",
+        (
+            TopColumn("ADDRESS", _field("address"), is_number=False),
+            TopColumn("SINCE", _age("since")),
+            TopColumn("ROLE", _field("role"), is_number=False),
+            TopColumn("CLIENT", _field("clientVersion"), is_number=False),
+            TopColumn("PROD", _field("producers", number)),
+            TopColumn("CONS", _field("consumers", number)),
+            TopColumn("IN", _field("bytesIn", size), wide=True),
+            TopColumn("OUT", _field("bytesOut", size), wide=True),
+        ),
+        key=("address", "since"),
+    ),
+)
+
+
+async def read_state(source: Source) -> TopState:
+    """Raises AdminError: no answer."""
+    clusters = await _allowed(get(source.api, "clusters")) or ()
+    name = next((each for each in clusters if each != "global"), "")
+    bookies = await _allowed(get(source.api, "bookies/state")) or {}
+    return TopState(
+        name,
+        tuple(await _allowed(get(source.api, f"brokers/{segment(name)}")) or ()),
+        tuple(bookies.get("bookies", ())),
+        tuple(
+            each for each in await _allowed(source.findings()) or () if each["severity"] != "note"
+        ),
+    )
+
+
+async def read_figures(
+    source: Source, view: TopView, sort: str, text: str, state: TopState
+) -> Figures:
+    """TopSums and one page.
+
+    Args:
+        sort: one of the view's; "": as it comes.
+        text: only rows that have it in their names.
+    Raises:
+        AdminError: no answer, or the caller may not see the view.
+    """
+    sums = _sums(await source.namespaces())
+    if view.sorts:
+        query = IndexQuery(q=text, sort=sort, order="desc", limit=ROWS_MAX)
+        ask = source.topics if view.name == "topics" else source.subscriptions
+        page = await ask(query)
+        return Figures(sums, state, tuple(page.rows), page.matching, page.total)
+    known: Sequence[Row]
+    match view.name:
+        case "brokers":
+            known = [{"broker": each} for each in state.brokers]
+        case "bookies":
+            known = state.bookies
+        case _:
+            found = await get(source.api, "broker-stats/connections", limit=ROWS_MAX)
+            known = found["connections"]
+    shown = [row for row in known if text.lower() in view.key_of(row).lower()]
+    return Figures(sums, state, tuple(shown), len(shown), len(known))
+
+
+async def explain(source: Source, row: Row) -> str:
+    """Why the subscriptions of a row get nothing now. Raises AdminError."""
+    topic = TopicPath.parse(row["topic"])
+    stats: Row = {}
+    if source.product != Source.product:  # others tell it by their statistics
+        stats = await get(source.api, f"{topic.rest}/stats")
+    only = row.get("subscription")
+    parts = [
+        f"{name}: {each['message']}\n{each.get('next') or ''}".rstrip()
+        for name, each in (await source.explanations(topic, stats)).items()
+        if only is None or name == only
+    ]
+    return "\n\n".join(parts) or "Nothing is known of it."
+
+
+def _sums(namespaces: Mapping[str, Row]) -> TopSums:
+    def total(name: str) -> float:
+        return sum(each.get(name) or 0 for each in namespaces.values())
+
+    oldest = [each.get("earliestMsgPublishTimeInBacklogs") for each in namespaces.values()]
+    return TopSums(
+        total("msgRateIn"),
+        total("msgRateOut"),
+        total("msgThroughputIn"),
+        total("msgThroughputOut"),
+        int(total("msgBacklog")),
+        int(total("storageSize")),
+        min((each for each in oldest if each), default=None),
+    )
+
+
+async def _allowed(answer: Awaitable[T]) -> T | None:
+    """None: not for this caller, or not a route of this server."""
+    try:
+        return await answer
+    except AdminError as error:
+        if error.status >= 500:
+            raise
+        return None

@@ -1,0 +1,75 @@
+"""The lines above the list, and the list as text: of ``--once`` and of the screen. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from magnetar.broker.cli.top.figures import Figures, TopColumn, TopView
+from magnetar.broker.cli.top.texts import bars_text
+from magnetar.broker.console.formats import number, plural, size, span
+
+WIDE_MIN: Final = 110
+"""Columns of a terminal that has room for all of a list's."""
+_FINDINGS_MAX: Final = 3
+_SHAPES: Final = {"critical": "◆", "warning": "▲"}
+
+
+def head_lines(
+    figures: Figures, now_ms: int, rates_in: Sequence[float] = (), rates_out: Sequence[float] = ()
+) -> list[str]:
+    """Name of the cluster, sums, and what is wrong.
+
+    Args:
+        rates_in: messages a second, the last ones seen.
+        rates_out: the same of what was delivered.
+    """
+    sums, state = figures.sums, figures.state
+    writable = sum(each["state"] == "writable" for each in state.bookies)
+    bookies = f"  {writable}/{len(state.bookies)} bookies" if state.bookies else ""
+    p99s = [each["addLatencyMs"]["p99"] for each in state.bookies if each.get("addLatencyMs")]
+    p99 = f"{max(p99s):.1f} ms" if p99s else number(None)
+    age_s = None if sums.oldest_ms is None else (now_ms - sums.oldest_ms) / 1000
+    lines = [
+        f"{state.cluster or 'cluster'}   {plural(len(state.brokers), 'broker')}{bookies}",
+        f"in   {_rate(sums.msg_rate_in, sums.bytes_in)} {bars_text(rates_in):<12}"
+        f"  backlog {number(sums.backlog):>14}   p99 {p99}",
+        f"out  {_rate(sums.msg_rate_out, sums.bytes_out)} {bars_text(rates_out):<12}"
+        f"  oldest  {span(age_s):>14}   stored {size(sums.stored_bytes)}",
+    ]
+    lines += [
+        f"{_SHAPES.get(finding['severity'], ' ')} {finding['sentence']}"
+        for finding in state.findings[:_FINDINGS_MAX]
+    ]
+    if (more := len(state.findings) - _FINDINGS_MAX) > 0:
+        lines.append(f"  {more} more: magnetar doctor")
+    return lines
+
+
+def columns_of(view: TopView, width: int) -> list[TopColumn]:
+    """Those that there is room for."""
+    return [each for each in view.columns if width >= WIDE_MIN or not each.wide]
+
+
+def list_lines(view: TopView, figures: Figures, now_ms: int, width: int) -> list[str]:
+    """The rows below their titles."""
+    columns = columns_of(view, width)
+    titles = [each.title for each in columns]
+    cells = [[each.text(row, now_ms) for each in columns] for row in figures.rows]
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(size) if column.is_number else text.ljust(size)
+            for text, size, column in zip(row, widths, columns, strict=True)
+        ).rstrip()
+        for row in (titles, *cells)
+    ]
+
+
+def counts_text(figures: Figures) -> str:
+    """``100 of 318``, the rows that are shown and those that match."""
+    shown, matching = len(figures.rows), figures.matching
+    of_all = "" if matching == figures.total else f", {figures.total:,} in all"
+    return f"{shown:,} of {matching:,}{of_all}"
+
+
+def _rate(messages: float, size_bytes: float) -> str:
+    return f"{number(messages):>10}/s {size(size_bytes):>8}/s"

@@ -1,0 +1,72 @@
+"""``magnetar top``: once for scripts, or a screen that is renewed (the extra ``magnetar[top]``)."""
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+
+from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
+from magnetar.broker.cli.profiles import ClusterTarget, target_of
+from magnetar.broker.cli.tables import plain_text
+from magnetar.broker.cli.top.figures import VIEWS, read_figures, read_state
+from magnetar.broker.cli.top.lines import counts_text, head_lines, list_lines
+from magnetar.broker.console.admin_api import AdminError, RemoteApi
+from magnetar.broker.console.server import connect
+from magnetar.broker.console.source import Source
+
+
+def run_top(options: argparse.Namespace) -> int:
+    """Raises CliError: no answer, no terminal, or Textual isn't installed."""
+    show = _print_once if options.once else _show_screen
+    asyncio.run(show(options))
+    return 0
+
+
+@asynccontextmanager
+async def _connected(target: ClusterTarget) -> AsyncIterator[Source]:
+    """Raises CliError: no answer, or a refusal."""
+    access = target.access
+    tls = access.tls() if target.admin_url.startswith("https:") else None
+    try:
+        async with httpx.AsyncClient(verify=tls or True, trust_env=False) as client:
+            yield await connect(
+                lambda url: RemoteApi(client, url, access.headers), target.admin_url
+            )
+    except AdminError as error:
+        if error.status == 503:
+            raise UnreachableError(str(error), target.admin_url) from error
+        raise RefusedError(f"HTTP {error.status}\nReason: {error}", error.status) from error
+
+
+async def _print_once(options: argparse.Namespace) -> None:
+    view = next(each for each in VIEWS if each.name == options.view)
+    async with _connected(target_of(options)) as source:
+        sort = view.sorts[0] if view.sorts else ""
+        figures = await read_figures(source, view, sort, options.filter, await read_state(source))
+    if options.json:
+        print(json.dumps(figures.as_json(view), indent=2, ensure_ascii=False))
+        return
+    now_ms = time.time_ns() // 1_000_000
+    rows = list_lines(view, figures, now_ms, shutil.get_terminal_size().columns)
+    for line in (*head_lines(figures, now_ms), "", *rows, "", counts_text(figures)):
+        print(plain_text(line))
+
+
+async def _show_screen(options: argparse.Namespace) -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise CliError("top needs a terminal; --once prints the figures, with --json for programs")
+    try:
+        from magnetar.broker.cli.top.screen import TopApp
+    except ModuleNotFoundError as error:
+        raise CliError(
+            f"{error}: the screen of top needs Textual: pip install 'magnetar[top]'; "
+            "--once prints the figures without it"
+        ) from error
+    async with _connected(target_of(options)) as source:
+        await TopApp(source, options.interval, options.filter).run_async()

@@ -1,0 +1,236 @@
+"""``magnetar top``: figures of a cluster that answers from a table, as text and on the screen."""
+
+import json
+import os
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from magnetar.broker.cli.main import main
+from magnetar.broker.cli.top.figures import VIEWS, Figures, explain, read_figures, read_state
+from magnetar.broker.cli.top.lines import counts_text, head_lines, list_lines
+from magnetar.broker.cli.top.texts import bars_text, catch_up_text, trend_text
+from magnetar.broker.console.admin_api import AdminError, Query
+from magnetar.broker.console.source import Source
+
+NOW_MS = 1_800_000_000_000
+ORDERS = "persistent://retail/orders/payments"
+
+
+def subscription(name: str, backlog: int, **others: Any) -> dict[str, Any]:
+    row = {"topic": ORDERS, "subscription": name, "msgBacklog": backlog, "msgRateOut": 0.0}
+    figures = {"msgBacklogTrend": 0.0, "earliestMsgPublishTimeInBacklog": None}
+    return {**row, **figures, "consumerCount": 2, "unackedMessages": 9, **others}
+
+
+BILLING = subscription(
+    "billing", 1_284_310, msgBacklogTrend=122.4, earliestMsgPublishTimeInBacklog=NOW_MS - 11_520_000
+)
+STOCK = subscription("stock\x1b[2J", 600, msgBacklogTrend=-10.0, msgRateOut=20.0)
+CLUSTER: dict[str, Any] = {
+    "namespaces-index": {
+        "asOf": NOW_MS,
+        "namespaces": {
+            "retail/orders": {
+                "msgRateIn": 48_210.0,
+                "msgThroughputIn": 61.4e6,
+                "msgBacklog": 1_284_910,
+                "earliestMsgPublishTimeInBacklogs": NOW_MS - 11_520_000,
+            },
+            "a/b": {"msgRateIn": None, "storageSize": 1.84e12, "msgBacklog": None},
+        },
+    },
+    "clusters": ["global", "prod-eu-1"],
+    "brokers/prod-eu-1": ["b1:8080", "b2:8080"],
+    "doctor": {
+        "findings": [
+            {"severity": "critical", "sentence": "bookie k5 is full"},
+            {"severity": "note", "sentence": "a token ends next month"},
+        ],
+    },
+    "bookies/state": {
+        "bookies": [
+            {
+                "bookieId": "k1:3181",
+                "state": "writable",
+                "freeBytes": 25,
+                "totalBytes": 100,
+                "addLatencyMs": {"p50": 1.0, "p99": 4.1},
+            },
+            {"bookieId": "k5:3181", "state": "readOnly", "error": "no answer"},
+        ]
+    },
+    "subscriptions-index?sort=msgBacklog&order=desc&limit=100": {
+        "total": 31_077,
+        "matching": 31_077,
+        "subscriptions": [BILLING, STOCK],
+    },
+    "subscriptions-index?q=bill&sort=msgBacklogTrend&order=desc&limit=100": {
+        "total": 31_077,
+        "matching": 1,
+        "subscriptions": [BILLING],
+    },
+    "broker-stats/connections?limit=100": {
+        "connections": [{"address": "10.0.3.9:1", "since": NOW_MS, "role": None}],
+        "count": 1,
+    },
+    "persistent/retail/orders/payments/explain": {
+        "billing": {"message": "Nobody is there.", "next": "Somebody must come."},
+        "stock\x1b[2J": {"message": "All is well.", "next": "Nothing."},
+    },
+}
+
+
+class Cluster:
+    """Answers as an `AdminApi`; what it doesn't have is refused. ``fails``: nobody answers."""
+
+    def __init__(self, known: dict[str, Any] = CLUSTER) -> None:
+        self.known = known
+        self.fails = False
+        self.asked: list[str] = []
+
+    async def call(
+        self, method: str, path: str, query: Query | None = None, body: Any = None
+    ) -> Any:
+        target = path.removeprefix("/admin/v2/") + (f"?{urlencode(query)}" if query else "")
+        self.asked.append(target)
+        if self.fails:
+            raise AdminError(503, "http://b1 has not answered")
+        if target not in self.known:
+            raise AdminError(403, target)
+        return json.loads(json.dumps(self.known[target]))
+
+
+def source(known: dict[str, Any] = CLUSTER) -> Source:
+    return Source(Cluster(known))
+
+
+async def figures_of(
+    view: int, sort: str = "", text: str = "", of: Source | None = None
+) -> Figures:
+    of = of or source()
+    return await read_figures(of, VIEWS[view], sort, text, await read_state(of))
+
+
+async def test_the_head_says_what_happens() -> None:
+    figures = await figures_of(0, "msgBacklog")
+    assert head_lines(figures, NOW_MS, [1, 2, 3], [0, 0]) == [
+        "prod-eu-1   2 brokers  1/2 bookies",
+        "in       48,210/s  61.4 MB/s ▁▅█           backlog      1,284,910   p99 4.1 ms",
+        "out           0/s      0 B/s ▁▁            oldest      3 h 12 min   stored 1.84 TB",
+        "◆ bookie k5 is full",
+    ]
+    assert counts_text(figures) == "2 of 31,077"
+    assert figures.as_json(VIEWS[0])["subscriptions"] == [BILLING, STOCK]
+
+
+async def test_a_list_is_as_wide_as_the_terminal() -> None:
+    figures = await figures_of(0, "msgBacklog")
+    wide = list_lines(VIEWS[0], figures, NOW_MS, 120)
+    assert wide[0].split() == [
+        *("SUBSCRIPTION", "TOPIC", "BACKLOG", "OLDEST", "TREND", "OUT/s", "CONS", "UNACK"),
+        *("CAUGHT", "UP"),
+    ]
+    titles, billing, stock = list_lines(VIEWS[0], figures, NOW_MS, 80)
+    assert titles.split()[2:] == ["BACKLOG", "OLDEST", "CONS", "CAUGHT", "UP"]
+    assert billing.startswith("◆  billing ")
+    assert billing.endswith("1,284,310  3 h 12 min     2      never")
+    assert stock.endswith("600           –     2      1 min")
+
+
+async def test_filter_and_order_are_the_servers() -> None:
+    figures = await figures_of(0, "msgBacklogTrend", "bill")
+    assert [row["subscription"] for row in figures.rows] == ["billing"]
+    assert counts_text(figures) == "1 of 1, 31,077 in all"
+
+
+@pytest.mark.parametrize(
+    ("view", "text", "rows"),
+    [(2, "", ["b1:8080", "b2:8080"]), (3, "K5", ["k5:3181"]), (4, "", ["10.0.3.9:1"])],
+)
+async def test_other_lists(view: int, text: str, rows: list[str]) -> None:
+    figures = await figures_of(view, text=text)
+    assert [line.split()[0] for line in list_lines(VIEWS[view], figures, NOW_MS, 80)[1:]] == rows
+
+
+async def test_what_the_caller_may_not_see_is_left_out() -> None:
+    few = source({name: each for name, each in CLUSTER.items() if "index" in name})
+    figures = await figures_of(0, "msgBacklog", of=few)
+    assert head_lines(figures, NOW_MS)[0] == "cluster   0 brokers"
+    assert len(figures.rows) == 2
+    with pytest.raises(AdminError):
+        await figures_of(4, of=few)
+
+
+def test_texts() -> None:
+    assert [trend_text(each) for each in (None, 3.0, -2.5)] == ["–", "+3/s", "-2.5/s"]
+    assert [catch_up_text(*each) for each in ((None, 1), (9, 1), (90, -3.0), (0, -1))] == [
+        *("–", "never", "30 s", "–")
+    ]
+    assert [bars_text(each) for each in ((), (5, 5), (0, 1))] == ["", "▁▁", "▁█"]
+
+
+def test_without_a_terminal_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top"]) == 1
+    assert "--once" in capsys.readouterr().err
+
+
+async def test_the_screen() -> None:
+    if "CI" not in os.environ:
+        pytest.importorskip("textual")
+    from textual.widgets import DataTable, Input, Static
+
+    from magnetar.broker.cli.top.screen import TextScreen, TopApp
+
+    cluster = Cluster()
+    app = TopApp(Source(cluster), 3600.0)
+    async with app.run_test(size=(80, 24)) as pilot:
+
+        async def settled(*keys: str) -> None:
+            await pilot.press(*keys)
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+
+        def text(name: str) -> str:
+            return str(app.query_one(name, Static).render())
+
+        table = app.query_one(DataTable)
+        await settled()
+        assert "◆ bookie k5 is full" in text("#head")
+        assert "[1 subscriptions]" in text("#bar")
+        assert [str(cell) for cell in table.get_row_at(1)][:2] == ["", "stock\\u001b[2J"]
+        assert len(table.columns) == 7
+
+        await settled("enter")
+        assert isinstance(app.screen, TextScreen)
+        assert "Nobody is there." in str(app.screen.query_one("#text", Static).render())
+        await settled("escape")
+
+        await settled("s", "slash", *"bill", "enter")
+        assert app.query_one(Input).display is False
+        assert "by msgBacklogTrend   filter: bill   1 of 1" in text("#bar")
+        assert table.row_count == 1
+
+        cluster.fails = True
+        await settled("s")
+        assert "◆ http://b1 has not answered" in text("#bar")
+        assert table.row_count == 1  # what was seen stays
+        cluster.fails = False
+
+        await settled("4", "space")
+        assert "[4 bookies]" in text("#bar")
+        assert "paused" in text("#bar")
+        rounds = cluster.asked.count("namespaces-index")
+        app._tick()
+        await settled("space")
+        assert cluster.asked.count("namespaces-index") == rounds
+        app._tick()
+        app._tick()  # the one before still waits for its answer
+        await settled()
+        assert cluster.asked.count("namespaces-index") == rounds + 1
+
+
+async def test_why_of_one_subscription_and_of_all() -> None:
+    assert await explain(source(), BILLING) == "billing: Nobody is there.\nSomebody must come."
+    assert (await explain(source(), {"topic": ORDERS})).count("\n\n") == 1
