@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from magnetar.broker.doctor.findings import Report, bounded
@@ -81,7 +82,9 @@ class Doctor:
         )
 
     async def _examine_broker(self) -> Report:
-        # Loaded when first asked for.
+        # Loaded when first asked for, in a thread: that takes longer than a turn of the loop may.
+        for name in ("broker_collector", "cluster_collector"):
+            await asyncio.to_thread(import_module, f"magnetar.broker.doctor.{name}")
         from magnetar.broker.doctor.broker_checks import check_broker
         from magnetar.broker.doctor.broker_collector import collect_broker, collect_topics
         from magnetar.broker.doctor.topic_checks import check_topics
