@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.errors import STORAGE_ERRORS, ServiceNotReadyError
@@ -25,7 +25,7 @@ from magnetar.broker.index.figure_table import (
     SumScan,
 )
 from magnetar.broker.index.page_answer import PageAnswer, Row
-from magnetar.broker.index.stored_names import StoredNames
+from magnetar.broker.index.stored_names import StoredNames, is_system_topic
 from magnetar.broker.index.topic_figures import (
     GREATEST,
     SUBSCRIPTION_FIELDS,
@@ -40,6 +40,7 @@ from magnetar.broker.index.topic_figures import (
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.broker.subscription.consumer import SUB_TYPE_NAMES
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.bundles.namespace_bundles import namespace_of
 
 if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
@@ -59,6 +60,7 @@ _QUICK_S: Final = 0.01
 """A look that takes no longer is taken at a request, so that its figures are those of now."""
 _READS_MAX: Final = 64
 """Oldest entries that are read in a round; the others keep what was known of them."""
+_NAMES_AT_ONCE: Final = 200
 _CACHED_PAGES_MAX: Final = 64
 
 
@@ -129,7 +131,7 @@ class IndexTables:
         self.as_of_ms = 0
         """When the last look began."""
         self.took_s = 0.0
-        """Seconds of the loop that it took."""
+        """Seconds of a processor that it took."""
         self._names = StoredNames(service.resources, added=self._stored, removed=self._deleted)
         self._subscriptions_of: dict[str, list[str]] = {}  # loaded topics -> names
         self._oldest: dict[int, tuple[Position, float]] = {}  # slot -> where, and the figure
@@ -142,10 +144,17 @@ class IndexTables:
     async def open(self) -> None:
         """Raises MetadataError."""
         await self._names.open()
+        self._service.topics.on_loaded = self._loaded
+        loaded = list(self._service.topics)
+        for start in range(0, len(loaded), _NAMES_AT_ONCE):
+            for full in loaded[start : start + _NAMES_AT_ONCE]:
+                self._loaded(full)
+            await asyncio.sleep(0)
         await self.renew()
 
     def close(self) -> None:
         self._names.close()
+        self._service.topics.on_loaded = None
         for task in (self._renewing, self._reading):
             if task is not None:
                 task.cancel()
@@ -155,6 +164,11 @@ class IndexTables:
     def _stored(self, full: str, namespace: str) -> None:
         if full not in self.topics.slot_of:
             self.topics.add(full, full, namespace, UNLOADED)
+
+    def _loaded(self, full: str) -> None:
+        """Also of a topic that isn't stored, or not yet; the next look moves its row."""
+        if full not in self.topics.slot_of and not is_system_topic(full):
+            self.topics.add(full, full, namespace_of(full), UNLOADED)
 
     def _deleted(self, full: str) -> None:
         if full not in self._subscriptions_of:  # else its topic is just being closed
@@ -182,33 +196,28 @@ class IndexTables:
         now_ms = self._service.clock()
         elapsed_s = (now_ms - self.as_of_ms) / 1000 if self.as_of_ms else 0.0
         self.as_of_ms = now_ms
-        served = self._service.topics
-        begin, took_s = perf_counter(), 0.0
-        work: tuple[Topic | str, ...] = (*served.values(), *self._subscriptions_of)
-        for item in work:
-            if not isinstance(item, str):
-                self._look(item, elapsed_s)
-            elif item not in served:
-                self._unload(item)
+        served, keys = self._service.topics, self.topics.keys
+        begin, used, took_s = perf_counter(), thread_time(), 0.0
+        slot = 0
+        while slot < self.topics.end:  # rows may come meanwhile
+            full = keys[slot]
+            if (topic := served.get(full)) is not None:
+                self._look(slot, topic, elapsed_s)
+            elif full is not None and (full in self._subscriptions_of or full not in self._names):
+                self._unload(slot, full)
+            slot += 1
             if perf_counter() - begin > _SLICE_S:
-                took_s += perf_counter() - begin
+                took_s += thread_time() - used
                 await asyncio.sleep(0)
-                begin = perf_counter()
-        self.took_s = took_s + perf_counter() - begin
+                begin, used = perf_counter(), thread_time()
+        self.took_s = took_s + thread_time() - used
         self._ended_s = perf_counter()
         self._pages.clear()
         if self._unread and (self._reading is None or self._reading.done()):
             self._reading = self._service.run(self._read_oldest())
 
-    def _look(self, topic: Topic, elapsed_s: float) -> None:
+    def _look(self, slot: int, topic: Topic, elapsed_s: float) -> None:
         full = topic.full_name
-        if topic.closing or full not in self._service.topics:
-            return
-        slot = self.topics.slot_of.get(full)
-        if slot is None:
-            if topic.name.is_system:
-                return
-            slot = self.topics.add(full, full, topic.name.namespace, LOADED)
         self.topics.move(slot, LOADED)
         known = self._subscriptions_of.get(full)
         if known != (names := list(topic.subscriptions)):
@@ -241,13 +250,13 @@ class IndexTables:
         table.set(slot, subscription_figures(subscription, backlog, growth, oldest))
         return backlog, oldest
 
-    def _unload(self, full: str) -> None:
-        for name in self._subscriptions_of.pop(full):
+    def _unload(self, slot: int, full: str) -> None:
+        for name in self._subscriptions_of.pop(full, ()):
             self._forget(full, name)
         if full in self._names:
-            self.topics.move(self.topics.slot_of[full], UNLOADED)
+            self.topics.move(slot, UNLOADED)
         else:
-            self._remove(full)
+            self.topics.remove(slot)
 
     def _forget(self, full: str, name: str) -> None:
         if (slot := self.subscriptions.slot_of.get((full, name))) is not None:
@@ -286,7 +295,7 @@ class IndexTables:
                 figure = -float(parse_header(batch.heads[0]).publish_time_ms)
                 self._oldest[slot] = position, figure
                 if self._service.topics.get(key[0]) is subscription.topic:
-                    self._look(subscription.topic, 0.0)
+                    self._look(self.topics.slot_of[key[0]], subscription.topic, 0.0)
 
     # --- answers
 

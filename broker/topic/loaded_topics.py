@@ -5,6 +5,7 @@ with every topic looked at for every bundle that would be their product.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 
 from magnetar.broker.topic.topic import Topic
 from magnetar.bundles.namespace_bundles import FULL_UPPER, HashRange, namespace_of, topic_hash
@@ -13,6 +14,9 @@ from magnetar.bundles.namespace_bundles import FULL_UPPER, HashRange, namespace_
 class LoadedTopics(dict[str, "Topic"]):
     """By full name. The order takes eight bytes a topic, beside its name."""
 
+    on_loaded: Callable[[str], None] | None = None
+    """Told each name that comes; None: nobody wants to know."""
+
     def __init__(self) -> None:
         super().__init__()
         self._names: dict[str, list[str]] = {}  # by namespace, ascending by hash
@@ -20,6 +24,8 @@ class LoadedTopics(dict[str, "Topic"]):
     def __setitem__(self, full: str, topic: Topic) -> None:
         if full not in self:
             insort(self._names.setdefault(namespace_of(full), []), full, key=topic_hash)
+            if self.on_loaded is not None:
+                self.on_loaded(full)
         super().__setitem__(full, topic)
 
     def __delitem__(self, full: str) -> None:

@@ -1,0 +1,196 @@
+"""What pages of 100,000 topics cost: `TOPICS=100000 python -m benchmarks.micro.topic_index`.
+
+A broker with that many loaded topics, one subscription each, in this process. They are copies of
+one, since to load a hundred thousand takes minutes; all have rates of their own. Another process
+asks for pages, each another one, so that none comes from the cache. Meanwhile a timer runs in every
+turn of the loop (`metrics_page.LoopWatch`). At the end 100 clients ask for the same page every five
+seconds, as open pages of the console do.
+"""
+
+import asyncio
+import gc
+import http.client
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from copy import copy
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from benchmarks.micro import metrics_page
+from benchmarks.micro.metrics_page import LoopWatch, resident_mib
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.rate_limits.rate_sampler import RateSampler
+from magnetar.broker.resources.resources import MANAGED_LEDGERS
+from magnetar.broker.server.standalone import Standalone
+
+TOPICS = int(os.environ.get("TOPICS", "100000"))
+CALLS = int(os.environ.get("CALLS", "20"))
+PAGES_S = float(os.environ.get("PAGES_S", "20"))
+_PAGES = 100
+_EVERY_S = 5.0
+_SWITCH_INTERVAL_S = 0.0005
+_LONG_MS = 2.0
+_QUERIES: Final = {
+    "by name": "topics-index?limit={n}",
+    "by rate": "topics-index?sort=msgRateIn&limit={n}",
+    "by rate, the last": "topics-index?sort=msgRateIn&order=asc&after=0.9:x&limit={n}",
+    "by backlog (all equal)": "topics-index?sort=msgBacklog&limit={n}",
+    "filtered": "topics-index?q=-99{n}&sort=msgRateIn",
+    "view": "topics-index?view=active&sort=storageSize&limit={n}",
+    "subscriptions by trend": "subscriptions-index?sort=msgBacklogTrend&limit={n}",
+    "sums by namespace": "namespaces-index?{n}",
+}
+
+
+def ask(address: str, paths: list[str], answers: Any) -> None:
+    """In a process of its own, one after the other: milliseconds of each."""
+    connection = http.client.HTTPConnection(address, timeout=600)
+    for path in paths:
+        began_s = time.perf_counter()
+        connection.request("GET", f"/admin/v2/{path}")
+        answer = connection.getresponse()
+        size = len(answer.read())
+        assert answer.status == 200, answer.status
+        answers.put(((time.perf_counter() - began_s) * 1000, size))
+    answers.put(None)
+
+
+def look_at_pages(address: str, seconds: float, answers: Any) -> None:
+    """In a process of its own: clients that ask every five seconds."""
+
+    def client(number: int) -> None:
+        time.sleep(number * _EVERY_S / _PAGES)
+        connection = http.client.HTTPConnection(address, timeout=600)
+        end_s = time.perf_counter() + seconds
+        while time.perf_counter() < end_s:
+            connection.request("GET", "/admin/v2/topics-index?sort=msgBacklog")
+            connection.getresponse().read()
+            time.sleep(_EVERY_S)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(_PAGES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    answers.put(None)
+
+
+async def fill(standalone: Standalone) -> list[str]:
+    """One topic is real, the others are copies of it; names of those that were added."""
+    service, rng, added = standalone.service, random.Random(7), []
+    real = await service.loader.load(TopicName.parse("real"), create=True)
+    subscription = await real.create_subscription("s")
+    for number in range(TOPICS):
+        name = TopicName.parse(f"persistent://public/default/topic-{number}")
+        topic = copy(real)
+        topic.name, topic.full_name, topic.rates = name, str(name), RateSampler()
+        topic.rates.rates = [rng.random() for _ in range(4)]
+        topic.subscriptions = {"s": copy(subscription)}
+        topic.subscriptions["s"].topic = topic
+        service.topics[topic.full_name] = topic
+        added.append(topic.full_name)
+        await service.store.put(f"{MANAGED_LEDGERS}/{name.ml_name}", b"")
+    return added
+
+
+async def measured(
+    what: str, target: Callable[..., None], *arguments: Any
+) -> list[tuple[float, int]]:
+    """Run a client; tells how the loop was held meanwhile."""
+    loop, context = asyncio.get_running_loop(), multiprocessing.get_context("spawn")
+    answers: Any = context.Queue()
+    client = context.Process(target=target, args=(*arguments, answers))
+    found: list[tuple[float, int]] = []
+    client.start()
+    watch = LoopWatch()
+    cpu_s, began_s = time.process_time(), time.perf_counter()
+    with watch.watching():
+        while (answer := await loop.run_in_executor(None, answers.get)) is not None:
+            found.append(answer)
+    cpu_s, took_s = time.process_time() - cpu_s, time.perf_counter() - began_s
+    client.join()
+    show(what, watch, found, cpu_s / took_s)
+    return found
+
+
+def show(what: str, watch: LoopWatch, found: list[tuple[float, int]], share: float) -> None:
+    used = sorted(watch.used_ms)
+    times = sorted(each for each, _ in found) or [0.0]
+    over = sum(each > _LONG_MS for each in used)
+    collected = max(watch.collections_ms, default=0.0)
+    print(
+        f"| {what} | {statistics.median(times):.1f} | {times[-1]:.1f} |"
+        f" {used[len(used) * 99 // 100]:.2f} | {used[-1]:.2f} | {over} of {len(used)} |"
+        f" {collected:.1f} | {share:.1%} |",
+        flush=True,
+    )
+
+
+async def measure(standalone: Standalone) -> None:
+    added = await fill(standalone)
+    address = standalone.web_url.partition("//")[2]
+    before = resident_mib()
+    print(
+        "| | p50 ms | max ms | loop p99 ms | loop max ms | above 2 ms | longest collection ms |"
+        " of a processor |\n|---|---|---|---|---|---|---|---|"
+    )
+    await measured("nothing", idle)
+    await measured("first page", ask, address, ["topics-index"])
+    for what, query in _QUERIES.items():
+        paths = [query.format(n=20 + number) for number in range(CALLS)]
+        await measured(what, ask, address, paths)
+    await measured("100 open pages", look_at_pages, address, PAGES_S)
+    tables = await standalone.service.index.tables()
+    print(
+        f"a look at all takes {tables.took_s * 1000:.0f} ms of the loop, the index"
+        f" {resident_mib() - before:.0f} MiB"
+    )
+    for full in added:  # they can't be closed
+        del standalone.service.topics[full]
+
+
+def idle(answers: Any) -> None:
+    time.sleep(5)
+    answers.put(None)
+
+
+async def run(data: Path) -> None:
+    config = BrokerConfig(
+        data_dir=str(data),
+        broker_service_port=0,
+        web_service_port=0,
+        bind_address="127.0.0.1",
+        stats_update_frequency_in_secs=3600,
+        backlog_quota_check_enabled=False,
+    )
+    standalone = Standalone(config)
+    await standalone.start()
+    try:
+        gc.set_threshold(50_000, 20, 50)
+        await measure(standalone)
+    finally:
+        await standalone.close()
+
+
+def main() -> None:
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    metrics_page._TICK_S = 0.0002  # what is used between two of them is one turn
+    with (
+        tempfile.TemporaryDirectory(dir=os.environ.get("DATA")) as data,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(run(Path(data)))
+
+
+if __name__ == "__main__":
+    main()
