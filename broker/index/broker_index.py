@@ -14,6 +14,7 @@ from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.errors import STORAGE_ERRORS, ServiceNotReadyError
+from magnetar.broker.index.bundle_places import BundlePlaces
 from magnetar.broker.index.figure_table import (
     LOADED,
     UNKNOWN,
@@ -135,6 +136,9 @@ class IndexTables:
         self._names = StoredNames(service.resources, added=self._stored, removed=self._deleted)
         self._subscriptions_of: dict[str, list[str]] = {}  # loaded topics -> names
         self._oldest: dict[int, tuple[Position, float]] = {}  # slot -> where, and the figure
+        self._places = (
+            None if service.sharing is None else BundlePlaces(service.store, service.bundles)
+        )
         self._unread: dict[int, tuple[PersistentSubscription, Position]] = {}
         self._renewing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -143,6 +147,8 @@ class IndexTables:
 
     async def open(self) -> None:
         """Raises MetadataError."""
+        if self._places is not None:
+            self._places.open()
         await self._names.open()
         self._service.topics.on_loaded = self._loaded
         loaded = list(self._service.topics)
@@ -154,6 +160,8 @@ class IndexTables:
 
     def close(self) -> None:
         self._names.close()
+        if self._places is not None:
+            self._places.close()
         self._service.topics.on_loaded = None
         for task in (self._renewing, self._reading):
             if task is not None:
@@ -178,6 +186,10 @@ class IndexTables:
         if (slot := self.topics.slot_of.get(full)) is not None:
             self.topics.remove(slot)
 
+    def _place_of(self, full: str, space: int) -> int:
+        """Of a topic that isn't loaded here."""
+        return UNLOADED if self._places is None else self._places.place_of(full, space)
+
     # --- looks
 
     async def renew_if_quick(self) -> None:
@@ -196,7 +208,8 @@ class IndexTables:
         now_ms = self._service.clock()
         elapsed_s = (now_ms - self.as_of_ms) / 1000 if self.as_of_ms else 0.0
         self.as_of_ms = now_ms
-        served, keys = self._service.topics, self.topics.keys
+        served, keys, places = self._service.topics, self.topics.keys, self._places
+        moved = frozenset[int]() if places is None else await places.renew(self.topics.space_names)
         begin, used, took_s = perf_counter(), thread_time(), 0.0
         slot = 0
         while slot < self.topics.end:  # rows may come meanwhile
@@ -205,6 +218,8 @@ class IndexTables:
                 self._look(slot, topic, elapsed_s)
             elif full is not None and (full in self._subscriptions_of or full not in self._names):
                 self._unload(slot, full)
+            elif self.topics.spaces[slot] in moved:
+                self.topics.move(slot, self._place_of(full, self.topics.spaces[slot]))
             slot += 1
             if perf_counter() - begin > _SLICE_S:
                 took_s += thread_time() - used
@@ -254,7 +269,7 @@ class IndexTables:
         for name in self._subscriptions_of.pop(full, ()):
             self._forget(full, name)
         if full in self._names:
-            self.topics.move(slot, UNLOADED)
+            self.topics.move(slot, self._place_of(full, self.topics.spaces[slot]))
         else:
             self.topics.remove(slot)
 
@@ -356,9 +371,9 @@ class IndexTables:
         figures = zip(table.fields, table.figures(slot), strict=True)
         return {field: shown(field, figure) for field, figure in figures}
 
-    async def sums(self, sight: Sight | None = None) -> dict[str, Row]:
+    async def sums(self, sight: Sight | None = None, place_max: int = UNLOADED) -> dict[str, Row]:
         """Figures of each namespace."""
-        scan = SumScan(self.topics, GREATEST, sight)
+        scan = SumScan(self.topics, GREATEST, sight, place_max)
         await _run(scan)
         answer: dict[str, Row] = {}
         for space, count in scan.rows.items():

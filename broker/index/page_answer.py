@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from magnetar.broker.index.figure_table import PageKey, PageQuery, turned
-from magnetar.broker.index.topic_figures import kept
+from magnetar.broker.index.topic_figures import GREATEST, kept, shown
 
 Row: TypeAlias = dict[str, Any]
 """Of an answer: ``topic``, of subscriptions ``subscription``, and the figures by their names."""
@@ -78,6 +78,22 @@ def merged(pages: Sequence[PageAnswer], query: PageQuery) -> PageAnswer:
         found[: query.limit],
         has_more=len(found) > query.limit or any(page.has_more for page in pages),
     )
+
+
+def merged_sums(answers: Sequence[dict[str, Row]]) -> dict[str, Row]:
+    """Sums by namespace of all brokers, from those of each."""
+    found: dict[str, Row] = {}
+    for namespace, row in (each for answer in answers for each in answer.items()):
+        if (known := found.get(namespace)) is None:
+            found[namespace] = row.copy()
+            continue
+        for name, value in row.items():
+            if (before := known[name]) is None:
+                known[name] = value
+            elif value is not None:
+                greatest = max(kept(name, before), kept(name, value))
+                known[name] = shown(name, greatest) if name in GREATEST else before + value
+    return found
 
 
 def key_text(key: PageKey) -> str:

@@ -66,7 +66,9 @@ def kept(field: str, value: float | None) -> float:
 
 def trend(before: float, before_trend: float, now: float, elapsed_s: float) -> float:
     """Messages a second by which a backlog grows (below 0: shrinks), a moving average."""
-    if UNKNOWN in (before, before_trend):
+    if before == now and not before_trend:
+        return 0.0  # most of them
+    if before == UNKNOWN:
         return 0.0
     if elapsed_s <= 0:
         return before_trend

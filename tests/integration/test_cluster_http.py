@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pulsar
@@ -284,6 +285,33 @@ def test_calls_over_partitions_reach_all_of_them(cluster: Cluster, topic: str) -
 
 
 @pytest.mark.slow
+def test_every_broker_lists_the_topics_of_all(cluster: Cluster, topic: str) -> None:
+    owners = cluster.owners(topic)
+    asked = f"{ADMIN}/topics-index?q={topic}-partition-&limit=5"
+    expected = [f"persistent://public/default/{topic}-partition-{n}" for n in range(PARTITIONS)]
+    for broker in cluster.brokers:
+
+        def rows(broker: httpx.Client = broker) -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
+            after = ""
+            while True:
+                answer = broker.get(f"{asked}{after}").json()
+                assert answer["silentBrokers"] == {}
+                found += answer["topics"]
+                if answer["next"] is None:
+                    return found
+                after = f"&after={quote(answer['next'])}"
+
+        wait_until(lambda: all(row["broker"] for row in rows()), "all are loaded", WAIT_S)
+        assert [row["topic"] for row in rows()] == sorted(expected)
+        assert {row["topic"]: row["broker"] for row in rows()} == dict(
+            zip(expected, owners, strict=True)
+        )
+    sums = cluster.any().get(f"{ADMIN}/namespaces-index").json()["namespaces"]
+    total = cluster.any().get(f"{ADMIN}/topics-index").json()["total"]
+    assert sum(each["topicCount"] for each in sums.values()) == total
+
+
 def test_a_topic_in_use_is_not_deleted_in_part(
     cluster: Cluster, client: pulsar.Client, topic: str
 ) -> None:
@@ -496,3 +524,6 @@ def test_a_broker_that_dies_is_named_and_nothing_is_half_told(cluster: Cluster, 
         assert f"of {PARTITIONS} partitions" in reason
         assert f"{topic}-partition-" in reason
     assert answers.keys() == calls.keys()
+    found = asked.get(f"{ADMIN}/topics-index")
+    assert found.status_code == 200
+    assert list(found.json()["silentBrokers"]) == [victim]

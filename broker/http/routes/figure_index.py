@@ -4,19 +4,28 @@ Magnetar's own. ``broker/index`` has the figures; nothing is kept before the fir
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import Depends, Query, Request, Response
 
 from magnetar.broker.auth.authorization import Caller
-from magnetar.broker.http.dependencies import Service
+from magnetar.broker.cluster.broker_client import BrokerCall
+from magnetar.broker.http.dependencies import Flag, Service, flag
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
+from magnetar.broker.http.routing.scatter_gather import Spread
 from magnetar.broker.http.routing.visitors import sight_of, visitor_of
 from magnetar.broker.index.broker_index import IndexTables
-from magnetar.broker.index.figure_table import FigureTable, PageQuery, Sight
-from magnetar.broker.index.page_answer import PageAnswer, parse_key
+from magnetar.broker.index.figure_table import (
+    UNLOADED,
+    UNLOADED_HERE,
+    FigureTable,
+    PageQuery,
+    Sight,
+)
+from magnetar.broker.index.page_answer import PageAnswer, merged, merged_sums, parse_key
 from magnetar.broker.index.topic_figures import SubscriptionField, TopicField
 from magnetar.broker.service.broker_service import BrokerService
 
@@ -28,7 +37,11 @@ routes = Routes(
     statuses={503: "The names of topics can't be read now"},
 )
 
+T = TypeVar("T")
+
 _LIMIT_MAX: Final = 1_000
+_ANSWER_S: Final = 2.0
+"""Until another broker is named as silent."""
 _TOPIC: Final = {
     "topic": "persistent://public/default/orders",
     "broker": "127.0.0.1:8080",
@@ -95,14 +108,19 @@ class Visitor:
         self._service: BrokerService = service
         self.caller: Caller | None = visitor_of(request, role, originalRole)
 
+    def parameters(self) -> list[tuple[str, str]]:
+        """For other brokers, which this one asks as itself."""
+        caller = self.caller
+        if caller is None:
+            return []
+        original = () if caller.original is None else (("originalRole", caller.original),)
+        return [("role", caller.role or ""), *original]
+
     async def sight(self, table: FigureTable) -> Sight | None:
         if self.caller is None:
             return None
         assert self._service.access is not None
         return await sight_of(self._service.access, self.caller, table)
-
-
-_Visitor = Annotated[Visitor, Depends(Visitor)]
 
 
 def _query(sort: str, order: str | None, after: str | None, text: str, **others: Any) -> PageQuery:
@@ -115,11 +133,53 @@ def _query(sort: str, order: str | None, after: str | None, text: str, **others:
     return PageQuery(sort, descending, key, text=text.lower(), **others)
 
 
-async def _answer(
-    rows_name: str, query: PageQuery, here: Callable[[], Awaitable[PageAnswer]]
-) -> Response:
-    page = await here()
-    return JsonResponse(page.to_json(rows_name, query, {}))
+class Everywhere:
+    """Asks the other brokers of the cluster the same, for what they serve."""
+
+    def __init__(
+        self,
+        request: Request,
+        service: Service,
+        spread: Spread,
+        visitor: Annotated[Visitor, Depends(Visitor)],
+        local: Annotated[
+            str | None, Flag(False, "`true`: only topics of the asked broker's bundles")
+        ] = None,
+    ) -> None:
+        self._request, self._spread, self.visitor = request, spread, visitor
+        self._alone = flag(local) or service.sharing is None
+        self.place_max = UNLOADED_HERE if flag(local) else UNLOADED
+
+    async def ask(self, here: Callable[[], Awaitable[T]]) -> tuple[list[T | Any], dict[str, str]]:
+        """This broker's answer, the JSON of others', and why which ones gave none."""
+        if self._alone:
+            return [await here()], {}
+        scope = self._request.scope
+        kept = [
+            pair
+            for pair in parse_qsl(scope["query_string"].decode("latin-1"))
+            if pair[0] not in ("role", "originalRole")
+        ]
+        asked = urlencode([*kept, *self.visitor.parameters(), ("local", "true")])
+        call = BrokerCall("GET", scope["path"], asked)
+        found = await self._spread.brokers(here, call, answer_s=_ANSWER_S)
+        if not found.values:
+            found.check()
+        return found.values, found.failures()
+
+    async def page(
+        self, rows_name: str, query: PageQuery, here: Callable[[], Awaitable[PageAnswer]]
+    ) -> Response:
+        found, silent = await self.ask(here)
+        pages = [
+            each if isinstance(each, PageAnswer) else PageAnswer.of_json(each, rows_name)
+            for each in found
+        ]
+        page = pages[0] if len(pages) == 1 else merged(pages, query)
+        return JsonResponse(page.to_json(rows_name, query, silent))
+
+
+_Everywhere = Annotated[Everywhere, Depends(Everywhere)]
 
 
 @routes.get(
@@ -138,7 +198,7 @@ async def _answer(
 )
 async def topics_index(
     service: Service,
-    visitor: _Visitor,
+    everywhere: _Everywhere,
     q: _Q = "",
     sort: Annotated[Literal["topic", TopicField], Query(description=_SORT)] = "topic",
     order: _Order = None,
@@ -163,12 +223,13 @@ async def topics_index(
         limit=limit,
         namespace=namespace,
         view=view or "",
+        place_max=everywhere.place_max,
     )
 
     async def here() -> PageAnswer:
-        return await tables.topic_page(query, await visitor.sight(tables.topics))
+        return await tables.topic_page(query, await everywhere.visitor.sight(tables.topics))
 
-    return await _answer("topics", query, here)
+    return await everywhere.page("topics", query, here)
 
 
 @routes.get(
@@ -181,7 +242,7 @@ async def topics_index(
 )
 async def subscriptions_index(
     service: Service,
-    visitor: _Visitor,
+    everywhere: _Everywhere,
     q: _Q = "",
     sort: Annotated[Literal["topic", SubscriptionField], Query(description=_SORT)] = "topic",
     order: _Order = None,
@@ -206,12 +267,15 @@ async def subscriptions_index(
         limit=limit,
         namespace=namespace,
         view=view or "",
+        place_max=everywhere.place_max,
     )
 
     async def here() -> PageAnswer:
-        return await tables.subscription_page(query, await visitor.sight(tables.subscriptions))
+        return await tables.subscription_page(
+            query, await everywhere.visitor.sight(tables.subscriptions)
+        )
 
-    return await _answer("subscriptions", query, here)
+    return await everywhere.page("subscriptions", query, here)
 
 
 @routes.get(
@@ -227,12 +291,26 @@ async def subscriptions_index(
         "silentBrokers": {},
     },
 )
-async def namespaces_index(service: Service, visitor: _Visitor) -> Response:
+async def namespaces_index(service: Service, everywhere: _Everywhere) -> Response:
     """Sums of the topics' figures by namespace.
 
     Of `maxMsgBacklog` and the oldest message it is the greatest one. Namespaces without topics are
     left out.
     """
     tables: IndexTables = await service.index.tables()
-    sums = await tables.sums(await visitor.sight(tables.topics))
-    return JsonResponse({"asOf": tables.as_of_ms, "namespaces": sums, "silentBrokers": {}})
+
+    async def here() -> dict[str, Any]:
+        sight = await everywhere.visitor.sight(tables.topics)
+        return {
+            "asOf": tables.as_of_ms,
+            "namespaces": await tables.sums(sight, everywhere.place_max),
+        }
+
+    found, silent = await everywhere.ask(here)
+    return JsonResponse(
+        {
+            "asOf": min(each["asOf"] for each in found),
+            "namespaces": merged_sums([each["namespaces"] for each in found]),
+            "silentBrokers": silent,
+        }
+    )

@@ -210,10 +210,15 @@ class ScatterGather:
         return await _all(ranges, ask, "bundles")
 
     async def brokers(
-        self, here: Callable[[], Awaitable[T]], call: BrokerCall
+        self, here: Callable[[], Awaitable[T]], call: BrokerCall, *, answer_s: float = ANSWER_S
     ) -> ScatterResults[T]:
-        """Ask every live broker, this one by ``here``. Raises MetadataError."""
+        """Ask every live broker, this one by ``here``; others have so long to answer.
+
+        Raises:
+            MetadataError.
+        """
         service = self._service
+        until_s = min(self._until_s, service.loop.time() + answer_s)
 
         async def ask(name: str) -> T | Any:
             if name == service.broker_id:
@@ -221,7 +226,7 @@ class ScatterGather:
             if (found := await service.cluster_members.find(name)) is None:
                 return _ABSENT  # it has left
             peer = BrokerEndpoint.of(found)
-            return await service.broker_client.ask(peer, call, until_s=self._until_s)
+            return await service.broker_client.ask(peer, call, until_s=until_s)
 
         return await _all(await service.cluster_members.ids(), ask, "brokers")
 

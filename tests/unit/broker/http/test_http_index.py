@@ -6,6 +6,12 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.cluster.broker_client import BrokerCall, BrokerUnreachableError
+from magnetar.broker.http.routing.scatter_gather import (
+    PartResult,
+    ScatterGather,
+    ScatterResults,
+)
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.index.broker_index import BrokerIndex
 from magnetar.broker.index.topic_figures import SUBSCRIPTION_VIEWS, TOPIC_VIEWS
@@ -148,3 +154,62 @@ async def test_nothing_is_kept_before_the_first_request(broker: Broker) -> None:
     assert index._opened is None
     await ask(broker, "topics-index")
     assert index._opened is not None
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> list[BrokerCall]:
+    """Of two other brokers one is silent; the calls that they get."""
+    calls: list[BrokerCall] = []
+
+    async def ask(
+        spread: ScatterGather, here: Any, call: BrokerCall, *, answer_s: float
+    ) -> ScatterResults[Any]:
+        calls.append(call)
+        row = {"topic": "persistent://t1/ns/bb", "broker": "b2:80", "msgBacklog": 7}
+        row |= {"subscription": "s"} if "subscriptions" in call.path else {}
+        rows: dict[str, Any] = {key: [row] for key in ("topics", "subscriptions")}
+        if "after" in call.query:
+            rows = {"topics": []}
+        page = {"asOf": 1, "total": 1, "matching": 1, "views": {"backlog": 1}, "next": None}
+        sums: dict[str, Any] = {"t1/ns": {"topicCount": 1, "msgBacklog": 7, "maxMsgBacklog": 7}}
+        answer = {"asOf": 1, "namespaces": sums} if "namespaces" in call.path else page | rows
+        silent = BrokerUnreachableError("Broker b3:80 can't be reached")
+        results = [PartResult("b1:80", await here()), PartResult("b2:80", answer)]
+        return ScatterResults([*results, PartResult("b3:80", error=silent)], "brokers")
+
+    monkeypatch.setattr(ScatterGather, "brokers", ask)
+    return calls
+
+
+async def test_pages_of_all_brokers_are_one(
+    broker: Broker, other: list[BrokerCall], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(broker)
+    monkeypatch.setattr(broker.service, "sharing", object())
+    answer = await ask(broker, "topics-index?limit=3")
+    assert names(answer) == ["t1/ns/a", "t1/ns/b", "t1/ns/bb"]
+    assert (answer["total"], answer["views"]["backlog"], answer["asOf"]) == (6, 1, 1)
+    assert answer["silentBrokers"] == {"b3:80": "Broker b3:80 can't be reached"}
+    assert other == [BrokerCall("GET", "/admin/v2/topics-index", "limit=3&local=true")]
+    answer = await ask(broker, f"topics-index?limit=3&after={answer['next']}")
+    assert names(answer) == ["t1/other/c", "t2/ns/d-partition-0", "t2/ns/e"]
+    answer = await ask(broker, "topics-index?limit=1&sort=msgBacklog")
+    assert names(answer) == ["t1/ns/bb"]
+    answer = await ask(broker, "subscriptions-index?sort=msgBacklog&limit=2")
+    assert [row["topic"][-2:] for row in answer["subscriptions"]] == ["bb", "/a"]
+    answer = await ask(broker, "namespaces-index")
+    assert answer["namespaces"]["t1/ns"]["topicCount"] == 3
+    assert answer["namespaces"]["t1/ns"]["maxMsgBacklog"] == 7
+    assert list(answer["silentBrokers"]) == ["b3:80"]
+    other.clear()
+    assert len(names(await ask(broker, "topics-index?local=true"))) == 5
+    assert other == []
+
+
+async def test_others_are_asked_what_the_visitor_may_see(
+    guarded: Broker, other: list[BrokerCall], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarded.service, "sharing", object())
+    await ask(guarded, "topics-index?role=admin", "cons")
+    await ask(guarded, "topics-index", "admin")
+    assert [call.query for call in other] == ["role=cons&local=true", "local=true"]

@@ -8,10 +8,11 @@ import pytest
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.index import broker_index
 from magnetar.broker.index.broker_index import IndexTables
-from magnetar.broker.index.figure_table import PageQuery
+from magnetar.broker.index.figure_table import UNLOADED, UNLOADED_HERE, PageQuery
 from magnetar.broker.index.topic_figures import TOPIC_FIELDS, trend
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.topic.topic_stats import add_earliest_times, topic_stats
+from magnetar.bundles.ownership import OWNERS_ROOT
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.errors import MetadataError
 from tests.unit.broker.doubles import Broker, message
@@ -158,3 +159,34 @@ def test_a_trend_follows_the_growth() -> None:
     for _ in range(100):
         found = trend(backlog, found, backlog, 5)
     assert found == 0
+
+
+async def test_an_unloaded_topic_is_told_by_the_owner_of_its_bundle(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the bundles of one namespace are another broker's, then nobody's."""
+    service = broker.service
+    await make(broker, "mine")
+    for name in ("theirs", "nobodys"):
+        await service.resources.create_namespace(f"public/{name}", ["c"], 1)
+        full = f"persistent://public/{name}/t"
+        await make(broker, full)
+        await service.loader.unload(full)
+        await service.bundles.release_namespace(f"public/{name}")
+    bundle = await service.bundles.bundle_of("persistent://public/theirs/t")
+    await service.store.put(f"{OWNERS_ROOT}/{bundle}", b"{}")
+    monkeypatch.setattr(service, "sharing", object())
+    tables = await service.index.tables()
+
+    async def told(place_max: int) -> list[str]:
+        page = await tables.topic_page(PageQuery(place_max=place_max))
+        return [row["topic"].split("/")[3] for row in page.rows]
+
+    assert await told(UNLOADED) == ["default", "nobodys"]
+    assert await told(UNLOADED_HERE) == ["default"]
+    await service.store.delete(f"{OWNERS_ROOT}/{bundle}")
+    await tables.renew()
+    assert await told(UNLOADED) == ["default", "nobodys", "theirs"]
+    await service.loader.unload(PREFIX + "mine")  # its bundle stays here
+    await tables.renew()
+    assert await told(UNLOADED_HERE) == ["default"]
