@@ -367,6 +367,7 @@ class BrokerConfig(BalancerConfig):
     http_server_gzip_compression_excluded_paths: str = ""  # prefixes, ^patterns; ^.*: never
     web_service_allowed_hosts: str = ""  # own key: names, *.suffix, *
     web_console_enabled: bool = True  # own key
+    web_console_messages: str = "full"  # own key: full, metadata, off
     web_console_environment: str = ""  # own key: "production:red", shown beside the cluster's name
     cors_allowed_origins: str = ""  # own key: comma list or *; "": browsers of other sites may not
     cors_allowed_methods: str = "GET,HEAD,POST,PUT,DELETE,OPTIONS"
@@ -483,6 +484,10 @@ class BrokerConfig(BalancerConfig):
             host_names(self.web_service_allowed_hosts)
         except ValueError as error:
             raise ConfigError(f"webServiceAllowedHosts: {error}") from None
+        if self.web_console_messages not in ("full", "metadata", "off"):
+            raise ConfigError(
+                f"webConsoleMessages: full, metadata or off, not {self.web_console_messages}"
+            )
         try:
             check_place(self.zone, self.upgrade_domain)
         except ValueError as error:

@@ -82,7 +82,13 @@ _MENU: Final = (
             Link("subscriptions", "subscriptions", "Subscriptions", "Subs"),
         ),
     ),
-    ("Access", (Link("settings", "settings", "Settings", "Settings"),)),
+    (
+        "Access",
+        (
+            Link("settings", "settings", "Settings", "Settings"),
+            Link("audit", "audit", "Audit"),
+        ),
+    ),
 )
 
 
@@ -112,12 +118,18 @@ class ClusterLook:
 class Console:
     """Answers requests for pages and files below ``/console/``."""
 
-    def __init__(self, look: ClusterLook, open_source: Callable[[Request], Source]) -> None:
+    def __init__(
+        self,
+        look: ClusterLook,
+        open_source: Callable[[Request], Source],
+        contents: str = "full",
+    ) -> None:
         """
         Args:
+            contents: what of messages is shown, see ``webConsoleMessages``.
             open_source: the cluster, as the sender of a request may see it.
         """
-        self._look, self._open_source = look, open_source
+        self._look, self._open_source, self._contents = look, open_source, contents
         self._environment = _environment()
 
     async def respond(self, request: Request, path: str) -> Response:
@@ -157,7 +169,7 @@ class Console:
             text = "There is no such page."
             return View("message.html", "Not found", "", {"text": text}, 404, live=0), source
         page, names = found
-        return await page(Ask(source, names, dict(request.query_params))), source
+        return await page(Ask(source, names, dict(request.query_params), self._contents)), source
 
 
 async def _visitor(source: Source) -> Mapping[str, str] | None:

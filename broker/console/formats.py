@@ -88,6 +88,11 @@ def visible(text: object) -> str:
     )
 
 
+def visible_lines(text: str) -> str:
+    """``visible``, but lines and tabs stay."""
+    return "\n".join("\t".join(map(visible, line.split("\t"))) for line in text.split("\n"))
+
+
 def plural(count: float | None, one: str, many: str = "") -> str:
     """``1 consumer``, ``2 consumers``."""
     return f"{number(count)} {one if count == 1 else many or one + 's'}"
@@ -119,5 +124,8 @@ def ceiling(values: Sequence[float]) -> float:
 
 FILTERS: Final[dict[str, Any]] = {
     each.__name__: each
-    for each in (number, short, size, span, age, moment, segment, visible, plural, spark, ceiling)
+    for each in (
+        *(number, short, size, span, age, moment, segment, visible, visible_lines, plural, spark),
+        ceiling,
+    )
 }

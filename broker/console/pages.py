@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from magnetar.broker.console.admin_api import AdminError, get
-from magnetar.broker.console.formats import segment
+from magnetar.broker.console.bookie_view import bookie_rows
+from magnetar.broker.console.formats import moment, segment
 from magnetar.broker.console.index_view import (
     SUBSCRIPTION_COLUMNS,
     SUBSCRIPTION_VIEWS,
@@ -19,10 +20,11 @@ from magnetar.broker.console.index_view import (
     sums_of,
     topic_rows,
 )
+from magnetar.broker.console.message_view import messages_view
 from magnetar.broker.console.source import IndexPage, IndexQuery, schema_path
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import partition_rows, stored_topics, topic_figures
-from magnetar.broker.console.views import Ask, Panel, View, panel
+from magnetar.broker.console.views import Ask, Panel, PanelError, View, panel
 
 Page = Callable[[Ask], Awaitable[View]]
 
@@ -30,6 +32,8 @@ ROWS: Final = 50
 _BEHIND: Final = 8
 _ASKED: Final = ("q", "namespace", "view", "sort", "order", "after")
 """Parameters of the pages of topics and subscriptions."""
+_SEARCHED: Final = ("position", "subscription", "filter", "id")
+"""Parameters of a page of messages."""
 _MARKS: Final = {"critical": "e", "warning": "w"}
 """Of a finding, by its severity."""
 _TABS: Final = (
@@ -37,6 +41,7 @@ _TABS: Final = (
     ("subscriptions", "Subscriptions"),
     ("producers", "Producers"),
     ("partitions", "Partitions"),
+    ("messages", "Messages"),
     ("schema", "Schema"),
     ("policies", "Policies"),
     ("storage", "Storage"),
@@ -52,7 +57,7 @@ async def overview(ask: Ask) -> View:
         panel("Figures", source.namespaces(), sums_of),
         panel("Subscriptions", source.subscriptions(behind), _behind),
         panel("Brokers", _brokers(ask), dict),
-        panel("Bookies", _bookies(ask), list),
+        panel("Bookies", source.bookies(), bookie_rows),
         panel("Addresses", _addresses(ask), dict),
     )
     return View(
@@ -93,15 +98,6 @@ async def _brokers(ask: Ask) -> dict[str, Any]:
 
 async def _cluster(ask: Ask) -> str:
     return next((each for each in await get(ask.source.api, "clusters") if each != "global"), "")
-
-
-async def _bookies(ask: Ask) -> list[dict[str, str]]:
-    found, racks = await asyncio.gather(
-        get(ask.source.api, "bookies/all"), get(ask.source.api, "bookies/racks-info")
-    )
-    known = {name: info for group in racks.values() for name, info in group.items()}
-    names = {each["bookieId"] for each in found["bookies"]} | known.keys()
-    return [{"name": name, "rack": known.get(name, {}).get("rack", "")} for name in sorted(names)]
 
 
 async def _addresses(ask: Ask) -> dict[str, str]:
@@ -228,15 +224,23 @@ async def broker(ask: Ask) -> View:
 
 
 async def bookies(ask: Ask) -> View:
-    def rows(found: list[dict[str, str]]) -> list[Any]:
-        return [(each["name"], each["rack"]) for each in found]
+    content = {"bookies": await panel("Bookies", ask.source.bookies(), bookie_rows)}
+    return View("bookies.html", "Bookies", "bookies", content)
+
+
+async def audit(ask: Ask) -> View:
+    """The last changes of all brokers."""
+
+    def rows(found: list[dict[str, Any]]) -> list[Any]:
+        names = ("role", "method", "path", "status", "broker")
+        return [(moment(each["at"]), *(each[name] for name in names)) for each in found]
 
     content = {
-        "rows": await panel("Bookies", _bookies(ask), rows),
-        "titles": ("Bookie", "Rack"),
-        "nothing": "No bookie is registered.",
+        "rows": await panel("Audit", ask.source.audit(), rows),
+        "titles": ("Time", "Role", "Method", "Address", "Status", "Broker"),
+        "nothing": "Nothing was changed that the brokers remember.",
     }
-    return View("list.html", "Bookies", "bookies", content)
+    return View("list.html", "Audit", "audit", content)
 
 
 async def settings(ask: Ask) -> View:
@@ -286,8 +290,8 @@ async def topic(ask: Ask) -> View:
         "charts": (),
     }
     if (more := _OF_TABS.get(tab)) is not None:
-        content |= await more(ask, path, bool(partitions))
-    return View("topic.html", path.local, "topics", content)
+        content |= await more(ask, path, partitions)
+    return View("topic.html", path.local, "topics", content, live=0 if tab == "messages" else 5)
 
 
 async def _stats(ask: Ask, path: TopicPath) -> tuple[int, Any]:
@@ -306,20 +310,20 @@ async def _stats(ask: Ask, path: TopicPath) -> tuple[int, Any]:
     return partitions, await call
 
 
-async def _storage(ask: Ask, path: TopicPath, is_partitioned: bool) -> dict[str, Any]:
-    route = "partitioned-internalStats" if is_partitioned else "internalStats"
+async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
+    route = "partitioned-internalStats" if partitions else "internalStats"
     found = get(ask.source.api, f"{path.rest}/{route}")
     return {"storage": await panel("Ledgers", found, lambda each: stored_topics(str(path), each))}
 
 
-async def _policies(ask: Ask, path: TopicPath, is_partitioned: bool) -> dict[str, Any]:
+async def _policies(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     def rows(found: list[tuple[str, Any, str]]) -> list[dict[str, Any]]:
         return [{"name": name, "value": value, "source": where} for name, value, where in found]
 
     return {"policies": await panel("Policies", ask.source.policies(path), rows)}
 
 
-async def _schema(ask: Ask, path: TopicPath, is_partitioned: bool) -> dict[str, Any]:
+async def _schema(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     async def found() -> list[Any]:
         try:
             answer = await get(ask.source.api, f"{schema_path(path)}/schemas")
@@ -332,12 +336,34 @@ async def _schema(ask: Ask, path: TopicPath, is_partitioned: bool) -> dict[str, 
     return {"schemas": await panel("Schema", found(), lambda each: each[::-1])}
 
 
-async def _permissions(ask: Ask, path: TopicPath, is_partitioned: bool) -> dict[str, Any]:
+async def _permissions(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     found = get(ask.source.api, f"{path.rest}/permissions")
     return {"permissions": await panel("Permissions", found, dict)}
 
 
-_OF_TABS: Final[dict[str, Callable[[Ask, TopicPath, bool], Awaitable[dict[str, Any]]]]] = {
+async def _messages(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
+    """Of one partition; a page is one search, so it isn't fetched again by itself."""
+    number = ask.query.get("partition", "0")
+    at = path.partition(int(number)) if partitions and number.isdecimal() else path
+    asked = {name: ask.query.get(name, "") for name in _SEARCHED}
+    asked["position"] = asked["position"] or "latest"
+    if ask.contents == "off":
+        found: Panel[Any] = Panel(error=PanelError("Messages", 403, "webConsoleMessages is off"))
+    else:
+        query = {name: text for name, text in asked.items() if text and name != "id"}
+        query |= {"limit": str(ROWS)} | ({} if ask.contents == "full" else {"payload": "none"})
+        found = await panel("Messages", ask.source.messages(at, query), messages_view)
+    opened = [each for each in (found.value or {"rows": []})["rows"] if each.id == asked["id"]]
+    return {
+        "messages": found,
+        "asked": asked | {"partition": number},
+        "address": ask.address,
+        "opened": opened[0] if opened else None,
+    }
+
+
+_OF_TABS: Final[dict[str, Callable[[Ask, TopicPath, int], Awaitable[dict[str, Any]]]]] = {
+    "messages": _messages,
     "storage": _storage,
     "policies": _policies,
     "schema": _schema,
@@ -353,6 +379,7 @@ PAGES: Final[dict[str, Page]] = {
     "brokers/{broker}": broker,
     "bookies": bookies,
     "settings": settings,
+    "audit": audit,
     "keys": keys,
     _TOPIC: topic,
     **{f"{_TOPIC}/{{tab:{key}}}": topic for key, _ in _TABS if key},

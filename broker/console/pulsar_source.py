@@ -88,6 +88,25 @@ class PulsarSource(Source):
 
         return await self._each(one(name) for name in _POLICIES)
 
+    async def messages(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
+        raise AdminError(501, "Apache Pulsar has no search over REST")
+
+    async def bookies(self) -> list[dict[str, Any]]:
+        """Names and racks: the rest is known to the bookies alone."""
+        found, racks = await asyncio.gather(
+            get(self.api, "bookies/all"), get(self.api, "bookies/racks-info")
+        )
+        known = {name: info for group in racks.values() for name, info in group.items()}
+        names = {each["bookieId"] for each in found["bookies"]} | known.keys()
+        return [
+            {"bookieId": name, "location": known.get(name, {}).get("rack")}
+            for name in sorted(names)
+        ]
+
+    async def audit(self) -> list[dict[str, Any]]:
+        """Pulsar remembers no changes."""
+        return []
+
     async def findings(self) -> list[dict[str, Any]]:
         """Only what the snapshot tells: brokers that are silent."""
         found = await self._figures()

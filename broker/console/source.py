@@ -89,6 +89,18 @@ class Source:
         found = await get(self.api, f"{topic.rest}/policies", applied=True)
         return [(name, each.get("value"), each.get("source", "")) for name, each in found.items()]
 
+    async def messages(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
+        """Stored messages, see the route ``messages`` of a topic. Raises AdminError."""
+        return dict(await get(self.api, f"{topic.rest}/messages", **query))
+
+    async def bookies(self) -> list[dict[str, Any]]:
+        """With state, disk and latency, see the route ``bookies/state``. Raises AdminError."""
+        return list((await get(self.api, "bookies/state"))["bookies"])
+
+    async def audit(self) -> list[dict[str, Any]]:
+        """The last changes over HTTP, see the route ``audit``. Raises AdminError."""
+        return list((await get(self.api, "audit", limit=200))["changes"])
+
     async def findings(self) -> list[dict[str, Any]]:
         """What needs attention, the worst first, see the route ``doctor``. Raises AdminError."""
         return list((await get(self.api, "doctor"))["findings"])

@@ -70,6 +70,8 @@ class Ask:
     names: Mapping[str, str]
     """Parts of its path, decoded."""
     query: Mapping[str, str]
+    contents: str = "full"
+    """What of messages may be shown: ``full``, ``metadata`` or ``off``."""
 
     def address(self, **changes: str) -> str:
         """This page with other parameters; an empty one is left out."""

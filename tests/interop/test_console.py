@@ -59,7 +59,8 @@ async def test_every_page_is_whole(console: httpx.AsyncClient, topic: str, admin
         path = re.sub(r"\{(\w+)(?::(\w+))?\}", lambda m: m[2] or parts[m[1]], key)
         page = await console.get(f"/console/{path}")
         assert page.status_code == 200, path
-        assert 'class="fail"' not in page.text, path
+        is_search_of_pulsar = key.endswith("{tab:messages}") and "Apache Pulsar" in page.text
+        assert ('class="fail"' in page.text) == is_search_of_pulsar, path
         assert page.text.rstrip().endswith("</html>"), path
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from magnetar.broker.http.messaging.value_schemas import DecodedValue
+    from magnetar.broker.protocol.messages import Message
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.access_control import Right
     from magnetar.broker.service.broker_service import BrokerService
@@ -437,12 +438,20 @@ def message_of(
     delivery: ConsumedMessage, *, as_base64: bool, decoded: DecodedValue | None = None
 ) -> dict[str, Any]:
     """A message as a REST consumer sees it; ``decoded``: its value, where that was asked for."""
-    message = delivery.message
-    item: dict[str, Any] = {
+    return {
         "token": delivery.message_id,
         "messageId": delivery.shown_id,
-        "publishTime": message.publish_time_ms,
         "redeliveryCount": delivery.redelivery_count,
+        **described(delivery.message, as_base64=as_base64, decoded=decoded),
+    }
+
+
+def described(
+    message: Message, *, as_base64: bool = False, decoded: DecodedValue | None = None
+) -> dict[str, Any]:
+    """What a message has in it, as JSON; ``decoded``: its value, where that was asked for."""
+    item: dict[str, Any] = {
+        "publishTime": message.publish_time_ms,
         "properties": message.properties,
     }
     if message.event_time_ms:

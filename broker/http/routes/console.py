@@ -69,5 +69,7 @@ def _console(request: Request) -> Console:
         look = ClusterLook.of(
             config.cluster_name, "Magnetar", product_version(), config.web_console_environment
         )
-        found = state.console = Console(look, lambda visitor: Source(LocalApi(visitor)))
+        found = state.console = Console(
+            look, lambda visitor: Source(LocalApi(visitor)), config.web_console_messages
+        )
     return found

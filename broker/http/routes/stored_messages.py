@@ -3,12 +3,14 @@
 import asyncio
 import base64
 import json
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import Path, Response
+from fastapi import Path, Query, Request, Response
 
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
 from magnetar.broker.http.errors import ApiError, answer_for
+from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
+from magnetar.broker.http.messaging.message_search import MessageSearch, Search
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.topics.topic_access import TOPIC, message_id, persistent
@@ -18,6 +20,7 @@ from magnetar.broker.protocol.messages import UndecodableEntryError, decode_whol
 from magnetar.broker.protocol.text import readable
 from magnetar.broker.rate_limits.rate_sampler import iso_time
 from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -141,6 +144,93 @@ async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Posit
     return position
 
 
+@routes.get(
+    "/messages",
+    example={
+        "messages": [
+            {
+                "messageId": "12:4",
+                "publishTime": 1_800_000_000_000,
+                "properties": {"region": "eu"},
+                "key": "c-1",
+                "payload": {"status": "declined"},
+                "encoding": "json",
+                "schemaType": "JSON",
+                "schemaVersion": 3,
+                "size": 21,
+                "producerName": "shop-1",
+                "sequenceId": 17,
+                "compression": "NONE",
+            }
+        ],
+        "next": "12:5",
+        "entriesRead": 5,
+        "bytesRead": 612,
+    },
+    statuses={400: "Not a filter, or not a position", 404: "No such topic or subscription"},
+)
+async def search(
+    request: Request,
+    service: Service,
+    topic: Topic,
+    position: Annotated[
+        str, Query(description="`earliest`, `latest`: the last ones, or `ledger:entry`")
+    ] = "earliest",
+    timestamp: Annotated[int, Query(description="From this publish time on, ms", ge=0)] = 0,
+    subscription: Annotated[str, Query(description="From its first unacknowledged one on")] = "",
+    limit: Annotated[int, Query(ge=1, le=500, description="Messages of the answer")] = 50,
+    filter: Annotated[
+        str, Query(description='As `key = "c-1" and value.status ~ "^dec" and size > 1kB`')
+    ] = "",
+    payload: Annotated[
+        Literal["cut", "whole", "none"],
+        Query(description="Values: of more than 64 KiB the beginning, the whole, or none"),
+    ] = "cut",
+) -> Response:
+    """Stored messages from a position on, those that a filter finds. No cursor moves.
+
+    A call reads at most 12,000 entries, 64 MiB or five seconds; `next` is where to go on, null at
+    the end of the log. Values with a schema are shown as JSON by the version that each message
+    has. An entry that can't be decoded is in the list with its `error`.
+    """
+    found = await persistent(
+        service, topic, "Search", "Search is not allowed on partitioned-topic: ask a partition"
+    )
+    with answer_for(FilterError, 400):
+        matches = parse_filter(filter)
+    if subscription:
+        start = _first_unacked(found, subscription)
+    elif timestamp:
+        start = await _first_since(service, found.ledger, timestamp)
+    else:
+        start = _start(found.ledger, position, limit)
+    wanted = Search(start, limit, matches, payload != "none", payload == "whole")
+    schemas = request.app.state.rest_publishers.schemas
+    result = await MessageSearch(service, schemas, topic).run(found.ledger, wanted)
+    return JsonResponse(result.as_json())
+
+
+def _first_unacked(topic: PersistentTopic, name: str) -> Position:
+    subscription = topic.subscriptions.get(name)
+    if subscription is None or subscription.cursor is None:
+        raise ApiError(404, f"Subscription {name} not found")
+    return subscription.cursor.state.first_unacked()
+
+
+def _start(ledger: ManagedLedger, position: str, limit: int) -> Position:
+    """Raises ApiError: 400 it is none."""
+    offsets = ledger.offsets
+    if position == "earliest":
+        return offsets.first_position()
+    if position == "latest":
+        before = offsets.previous_position(offsets.first_position())
+        return offsets.position_after(before, max(0, offsets.entry_count - limit) + 1)
+    ledger_id, _, entry_id = position.partition(":")
+    if not (ledger_id.isdecimal() and entry_id.isdecimal() and len(position) <= 40):
+        raise ApiError(400, "position is earliest, latest or ledger:entry")
+    return int(ledger_id), int(entry_id)
+
+
 @routes.get("/messageid/{timestamp}", example=_ID_EXAMPLE, statuses={404: "No such topic"})
 async def id_by_time(service: Service, topic: Topic, timestamp: int) -> Response:
     """Id of the first message published at that time (ms) or later, or else of the next one."""
@@ -151,14 +241,19 @@ async def id_by_time(service: Service, topic: Topic, timestamp: int) -> Response
         "Get message ID by timestamp on a partitioned topic is not allowed, please try do it on "
         "specific topic partition",
     )
-    ledger, stamped_ms = found.ledger, service.stamped_ms(timestamp)
+    first = await _first_since(service, found.ledger, timestamp)
+    if not found.ledger.offsets.entry_count:
+        return JsonResponse(message_id(EARLIEST, topic))
+    return JsonResponse(message_id(first, topic))
+
+
+async def _first_since(service: BrokerService, ledger: ManagedLedger, timestamp: int) -> Position:
+    """Of the first message published at that time (ms) or later, or else of the next one."""
+    stamped_ms = service.stamped_ms(timestamp)
     before = await ledger.find_newest(
         lambda head, _: parse_header(head).publish_time_ms < stamped_ms
     )
-    if not ledger.offsets.entry_count:
-        return JsonResponse(message_id(EARLIEST, topic))
-    first = ledger.offsets.next_position(before or EARLIEST)
-    return JsonResponse(message_id(first, topic))
+    return ledger.offsets.next_position(before or EARLIEST)
 
 
 @routes.get("/examinemessage", statuses={**_MESSAGE, 412: "Nothing is stored, or not a position"})

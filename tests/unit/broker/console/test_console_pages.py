@@ -67,6 +67,24 @@ async def test_numbers_are_those_of_rest(client: httpx.AsyncClient) -> None:
     assert f'data-reason="{explained["reason"]}"' in opened
 
 
+@pytest.mark.parametrize(
+    ("contents", "shows_key", "shows_value"),
+    [("full", True, True), ("metadata", True, False), ("off", False, False)],
+)
+async def test_what_of_messages_is_shown(contents: str, shows_key: bool, shows_value: bool) -> None:
+    broker = await Broker(web_console_messages=contents).start()
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        message = {"payload": "<i>secret</i>", "key": "<b>key-1"}
+        body = {"producerName": "p", "messages": [message]}
+        assert (await client.post(f"/topics/{TOPIC}", json=body)).is_success
+        page = (await client.get(f"/console/topic/{TOPIC}/messages")).text
+    await broker.close()
+    assert ("&lt;b&gt;key-1" in page) == shows_key
+    assert ("&lt;i&gt;secret&lt;/i&gt;" in page) == shows_value
+    assert "<i>secret" not in page
+
+
 async def test_names_that_are_markup_are_text(client: httpx.AsyncClient) -> None:
     name = "<img src=x onerror=alert(1)>\u202e"
     await make_topic(client)

@@ -1,0 +1,250 @@
+"""The language in which messages are searched: comparisons joined by ``and``. Pure.
+
+    key = "c-1" and value.status = "declined" and size > 1kB and property.region ~ "eu"
+
+It is data, not code: a comparison has a field, an operator and a constant. Fields are ``key``,
+``value`` (its text, or ``value.a.b`` of JSON), ``property.NAME``, ``producer``, ``size`` (bytes),
+``publish``, ``event`` (milliseconds since 1970, or an ISO time) and ``sequence``. Operators are
+``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``~`` (matches a part, RE2) and ``!~``. A message
+without the field satisfies ``!=`` and ``!~`` only.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import re2  # type: ignore[import-untyped]  # ships no stubs
+
+_CHARACTERS_MAX: Final = 2_000
+_TERMS_MAX: Final = 20
+_PATTERN_BYTES_MAX: Final = 1 << 20
+"""Memory of RE2 for one pattern."""
+_TOKEN: Final = re.compile(
+    r"""\s*(?:
+      (?P<operator>!=|!~|<=|>=|=|~|<|>)
+    | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+    | (?P<word>[^\s"'=!~<>]+)
+    )""",
+    re.VERBOSE,
+)
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)(k|M|G)?(i)?B", re.ASCII)
+_SIZES: Final[dict[str | None, int]] = {None: 0, "k": 1, "M": 2, "G": 3}
+_NUMBERS: Final = frozenset({"size", "publish", "event", "sequence"})
+_TEXTS: Final = frozenset({"key", "value", "producer"})
+_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class FilterError(ValueError):
+    """The text isn't a filter; ``str(error)`` says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What a filter sees of a message."""
+
+    key: str | None
+    properties: Mapping[str, str]
+    producer: str
+    size: int
+    publish_ms: int
+    event_ms: int
+    sequence: int
+    text: Callable[[], str]
+    """Of the value; what isn't UTF-8 is replaced."""
+    json: Callable[[], Any]
+    """The value as JSON; None: it is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    path: tuple[str, ...]
+    matches: Callable[[Any], bool]
+    if_missing: bool
+
+    def holds(self, message: Searched) -> bool:
+        value = _field(message, self.path)
+        return self.if_missing if value is None else self.matches(value)
+
+
+class MessageFilter:
+    """All comparisons must hold; without any, every message is found."""
+
+    def __init__(self, terms: Sequence[_Term]) -> None:
+        self._terms = terms
+        self.needs_json = any(term.path[0] == "value" and len(term.path) > 1 for term in terms)
+        """Whether it looks into values."""
+
+    def __call__(self, message: Searched) -> bool:
+        return all(term.holds(message) for term in self._terms)
+
+
+def parse_filter(text: str) -> MessageFilter:
+    """Raises FilterError."""
+    if len(text) > _CHARACTERS_MAX:
+        raise FilterError(f"it is longer than {_CHARACTERS_MAX} characters")
+    tokens = _tokens(text)
+    terms: list[_Term] = []
+    while tokens:
+        if terms:
+            kind, word, at = tokens.pop(0)
+            if kind != "word" or word.lower() != "and":
+                raise FilterError(f"`and` is expected at character {at}, not {word}")
+        if len(tokens) < 3:
+            raise FilterError("a comparison is a field, an operator and a value")
+        terms.append(_term(*tokens[:3]))
+        del tokens[:3]
+        if len(terms) > _TERMS_MAX:
+            raise FilterError(f"it has more than {_TERMS_MAX} comparisons")
+    return MessageFilter(terms)
+
+
+_Found = tuple[str, str, int]
+"""Kind, text and place of a token."""
+
+
+def _tokens(text: str) -> list[_Found]:
+    found, at = [], 0
+    end = len(text.rstrip())
+    while at < end:
+        if (match := _TOKEN.match(text, at)) is None:
+            raise FilterError(
+                f"character {at + 1} begins nothing that is known: {text[at : at + 10]}"
+            )
+        kind = str(match.lastgroup)
+        found.append((kind, match[kind], match.start(kind) + 1))
+        at = match.end()
+    return found
+
+
+def _term(field: _Found, compared: _Found, constant: _Found) -> _Term:
+    if field[0] != "word" or compared[0] != "operator" or constant[0] == "operator":
+        raise FilterError(f"at character {field[2]}: a field, an operator and a value are expected")
+    path, sign = tuple(field[1].split(".")), compared[1]
+    if path[0] == "property":
+        path = ("property", field[1].partition(".")[2])
+    known = path[0] in _NUMBERS | _TEXTS and (len(path) == 1 or path[0] == "value")
+    if not known and not (path[0] == "property" and path[1]):
+        raise FilterError(f"at character {field[2]}: {field[1]} is no field")
+    is_negative = sign in ("!=", "!~")
+    if sign in ("~", "!~"):
+        return _Term(path, _pattern(constant, is_negative), is_negative)
+    wanted = _constant(path, constant)
+    return _Term(path, _comparison(_ORDERS[sign], wanted), is_negative)
+
+
+def _pattern(constant: _Found, is_negative: bool) -> Callable[[Any], bool]:
+    options = re2.Options()
+    options.max_mem = _PATTERN_BYTES_MAX
+    options.log_errors = False
+    try:
+        pattern = re2.compile(_text(constant), options)
+    except re2.error as error:
+        raise FilterError(f"at character {constant[2]}: not a pattern: {error}") from error
+    return lambda value: (pattern.search(_shown(value)) is not None) != is_negative
+
+
+def _constant(path: tuple[str, ...], constant: _Found) -> Any:
+    text = _text(constant)
+    if path[0] in _NUMBERS:
+        return _number(path[0], text, constant[2])
+    if constant[0] == "word" and path[0] == "value" and len(path) > 1:
+        return _literal(text)
+    return text
+
+
+def _text(constant: _Found) -> str:
+    kind, text, _ = constant
+    return text if kind == "word" else re.sub(r"\\(.)", r"\1", text[1:-1])
+
+
+def _literal(text: str) -> Any:
+    """A word beside JSON: a number, true, false, null, or a text."""
+    fixed = {"true": True, "false": False, "null": None}
+    if text in fixed:
+        return fixed[text]
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _number(field: str, text: str, at: int) -> float:
+    if field == "size" and (match := _SIZE.fullmatch(text)) is not None:
+        return float(match[1]) * float(1024 if match[3] else 1000) ** _SIZES[match[2]]
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    if field in ("publish", "event"):
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise FilterError(f"at character {at}: {text} is no time") from None
+        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1000
+    raise FilterError(f"at character {at}: {text} is no number")
+
+
+def _comparison(compare: Callable[[Any, Any], bool], wanted: Any) -> Callable[[Any], bool]:
+    def holds(value: Any) -> bool:
+        if isinstance(wanted, str) and not isinstance(value, str):
+            value = _shown(value)
+        try:
+            return compare(value, wanted)
+        except TypeError:  # of JSON: a text and a number have no order
+            return False
+
+    return holds
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return (
+        value
+        if isinstance(value, str)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def _field(message: Searched, path: tuple[str, ...]) -> Any:
+    """None: the message hasn't got it."""
+    match path[0]:
+        case "property":
+            return message.properties.get(path[1])
+        case "value":
+            return message.text() if len(path) == 1 else _inside(message.json(), path[1:])
+        case "event":
+            return message.event_ms or None
+        case "key":
+            return message.key
+    return {
+        "producer": message.producer,
+        "size": message.size,
+        "publish": message.publish_ms,
+        "sequence": message.sequence,
+    }[path[0]]
+
+
+def _inside(value: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        if isinstance(value, Mapping):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isdigit() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value

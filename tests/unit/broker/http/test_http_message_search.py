@@ -1,0 +1,204 @@
+"""Messages are searched where they are stored: what a filter finds, and where a search goes on."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.broker.http.messaging import message_search
+from magnetar.broker.http.messaging.message_filter import FilterError, Searched, parse_filter
+from magnetar.broker.http.server.app import create_app
+from tests.unit.broker.doubles import Broker
+
+TOPIC = "persistent/public/default/orders"
+
+
+def searched(value: object = None, **more: Any) -> Searched:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    fields: dict[str, Any] = {
+        "key": "c-1",
+        "properties": {"region": "eu"},
+        "producer": "shop",
+        "size": 1500,
+        "publish_ms": 1_700_000_000_000,
+        "event_ms": 0,
+        "sequence": 7,
+        "text": lambda: text,
+        "json": lambda: value,
+    }
+    return Searched(**fields | more)
+
+
+PAYMENT = {"status": "declined", "amount": 1290, "items": [{"id": "a"}], "ok": False, "n": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("", True),
+        ('key = "c-1"', True),
+        ("key = c-2", False),
+        ('key != "c-1"', False),
+        ("key ~ ^c-", True),
+        ("key !~ ^c-", False),
+        ('value.status = "declined" and value.amount > 1000', True),
+        ("value.status = declined AND value.amount > 1290", False),
+        ("value.items.0.id = a", True),
+        ("value.items.1.id = a", False),
+        ("value.ok = false", True),
+        ('value.amount = "1290"', True),
+        ("value.missing = 1", False),
+        ("value.missing != 1", True),
+        ("value.status > 5", False),
+        ('value ~ "decl"', True),
+        ("size > 1kB", True),
+        ("size > 1.5kB", False),
+        ("size >= 1.46kiB", True),
+        ("property.region = eu and property.x != y", True),
+        ("property.region ~ '^(eu|us)$'", True),
+        ("producer = shop and sequence = 7", True),
+        ("publish > 2023-11-14T00:00:00Z", True),
+        ("publish > 2023-11-15", False),
+        ("event > 0", False),
+        (r'key = "c\-1"', True),
+    ],
+)
+def test_filters(text: str, is_found: bool) -> None:
+    assert parse_filter(text)(searched(PAYMENT)) is is_found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("key", "key =", "= 1", "key = a or key = b", "key = a key = b", "nothing = 1"),
+        *("key.x = 1", "property. = 1", "size > big", "publish > yesterday", "key ~ '('"),
+        *('key = "open', "key = a and", " and ".join(["key = a"] * 21), "x" * 2001),
+    ],
+)
+def test_what_is_no_filter_is_refused_with_its_place(text: str) -> None:
+    with pytest.raises(FilterError):
+        parse_filter(text)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_filter_or_refused(text: str) -> None:
+    try:
+        found = parse_filter(text)
+    except FilterError:
+        return
+    assert isinstance(found(searched(PAYMENT)), bool)
+
+
+def test_a_filter_has_no_code_in_it() -> None:
+    """A pattern that others need exponential time for is RE2's, and fields reach into JSON only."""
+    found = parse_filter('value ~ "(a+)+$"')
+    assert found(searched("a" * 5000 + "!")) is False
+    assert parse_filter("value.__class__ = x")(searched({"a": 1})) is False
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as found:
+        yield found
+
+
+async def publish(client: httpx.AsyncClient, *payloads: str, **fields: Any) -> None:
+    body = {"producerName": "p", "messages": [{"payload": each, **fields} for each in payloads]}
+    assert (await client.post(f"/topics/{TOPIC}", json=body)).is_success
+
+
+async def search(client: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
+    answer = await client.get(f"/admin/v2/{TOPIC}/messages", params=query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def test_all_messages_page_by_page_and_no_cursor_moves(client: httpx.AsyncClient) -> None:
+    assert (await client.put(f"/admin/v2/{TOPIC}")).is_success
+    assert (await client.put(f"/admin/v2/{TOPIC}/subscription/s")).is_success
+    for number in range(7):
+        await publish(client, f'{{"n":{number}}}', key="even" if number % 2 == 0 else "odd")
+    before = (await client.get(f"/admin/v2/{TOPIC}/internalStats")).json()["cursors"]
+    texts: list[str] = []
+    position = "earliest"
+    while position:
+        page = await search(client, position=position, limit=3)
+        texts += [each["payload"] for each in page["messages"]]
+        position = page["next"]
+    assert texts == [f'{{"n":{number}}}' for number in range(7)]
+    odd = await search(client, filter="key = odd and value.n > 1")
+    assert [each["payload"] for each in odd["messages"]] == ['{"n":3}', '{"n":5}']
+    assert (odd["next"], odd["entriesRead"]) == (None, 7)
+    last = await search(client, position="latest", limit=2)
+    assert [each["payload"] for each in last["messages"]] == ['{"n":5}', '{"n":6}']
+    assert [each["payload"] for each in (await search(client, subscription="s"))["messages"]] == [
+        *texts,
+    ]
+    first = (await search(client, limit=1))["messages"][0]
+    since = await search(client, timestamp=first["publishTime"])
+    assert len(since["messages"]) == 7
+    after = (await client.get(f"/admin/v2/{TOPIC}/internalStats")).json()["cursors"]
+    assert after == before
+
+
+async def test_what_a_message_has(client: httpx.AsyncClient) -> None:
+    await publish(client, "héllo", key="k", properties={"a": "b"}, eventTime=5)
+    (found,) = (await search(client))["messages"]
+    assert found["messageId"].count(":") == 1
+    assert (found["payload"], found["encoding"]) == ("héllo", "json")
+    assert (found["key"], found["properties"], found["eventTime"]) == ("k", {"a": "b"}, 5)
+    assert (found["size"], found["compression"], found["producerName"]) == (6, "NONE", "p")
+    (bare,) = (await search(client, payload="none"))["messages"]
+    assert "payload" not in bare
+
+
+async def test_a_long_value_is_cut_between_letters(client: httpx.AsyncClient) -> None:
+    text = "x" + "é" * 40_000
+    await publish(client, text)
+    (cut,) = (await search(client))["messages"]
+    assert cut["isCut"]
+    assert cut["size"] == len(text.encode())
+    assert text.startswith(cut["payload"])
+    assert len(cut["payload"].encode()) >= message_search._PAYLOAD_BYTES - 2
+    (whole,) = (await search(client, payload="whole"))["messages"]
+    assert whole["payload"] == text
+
+
+async def test_a_search_is_cut_where_it_has_read_enough(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_search, "ENTRIES_MAX", 4)
+    monkeypatch.setattr(message_search, "_ENTRIES_AT_ONCE", 2)
+    for number in range(10):
+        await publish(client, str(number))
+    found: list[dict[str, Any]] = []
+    position, calls = "earliest", 0
+    while position:
+        page = await search(client, position=position, filter="value = 9")
+        found += page["messages"]
+        position, calls = page["next"], calls + 1
+        assert page["entriesRead"] <= 4
+    assert [each["payload"] for each in found] == ["9"]
+    assert calls == 3
+
+
+async def test_refusals(client: httpx.AsyncClient) -> None:
+    await publish(client, "x")
+    path = f"/admin/v2/{TOPIC}/messages"
+    for query, status in (
+        ({"filter": "key >"}, 400),
+        ({"position": "first"}, 400),
+        ({"position": "1:-1"}, 400),
+        ({"subscription": "nobody"}, 404),
+        ({"limit": "0"}, 400),
+    ):
+        answer = await client.get(path, params=query)
+        assert answer.status_code in (status, 422), query
+        assert answer.json()["reason"]
+    assert (await client.get(path.replace("orders", "none"))).status_code == 404
