@@ -58,12 +58,12 @@ def run(seed: int, ignored: frozenset[str] = frozenset(), directories_max: int =
     return machine.seen
 
 
-@pytest.mark.parametrize("seed", seeds(70))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_nothing_acknowledged_is_lost(seed: int) -> None:
     run(seed)
 
 
-@pytest.mark.parametrize("seed", seeds(35))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_nothing_acknowledged_is_lost_with_several_journals(seed: int) -> None:
     """Their number grows from life to life: ledgers move to other journals."""
     machine = Machine(seed)
@@ -75,13 +75,13 @@ def test_nothing_acknowledged_is_lost_with_several_journals(seed: int) -> None:
     machine.check_promises()
 
 
-@pytest.mark.parametrize("seed", seeds(35))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_nothing_acknowledged_is_lost_with_several_ledger_directories(seed: int) -> None:
     """A checkpoint counts when the entry logs of all of them are durable (PR #3329)."""
     run(seed, directories_max=3)
 
 
-@pytest.mark.parametrize("seed", seeds(35))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_nothing_is_lost_beside_ledgers_that_are_emptied(seed: int) -> None:
     """What is written to them afterwards is kept, and so are their fences and the other ledgers."""
     machine = Machine(seed)

@@ -36,7 +36,7 @@ from magnetar.managed_ledger.position import Position
 from tests.simulation.simulator import seeds
 from tests.unit.broker.dispatch.doubles import MemoryCursor, MemoryLedger, choose_active, head
 
-SEEDS = seeds(36)
+SEEDS = seeds(20)
 STEPS = 400
 TICK_MS = 1000
 

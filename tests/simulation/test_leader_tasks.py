@@ -181,19 +181,29 @@ class World:
         assert self.broken == []
 
 
+_OUTCOMES: dict[tuple[int, bool], Counter[str]] = {}
+
+
+async def outcomes_of(seed: int, by_epoch: bool) -> Counter[str]:
+    """Of a run that several tests look at."""
+    if (seed, by_epoch) not in _OUTCOMES:
+        world = World(seed, by_epoch)
+        await world.run(40)
+        _OUTCOMES[seed, by_epoch] = world.outcomes
+    return _OUTCOMES[seed, by_epoch]
+
+
 @pytest.mark.parametrize("by_epoch", [False, True])
 @pytest.mark.parametrize("seed", seeds(20))
 async def test_overlapping_leaders_move_nothing_twice(seed: int, by_epoch: bool) -> None:
-    await World(seed, by_epoch).run(40)
+    await outcomes_of(seed, by_epoch)
 
 
 async def test_runs_with_epochs_meet_what_they_are_for() -> None:
     """Orders are obeyed, and some come from a leader that was deposed meanwhile."""
     outcomes = Counter[str]()
     for seed in range(20):
-        world = World(seed, by_epoch=True)
-        await world.run(40)
-        outcomes += world.outcomes
+        outcomes += await outcomes_of(seed, by_epoch=True)
     assert outcomes["ordered"] > 300
     assert outcomes["of an earlier epoch"] > 10
 
@@ -202,9 +212,7 @@ async def test_the_runs_meet_what_they_are_for() -> None:
     """Leaders decide the same move, one is refused, and what has rested moves again."""
     outcomes = Counter[str]()
     for seed in range(10):
-        world = World(seed)
-        await world.run(40)
-        outcomes += world.outcomes
+        outcomes += await outcomes_of(seed, by_epoch=False)
     assert outcomes["ordered"] > 300
     assert outcomes["decided"] > outcomes["ordered"] + 200
     assert outcomes["again, after a rest"] > 20

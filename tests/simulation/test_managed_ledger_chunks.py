@@ -64,21 +64,21 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_chunks(monkeypatch.setattr)
 
 
-@pytest.mark.parametrize("seed", seeds(40))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_the_log(seed: int) -> None:
     run_simulation(seed, lambda each: test_managed_ledger.Scenario(each).run())
 
 
-@pytest.mark.parametrize("seed", seeds(20))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_two_writers_race(seed: int) -> None:
     run_simulation(seed, test_managed_ledger.race)
 
 
-@pytest.mark.parametrize("seed", seeds(20))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_a_takeover(seed: int) -> None:
     run_simulation(seed, takeover_beside_a_collector)
 
 
-@pytest.mark.parametrize("seed", seeds(15))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_copies_come_and_go(seed: int) -> None:
     run_simulation(seed, test_managed_ledger_offload.come_and_go)

@@ -100,6 +100,6 @@ async def open_together(simulator: Simulator) -> None:
     await Openers(simulator).run()
 
 
-@pytest.mark.parametrize("seed", seeds(150))
+@pytest.mark.parametrize("seed", seeds(80))
 def test_of_several_openers_one_is_left(seed: int) -> None:
     run_simulation(seed, open_together)
