@@ -11,7 +11,7 @@ import pytest
 
 from tests.http_fuzz import Fuzzer, fuzzed_schema
 
-EXAMPLES = int(os.environ.get("MAGNETAR_FUZZ_EXAMPLES", "2"))
+EXAMPLES = int(os.environ.get("MAGNETAR_FUZZ_EXAMPLES", "1"))
 SEED = int(os.environ.get("MAGNETAR_FUZZ_SEED", "0"))
 ONLY = os.environ.get("MAGNETAR_FUZZ_ONLY", "")
 
