@@ -15,6 +15,7 @@ from magnetar.broker.schema.avro_values import AvroCodec
 from magnetar.broker.schema.compatibility import validate
 from magnetar.broker.schema.value_errors import ValueCodecError
 from magnetar.broker.schema.values import KeyValueCodec, ValueCodec, codec_of
+from tests.nightly import NIGHTLY
 from tests.unit.broker.schema.builders import avro, field, record
 
 
@@ -108,7 +109,7 @@ def named(schema: Any, counter: list[int]) -> Any:
     return {key: named(value, counter) for key, value in schema.items()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 if NIGHTLY else 40, deadline=None)
 @given(SCHEMAS, st.binary(max_size=200))
 def test_values_are_bounded_by_bytes(schema: Any, data: bytes) -> None:
     with contextlib.suppress(ValueCodecError, InvalidSchemaError):
