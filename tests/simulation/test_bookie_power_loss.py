@@ -5,6 +5,7 @@ something. A sync that no test misses would be a sync nobody needs.
 """
 
 import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,7 @@ def test_a_journal_that_is_gone_is_noticed() -> None:
 
 def caught_by(ignored: frozenset[str], near: int, directories_max: int = 1) -> int | None:
     """A seed that notices the missing syncs, looked for from ``near`` on."""
-    for seed in (*range(near, 400), *range(near)):
+    for seed in chain(range(near, 400), range(near)):
         try:
             run(seed, ignored, directories_max)
         except (AssertionError, BookkeeperError, FileNotFoundError, KeyError):
