@@ -25,6 +25,7 @@ from magnetar.broker.index.figure_table import (
     Sight,
     SumScan,
 )
+from magnetar.broker.index.history import History
 from magnetar.broker.index.page_answer import PageAnswer, Row
 from magnetar.broker.index.stored_names import StoredNames, is_system_topic
 from magnetar.broker.index.topic_figures import (
@@ -33,6 +34,7 @@ from magnetar.broker.index.topic_figures import (
     SUBSCRIPTION_VIEWS,
     TOPIC_FIELDS,
     TOPIC_VIEWS,
+    TOTALS,
     shown,
     subscription_figures,
     topic_figures,
@@ -140,6 +142,7 @@ class IndexTables:
             None if service.sharing is None else BundlePlaces(service.store, service.bundles)
         )
         self._unread: dict[int, tuple[PersistentSubscription, Position]] = {}
+        self.history = History(TOTALS)
         self._renewing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ended_s = 0.0
@@ -211,11 +214,14 @@ class IndexTables:
         served, keys, places = self._service.topics, self.topics.keys, self._places
         moved = frozenset[int]() if places is None else await places.renew(self.topics.space_names)
         begin, used, took_s = perf_counter(), thread_time(), 0.0
-        slot = 0
+        totals = [0.0] * len(TOTALS)
+        columns, slot = [self.topics.columns[field] for field in TOTALS], 0
         while slot < self.topics.end:  # rows may come meanwhile
             full = keys[slot]
             if (topic := served.get(full)) is not None:
                 self._look(slot, topic, elapsed_s)
+                for at, column in enumerate(columns):
+                    totals[at] += column[slot]
             elif full is not None and (full in self._subscriptions_of or full not in self._names):
                 self._unload(slot, full)
             elif self.topics.spaces[slot] in moved:
@@ -227,6 +233,7 @@ class IndexTables:
                 begin, used = perf_counter(), thread_time()
         self.took_s = took_s + thread_time() - used
         self._ended_s = perf_counter()
+        self.history.add(now_ms, totals)
         self._pages.clear()
         if self._unread and (self._reading is None or self._reading.done()):
             self._reading = self._service.run(self._read_oldest())

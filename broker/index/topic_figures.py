@@ -41,6 +41,11 @@ SUBSCRIPTION_OLDEST: Final = "earliestMsgPublishTimeInBacklog"
 """Of these columns the time is kept below zero: the greatest figure is the oldest message."""
 GREATEST: Final = frozenset(("maxMsgBacklog", TOPIC_OLDEST))
 """Of a namespace the greatest one is told, not the sum."""
+TOTALS: Final = (
+    *("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"),
+    *("msgBacklog", "storageSize"),
+)
+"""Of a broker, as its history has them."""
 _RATES: Final = frozenset(
     ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgBacklogTrend")
 )

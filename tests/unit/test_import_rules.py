@@ -116,7 +116,10 @@ CORES = [
     "broker/dispatch/key_selector.py",
     "broker/dispatch/single_active.py",
     "broker/topic/backlog_quota.py",
-    *(f"broker/index/{name}.py" for name in ("figure_table", "topic_figures", "page_answer")),
+    *(
+        f"broker/index/{name}.py"
+        for name in ("figure_table", "topic_figures", "page_answer", "history")
+    ),
     "broker/rate_limits/token_bucket.py",
     "broker/verify",
     "broker/schema/definition.py",

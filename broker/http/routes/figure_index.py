@@ -26,7 +26,7 @@ from magnetar.broker.index.figure_table import (
     Sight,
 )
 from magnetar.broker.index.page_answer import PageAnswer, merged, merged_sums, parse_key
-from magnetar.broker.index.topic_figures import SubscriptionField, TopicField
+from magnetar.broker.index.topic_figures import TOTALS, SubscriptionField, TopicField
 from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes(
@@ -314,3 +314,22 @@ async def namespaces_index(service: Service, everywhere: _Everywhere) -> Respons
             "silentBrokers": silent,
         }
     )
+
+
+@routes.get(
+    "/history",
+    access=Access.SUPERUSER,
+    example={
+        "since": 1795867250000,
+        "times": [1795867250000, 1795867260000],
+        "series": {field: [0.0, 12.5] for field in TOTALS},
+    },
+)
+async def history(service: Service) -> Response:
+    """Totals of the asked broker in the last hour, a point every ten seconds.
+
+    They are sums of its topics' figures, kept while somebody asks for this or for a list with
+    figures, and forgotten 75 seconds after the last time. With very many topics the points are
+    further apart.
+    """
+    return JsonResponse((await service.index.tables()).history.to_json())

@@ -213,3 +213,10 @@ async def test_others_are_asked_what_the_visitor_may_see(
     await ask(guarded, "topics-index?role=admin", "cons")
     await ask(guarded, "topics-index", "admin")
     assert [call.query for call in other] == ["role=cons&local=true", "local=true"]
+
+
+async def test_the_history_begins_with_the_first_request(broker: Broker) -> None:
+    await fill(broker)
+    told = await ask(broker, "history")
+    assert told["since"] == told["times"][0]
+    assert [len(each) for each in told["series"].values()] == [1] * 6
