@@ -6,7 +6,9 @@ import functools
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Final, Self
@@ -52,6 +54,8 @@ _FRAGMENT: Final = "magnetar-fragment"
 """Header of a request of console.js, which wants the middle of the page only."""
 
 
+_SHARED_S: Final = 2.0
+_FRAGMENTS_MAX: Final = 200
 _COLORS: Final = {"red": "e", "yellow": "w", "green": "o"}
 
 
@@ -115,6 +119,24 @@ class ClusterLook:
         return cls(name, product, version, word.strip(), _COLORS.get(color.strip(), ""))
 
 
+class FragmentCache:
+    """Middles of pages, for those who look at the same one: they fetch it every five seconds."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._found: OrderedDict[Hashable, tuple[bytes, float]] = OrderedDict()
+
+    def get(self, key: Hashable) -> bytes | None:
+        body, at_s = self._found.get(key, (None, 0.0))
+        return body if self._clock_s() - at_s < _SHARED_S else None
+
+    def put(self, key: Hashable, body: bytes) -> None:
+        self._found.pop(key, None)
+        self._found[key] = body, self._clock_s()
+        while len(self._found) > _FRAGMENTS_MAX:
+            self._found.popitem(last=False)
+
+
 class Console:
     """Answers requests for pages and files below ``/console/``."""
 
@@ -131,6 +153,7 @@ class Console:
         """
         self._look, self._open_source, self._contents = look, open_source, contents
         self._environment = _environment()
+        self._fragments = FragmentCache(time.monotonic)
 
     async def respond(self, request: Request, path: str) -> Response:
         """
@@ -139,8 +162,18 @@ class Console:
         """
         if path.startswith("static/"):
             return _static_response(path.removeprefix("static/"))
-        view, source = await self._view(request, path)
-        return await self.page(request, view, path, source)
+        if _FRAGMENT not in request.headers:
+            view, source = await self._view(request, path)
+            return await self.page(request, view, path, source)
+        key = _who_and_what(request, path)
+        if (body := self._fragments.get(key)) is None:
+            view, _ = await self._view(request, path)
+            body = self._render("main.html", view, path, None)
+            if view.live and view.status == 200:
+                self._fragments.put(key, body)
+            else:
+                return _page_response(request, view.status, body)
+        return _page_response(request, 200, body)
 
     async def page(
         self, request: Request, view: View, path: str, source: Source | None = None
@@ -149,7 +182,12 @@ class Console:
         Args:
             source: tells who looks; None: nobody is known yet.
         """
-        is_fragment = _FRAGMENT in request.headers
+        visitor = None if source is None else await _visitor(source)
+        return _page_response(request, view.status, self._render("page.html", view, path, visitor))
+
+    def _render(
+        self, template: str, view: View, path: str, visitor: Mapping[str, str] | None
+    ) -> bytes:
         content = {
             **view.content,
             "view": view,
@@ -157,11 +195,9 @@ class Console:
             "cluster": self._look,
             "menu": _MENU,
             "short_menu": [each for _, links in _MENU for each in links if each.short],
-            "visitor": None if is_fragment or source is None else await _visitor(source),
+            "visitor": visitor,
         }
-        template = self._environment.get_template("main.html" if is_fragment else "page.html")
-        body = template.render(content).encode()
-        return _page_response(request, view.status, body)
+        return self._environment.get_template(template).render(content).encode()
 
     async def _view(self, request: Request, path: str) -> tuple[View, Source]:
         source = self._open_source(request)
@@ -178,6 +214,13 @@ async def _visitor(source: Source) -> Mapping[str, str] | None:
     except AdminError as error:
         logger.debug("who looks at the console can't be told: %s", error)
         return None
+
+
+def _who_and_what(request: Request, path: str) -> tuple[object, ...]:
+    """Two requests with the same one are answered alike."""
+    state = request.scope.get("state", {})
+    who = state.get("role"), state.get("original_role")
+    return *who, path, request.scope.get("query_string", b"")
 
 
 def _page_response(request: Request, status: int, body: bytes) -> Response:

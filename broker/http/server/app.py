@@ -111,7 +111,11 @@ def create_app(service: BrokerService) -> FastAPI:
     for module in (
         produce,
         consume,
-        topic_statistics,  # early: routes are tried in turn, and these are asked for most
+        # Early: routes are tried in turn, and these are asked for most, or by pages of the console.
+        topic_statistics,
+        console,
+        figure_index,
+        explanations,
         tenants,
         clusters,
         namespaces,
@@ -126,11 +130,9 @@ def create_app(service: BrokerService) -> FastAPI:
         topic_segments,
         subscriptions,
         subscription_backlogs,
-        explanations,
         schemas,
         topic_policies,
         anti_affinity,
-        figure_index,
         bundles,  # behind all others of namespaces
         brokers,
         broker_stats,
@@ -145,7 +147,6 @@ def create_app(service: BrokerService) -> FastAPI:
         health,
         metrics,
         documentation,
-        console,
     ):
         # As they are: ``include_router`` analyses each anew, a quarter of a second of every start.
         app.router.routes.extend(module.routes.router.routes)

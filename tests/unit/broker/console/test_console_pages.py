@@ -9,7 +9,7 @@ from html import unescape
 import httpx
 import pytest
 
-from magnetar.broker.console.console import find_page
+from magnetar.broker.console.console import FragmentCache, find_page
 from magnetar.broker.console.pages import PAGES
 from magnetar.broker.http.server.app import create_app
 from tests.unit.broker.doubles import Broker
@@ -131,6 +131,31 @@ async def test_the_middle_of_a_page_alone(client: httpx.AsyncClient) -> None:
     part = await client.get("/console/topics", headers={"Magnetar-Fragment": "1"})
     assert part.text.startswith("<main")
     assert '<nav class="nav"' not in part.text
+
+
+def test_a_middle_is_shared_for_two_seconds() -> None:
+    now_s = [100.0]
+    cache = FragmentCache(lambda: now_s[0])
+    cache.put(("anna", "topics"), b"hers")
+    assert cache.get(("bert", "topics")) is None
+    now_s[0] += 1.9
+    assert cache.get(("anna", "topics")) == b"hers"
+    now_s[0] += 0.2
+    assert cache.get(("anna", "topics")) is None
+    for number in range(500):
+        cache.put(number, b"")
+    assert len(cache._found) == 200
+
+
+async def test_roles_do_not_share_what_they_see() -> None:
+    async with authorized_broker() as broker:
+        app = create_app(broker.service)
+        shown = []
+        for role in ("admin", "prod"):
+            async with client_of(app, role) as client:
+                part = await client.get("/console/brokers", headers={"Magnetar-Fragment": "1"})
+                shown.append('class="fail"' in part.text)
+    assert shown == [False, True]
 
 
 async def test_only_browsers_are_sent_to_the_console(client: httpx.AsyncClient) -> None:
