@@ -367,6 +367,7 @@ class BrokerConfig(BalancerConfig):
     http_server_gzip_compression_excluded_paths: str = ""  # prefixes, ^patterns; ^.*: never
     web_service_allowed_hosts: str = ""  # own key: names, *.suffix, *
     web_console_enabled: bool = True  # own key
+    web_console_read_only: bool = False  # own key
     web_console_messages: str = "full"  # own key: full, metadata, off
     web_console_environment: str = ""  # own key: "production:red", shown beside the cluster's name
     cors_allowed_origins: str = ""  # own key: comma list or *; "": browsers of other sites may not

@@ -31,6 +31,7 @@ async def _serve(options: argparse.Namespace) -> None:
             tls,
             bind_address=options.bind,
             environment=options.environment,
+            read_only=options.read_only,
         ) as app:
             config = uvicorn.Config(
                 app,

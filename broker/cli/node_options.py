@@ -31,6 +31,7 @@ def add_console(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--port", type=int, default=9090, help="(9090)")
     add("--bind", metavar="ADDRESS", default="127.0.0.1", help="(127.0.0.1)")
+    add("--read-only", action="store_true", help="change nothing")
     add(
         "--environment",
         metavar="NAME:COLOUR",

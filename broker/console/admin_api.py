@@ -16,6 +16,7 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from magnetar.broker.cluster.broker_client import BrokerCall, BrokerEndpoint
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.errors import response_of
+from magnetar.broker.http.middleware.audit import SAFE_METHODS
 
 if TYPE_CHECKING:
     import httpx
@@ -69,16 +70,19 @@ class LocalApi:
         encoded = _encoded(query)
         content = b"" if body is None else orjson.dumps(body)
         answer = _Answer(content)
+        scope = self._scope(method, path, encoded, bool(content))
         try:
-            scope = self._scope(method, path, encoded, bool(content))
             await AsyncExitStackMiddleware(self._app.router)(scope, answer.receive, answer.send)
         except Exception as error:  # as the layers around the router do it
             response = response_of(error)
             answer.status, answer.headers = response.status_code, dict(response.raw_headers)
             answer.content = bytes(response.body)
-        if answer.status == 307:
+        if answer.status == 307:  # the other broker keeps the audit line
             location = answer.headers[b"location"].decode()
             return await self._ask_owner(location, BrokerCall(method, path, encoded, body))
+        if method not in SAFE_METHODS:
+            request_id = scope["state"].get("request_id", "")
+            self._app.state.audit_log.add(scope, answer.status, request_id)
         return _value(answer.status, answer.content)
 
     def _scope(self, method: str, path: str, query: str, has_body: bool) -> Scope:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import hmac
 import logging
 import re
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
@@ -19,8 +21,9 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from magnetar.broker.console.admin_api import AdminError
+from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.formats import FILTERS
-from magnetar.broker.console.pages import PAGES, Page
+from magnetar.broker.console.pages import PAGES, Page, act
 from magnetar.broker.console.views import Ask, View
 
 if TYPE_CHECKING:
@@ -107,16 +110,19 @@ class ClusterLook:
     """Of the setting ``webConsoleEnvironment``: a name, as "production"."""
     color: str = ""
     """Of the same: `e` red, `w` yellow, `o` green."""
-    read_only: bool = True
+    read_only: bool = False
+    """Of the setting ``webConsoleReadOnly``."""
 
     @classmethod
-    def of(cls, name: str, product: str, version: str, environment: str) -> Self:
+    def of(
+        cls, name: str, product: str, version: str, environment: str, read_only: bool = False
+    ) -> Self:
         """
         Args:
             environment: ``production:red``, see ``webConsoleEnvironment``.
         """
         word, _, color = environment.partition(":")
-        return cls(name, product, version, word.strip(), _COLORS.get(color.strip(), ""))
+        return cls(name, product, version, word.strip(), _COLORS.get(color.strip(), ""), read_only)
 
 
 class FragmentCache:
@@ -153,6 +159,7 @@ class Console:
         """
         self._look, self._open_source, self._contents = look, open_source, contents
         self._environment = _environment()
+        self._form_key = secrets.token_bytes(32)
         self._fragments = FragmentCache(time.monotonic)
 
     async def respond(self, request: Request, path: str) -> Response:
@@ -175,6 +182,27 @@ class Console:
                 return _page_response(request, view.status, body)
         return _page_response(request, 200, body)
 
+    async def act(self, request: Request, path: str) -> Response:
+        """A form that was sent: does it, and leads back; else the form again, with the reason."""
+        if self._look.read_only:
+            view = View(
+                "message.html", "Read-only", "", {"text": "This console changes nothing."}, 403
+            )
+            return await self.page(request, view, path)
+        found = find_page(path)
+        if found is None or not path.rpartition("/do/")[0]:
+            view = View("message.html", "Not found", "", {"text": "There is no such step."}, 404)
+            return await self.page(request, view, path)
+        source = self._open_source(request)
+        done = await act(self._ask(source, found[1], request), await form_fields(request))
+        if isinstance(done, View):
+            return await self.page(request, done, path, source)
+        return Response(status_code=303, headers={**_HEADERS, "Location": done})
+
+    def _ask(self, source: Source, names: Mapping[str, str], request: Request) -> Ask:
+        token = hmac.new(self._form_key, _who(request).encode(), hashlib.sha256).hexdigest()
+        return Ask(source, names, dict(request.query_params), self._contents, token)
+
     async def page(
         self, request: Request, view: View, path: str, source: Source | None = None
     ) -> Response:
@@ -193,6 +221,7 @@ class Console:
             "view": view,
             "root": "../" * path.count("/"),
             "cluster": self._look,
+            "can_change": not self._look.read_only,
             "menu": _MENU,
             "short_menu": [each for _, links in _MENU for each in links if each.short],
             "visitor": visitor,
@@ -202,10 +231,13 @@ class Console:
     async def _view(self, request: Request, path: str) -> tuple[View, Source]:
         source = self._open_source(request)
         if (found := find_page(path)) is None:
-            text = "There is no such page."
-            return View("message.html", "Not found", "", {"text": text}, 404, live=0), source
+            return _refusal("There is no such page.", 404), source
         page, names = found
-        return await page(Ask(source, names, dict(request.query_params), self._contents)), source
+        return await page(self._ask(source, names, request)), source
+
+
+def _refusal(text: str, status: int) -> View:
+    return View("message.html", "Nothing here", "", {"text": text}, status, live=0)
 
 
 async def _visitor(source: Source) -> Mapping[str, str] | None:
@@ -216,11 +248,14 @@ async def _visitor(source: Source) -> Mapping[str, str] | None:
         return None
 
 
+def _who(request: Request) -> str:
+    state = request.scope.get("state", {})
+    return f"{state.get('role')}\0{state.get('original_role')}"
+
+
 def _who_and_what(request: Request, path: str) -> tuple[object, ...]:
     """Two requests with the same one are answered alike."""
-    state = request.scope.get("state", {})
-    who = state.get("role"), state.get("original_role")
-    return *who, path, request.scope.get("query_string", b"")
+    return _who(request), path, request.scope.get("query_string", b"")
 
 
 def _page_response(request: Request, status: int, body: bytes) -> Response:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.console.charts import Chart, chart
 from magnetar.broker.console.formats import number, span
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import row_id
@@ -190,6 +191,23 @@ def sums_of(namespaces: Mapping[str, Json]) -> Sums:
         stored=total("storageSize"),
         oldest_ms=min((each for each in times if each), default=None),
     )
+
+
+def charts_of(history: Json) -> list[Chart]:
+    """Of what is kept of the last hour; none before there are two points."""
+    series = history["series"]
+    found = [
+        chart(title, history["times"], [(label, series[name]) for label, name in lines])
+        for title, lines in _CHARTS
+        if all(name in series for _, name in lines)
+    ]
+    return [each for each in found if each is not None]
+
+
+_CHARTS: Final = (
+    ("Messages per second", (("In", "msgRateIn"), ("Out", "msgRateOut"))),
+    ("Backlog, messages", (("All subscriptions", "msgBacklog"),)),
+)
 
 
 def namespace_rows(namespaces: Mapping[str, Json]) -> list[Sequence[Any]]:

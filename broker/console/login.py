@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs
 
 from starlette.responses import Response
 
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.provider_chain import Credentials
 from magnetar.broker.console.console import Console, find_page
+from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.views import View
 from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.http.middleware.console_sessions import set_cookie
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from magnetar.broker.auth.authenticator import Authenticator
     from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
 
-_BODY_MAX: Final = 64 * 1024
 _HERE: Final = frozenset({"127.0.0.1", "::1"})
 
 
@@ -41,10 +40,7 @@ class Login:
         return await self._check(request)
 
     async def _check(self, request: Request) -> Response:
-        fields = {
-            name: values[0]
-            for name, values in parse_qs((await _body(request)).decode(errors="replace")).items()
-        }
+        fields = await form_fields(request)
         after = _page_after(fields.get("next", ""))
         credentials = _credentials(fields)
         address = request.client.host if request.client else ""
@@ -72,16 +68,6 @@ class Login:
         }
         view = View("login.html", "Log in", "", content, status, live=0)
         return await self._console.page(request, view, "login")
-
-
-async def _body(request: Request) -> bytes:
-    """At most what a form of ours can have; the rest is not read."""
-    found = b""
-    async for chunk in request.stream():
-        found += chunk
-        if len(found) > _BODY_MAX:
-            return b""
-    return found
 
 
 def _credentials(fields: dict[str, str]) -> Credentials:

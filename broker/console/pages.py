@@ -6,6 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from magnetar.broker.console.actions import (
+    SUBSCRIPTION_ACTIONS,
+    TOPIC_ACTIONS,
+    Action,
+    ActionError,
+    Subject,
+    call_of,
+    find_action,
+)
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.bookie_view import bookie_rows
 from magnetar.broker.console.formats import moment, segment
@@ -16,6 +25,7 @@ from magnetar.broker.console.index_view import (
     TOPIC_VIEWS,
     Column,
     behind_rows,
+    charts_of,
     namespace_rows,
     sums_of,
     topic_rows,
@@ -52,10 +62,13 @@ _TABS: Final = (
 async def overview(ask: Ask) -> View:
     source = ask.source
     behind = IndexQuery(view="backlog", sort="msgBacklog", limit=_BEHIND)
-    findings, sums, furthest, brokers, bookies, service = await asyncio.gather(
+    findings, sums, furthest, history = await asyncio.gather(
         panel("What needs attention", source.findings(), _findings),
         panel("Figures", source.namespaces(), sums_of),
         panel("Subscriptions", source.subscriptions(behind), _behind),
+        panel("History", source.history(), charts_of),
+    )
+    brokers, bookies, service = await asyncio.gather(
         panel("Brokers", _brokers(ask), dict),
         panel("Bookies", source.bookies(), bookie_rows),
         panel("Addresses", _addresses(ask), dict),
@@ -70,7 +83,7 @@ async def overview(ask: Ask) -> View:
             "brokers": brokers,
             "bookies": bookies,
             "findings": findings,
-            "charts": (),
+            "charts": history.value or (),
             **(service.value or {"service_url": "?", "web_url": "?"}),
         },
     )
@@ -288,10 +301,58 @@ async def topic(ask: Ask) -> View:
             "partitions": partitions,
         },
         "charts": (),
+        "subscription_actions": SUBSCRIPTION_ACTIONS,
+        "topic_actions": TOPIC_ACTIONS,
     }
     if (more := _OF_TABS.get(tab)) is not None:
         content |= await more(ask, path, partitions)
     return View("topic.html", path.local, "topics", content, live=0 if tab == "messages" else 5)
+
+
+async def step(ask: Ask, failure: str = "", value: str = "", status: int = 200) -> View:
+    """What a step of ``actions.py`` costs, and its form."""
+    try:
+        action, subject = await _step(ask)
+        command = action.call(subject, value or action.hint).command
+    except AdminError as error:
+        return View("message.html", "Not found", "topics", {"text": str(error)}, error.status, 0)
+    except ActionError:
+        command = action.call(subject, action.hint).command
+    content = {
+        "topic": subject.topic,
+        "action": action,
+        "subject": subject,
+        "loses": action.loses(subject),
+        "token": ask.form_token,
+        "command": command,
+        "failure": failure,
+        "value": value,
+    }
+    return View("action.html", action.title, "topics", content, status, live=0)
+
+
+async def _step(ask: Ask) -> tuple[Action, Subject]:
+    """Raises AdminError: no such step, topic or subscription."""
+    names, subscription = ask.names, ask.query.get("subscription", "")
+    path = TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
+    action = find_action(names["action"], subscription)
+    partitions, stats = await _stats(ask, path)
+    if subscription and subscription not in stats.get("subscriptions", {}):
+        raise AdminError(404, f"there is no subscription {subscription}")
+    return action, Subject(path, partitions, stats, subscription)
+
+
+async def act(ask: Ask, fields: Mapping[str, str]) -> View | str:
+    """Do a step: where to go then, by a relative address, or the form again."""
+    try:
+        action, subject = await _step(ask)
+        call = call_of(action, subject, fields, ask.form_token)
+        await ask.source.api.call(call.method, f"/admin/v2/{call.path}")
+    except ActionError as error:
+        return await step(ask, str(error), fields.get("value", ""), 400)
+    except AdminError as error:
+        return await step(ask, str(error), fields.get("value", ""), error.status)
+    return "../" * 6 + "topics" if action.key == "delete" else "../subscriptions"
 
 
 async def _stats(ask: Ask, path: TopicPath) -> tuple[int, Any]:
@@ -346,7 +407,7 @@ async def _messages(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any
     number = ask.query.get("partition", "0")
     at = path.partition(int(number)) if partitions and number.isdecimal() else path
     asked = {name: ask.query.get(name, "") for name in _SEARCHED}
-    asked["position"] = asked["position"] or "latest"
+    asked["position"] = asked["position"] or ("earliest" if asked["filter"] else "latest")
     if ask.contents == "off":
         found: Panel[Any] = Panel(error=PanelError("Messages", 403, "webConsoleMessages is off"))
     else:
@@ -382,6 +443,7 @@ PAGES: Final[dict[str, Page]] = {
     "audit": audit,
     "keys": keys,
     _TOPIC: topic,
+    f"{_TOPIC}/do/{{action}}": step,
     **{f"{_TOPIC}/{{tab:{key}}}": topic for key, _ in _TABS if key},
 }
 """By path below ``/console/``; ``{name:text}`` is only that text."""

@@ -103,6 +103,10 @@ class PulsarSource(Source):
             for name in sorted(names)
         ]
 
+    async def history(self) -> dict[str, Any]:
+        """Pulsar keeps none."""
+        return {"times": [], "series": {}}
+
     async def audit(self) -> list[dict[str, Any]]:
         """Pulsar remembers no changes."""
         return []

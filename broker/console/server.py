@@ -35,6 +35,7 @@ async def console_app(
     *,
     bind_address: str,
     environment: str = "",
+    read_only: bool = False,
 ) -> AsyncIterator[ASGIApp]:
     """The application, and its connections to the cluster until the end of the block.
 
@@ -48,19 +49,25 @@ async def console_app(
         source = await connect(lambda url: RemoteApi(client, url, headers), admin_url)
         name = next(each for each in await get(source.api, "clusters") if each != "global")
         version = str(await get(source.api, "brokers/version"))
-        look = ClusterLook.of(name, source.product, version, environment)
+        look = ClusterLook.of(name, source.product, version, environment, read_only)
         console = Console(look, lambda _: source)
 
         async def page(request: Request) -> Response:
             path = request.scope["raw_path"].split(b"?", 1)[0].decode("latin-1")
             if not path.startswith(_PREFIX):
                 return Response(status_code=303, headers={"Location": "./console/"})
-            return await console.respond(request, path[len(_PREFIX) :])
+            below = path[len(_PREFIX) :]
+            if request.method == "POST":
+                return await console.act(request, below)
+            return await console.respond(request, below)
 
         hosts = names_to_answer("", bind_address=bind_address, own=(), is_authenticated=False)
         check = OriginCheck(hosts=hosts, hosts_setting="--bind")
         yield Starlette(
-            routes=[Route(each, page) for each in ("/", "/console", "/console/{path:path}")],
+            routes=[
+                Route(each, page, methods=["GET", "POST"])
+                for each in ("/", "/console", "/console/{path:path}")
+            ],
             middleware=[Middleware(OriginMiddleware, sites=check)],
         )
 

@@ -97,6 +97,10 @@ class Source:
         """With state, disk and latency, see the route ``bookies/state``. Raises AdminError."""
         return list((await get(self.api, "bookies/state"))["bookies"])
 
+    async def history(self) -> dict[str, Any]:
+        """Totals of the asked broker, see the route ``history``. Raises AdminError."""
+        return dict(await get(self.api, "history"))
+
     async def audit(self) -> list[dict[str, Any]]:
         """The last changes over HTTP, see the route ``audit``. Raises AdminError."""
         return list((await get(self.api, "audit", limit=200))["changes"])

@@ -72,6 +72,8 @@ class Ask:
     query: Mapping[str, str]
     contents: str = "full"
     """What of messages may be shown: ``full``, ``metadata`` or ``off``."""
+    form_token: str = ""
+    """Of the visitor's forms; another one's is no good."""
 
     def address(self, **changes: str) -> str:
         """This page with other parameters; an empty one is left out."""

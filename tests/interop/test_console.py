@@ -54,6 +54,7 @@ async def rest(admin_url: str, path: str) -> Any:
 async def test_every_page_is_whole(console: httpx.AsyncClient, topic: str, admin_url: str) -> None:
     parts = dict(zip(("domain", "tenant", "namespace", "topic"), topic.split("/"), strict=True))
     (cluster,) = [each for each in await rest(admin_url, "clusters") if each != "global"]
+    parts["action"] = "unload"
     parts["broker"] = (await rest(admin_url, f"brokers/{cluster}"))[0]
     for key in PAGES:
         path = re.sub(r"\{(\w+)(?::(\w+))?\}", lambda m: m[2] or parts[m[1]], key)

@@ -53,6 +53,15 @@ async def page(request: Request) -> Response:
     return await _console(request).respond(request, path[len(_PREFIX) :])
 
 
+@routes.post("/console/{path:path}", "")
+async def act(request: Request) -> Response:
+    """A form of a page."""
+    if not _is_served(request):
+        raise ApiError(404, "Not Found")
+    path = request.scope["raw_path"].split(b"?", 1)[0].decode("latin-1")
+    return await _console(request).act(request, path[len(_PREFIX) :])
+
+
 def _is_served(request: Request) -> bool:
     return bool(request.app.state.service.config.web_console_enabled)
 
@@ -67,7 +76,11 @@ def _console(request: Request) -> Console:
 
         config = state.service.config
         look = ClusterLook.of(
-            config.cluster_name, "Magnetar", product_version(), config.web_console_environment
+            config.cluster_name,
+            "Magnetar",
+            product_version(),
+            config.web_console_environment,
+            config.web_console_read_only,
         )
         found = state.console = Console(
             look, lambda visitor: Source(LocalApi(visitor)), config.web_console_messages

@@ -1,0 +1,144 @@
+"""What the console changes: shown first, done as the visitor, refused to forms that aren't ours."""
+
+import re
+from collections.abc import AsyncIterator
+from html import unescape
+
+import httpx
+import pytest
+
+from magnetar.broker.console.actions import SUBSCRIPTION_ACTIONS, TOPIC_ACTIONS
+from magnetar.broker.http.server.app import create_app
+from tests.unit.broker.doubles import Broker
+from tests.unit.broker.http.authorized import authorized_broker, client_of
+
+TOPIC = "persistent/public/default/orders"
+PAGE = f"/console/topic/{TOPIC}"
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as found:
+        await fill(found)
+        yield found
+
+
+async def fill(client: httpx.AsyncClient, topic: str = TOPIC) -> None:
+    assert (await client.put(f"/admin/v2/{topic}")).is_success
+    assert (await client.put(f"/admin/v2/{topic}/subscription/billing")).is_success
+    body = {"producerName": "p", "messages": [{"payload": each} for each in "abc"]}
+    assert (await client.post(f"/topics/{topic}", json=body)).is_success
+
+
+def token_in(page: httpx.Response) -> str:
+    assert page.status_code == 200, page.text
+    (found,) = re.findall(r'name="token" value="(\w+)"', page.text)
+    return str(found)
+
+
+async def backlog(client: httpx.AsyncClient) -> int | None:
+    stats = (await client.get(f"/admin/v2/{TOPIC}/stats")).json()
+    found = stats["subscriptions"].get("billing")
+    return None if found is None else found["msgBacklog"]
+
+
+async def test_a_step_says_what_it_loses_and_what_does_the_same(client: httpx.AsyncClient) -> None:
+    page = unescape((await client.get(f"{PAGE}/do/skip?subscription=billing")).text)
+    assert "3 messages of billing are skipped." in page
+    command = "magnetar topics clear-backlog persistent://public/default/orders -s billing"
+    assert command in page
+    assert await backlog(client) == 3
+
+
+async def test_skip_and_reset(client: httpx.AsyncClient) -> None:
+    path = f"{PAGE}/do/skip?subscription=billing"
+    token = token_in(await client.get(path))
+    done = await client.post(path, data={"token": token})
+    assert done.status_code == 303
+    assert httpx.URL(f"http://localhost{path}").join(done.headers["location"]).path == (
+        f"{PAGE}/subscriptions"
+    )
+    assert await backlog(client) == 0
+    path = f"{PAGE}/do/reset?subscription=billing"
+    for wrong in ("", "yesterday", "2w", "-5"):
+        refused = await client.post(path, data={"token": token, "value": wrong})
+        assert refused.status_code == 400
+        assert "a time is a number" in refused.text
+    assert (await client.post(path, data={"token": token, "value": "19000d"})).status_code == 303
+    assert await backlog(client) == 3
+    (change, *_) = (await client.get("/admin/v2/audit")).json()["changes"]
+    assert "/subscription/billing/resetcursor/" in change["path"]
+    assert change["status"] == 204
+
+
+async def test_what_is_lost_for_good_is_confirmed_by_its_name(client: httpx.AsyncClient) -> None:
+    path = f"{PAGE}/do/unsubscribe?subscription=billing"
+    token = token_in(await client.get(path))
+    for name in ("", "Billing"):
+        refused = await client.post(path, data={"token": token, "name": name})
+        assert refused.status_code == 400
+        assert "type the name" in refused.text
+    assert await backlog(client) == 3
+    assert (await client.post(path, data={"token": token, "name": "billing"})).is_redirect
+    assert await backlog(client) is None
+    path = f"{PAGE}/do/delete"
+    done = await client.post(path, data={"token": token, "name": "orders"})
+    assert httpx.URL(f"http://localhost{path}").join(done.headers["location"]).path == (
+        "/console/topics"
+    )
+    assert (await client.get(f"/admin/v2/{TOPIC}/stats")).status_code == 404
+
+
+async def test_every_step_has_a_page(client: httpx.AsyncClient) -> None:
+    for action in SUBSCRIPTION_ACTIONS:
+        page = await client.get(f"{PAGE}/do/{action.key}?subscription=billing")
+        assert action.title in page.text
+        assert token_in(page)
+    for action in TOPIC_ACTIONS:
+        assert token_in(await client.get(f"{PAGE}/do/{action.key}"))
+    assert (await client.get(f"{PAGE}/do/skip")).status_code == 404
+    assert (await client.get(f"{PAGE}/do/skip?subscription=x")).status_code == 404
+
+
+async def test_a_form_that_is_not_ours_does_nothing(client: httpx.AsyncClient) -> None:
+    path = f"{PAGE}/do/skip?subscription=billing"
+    token = token_in(await client.get(path))
+    for data in ({}, {"token": ""}, {"token": token[:-1] + "x"}):
+        assert (await client.post(path, data=data)).status_code == 403
+    foreign = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}
+    answer = await client.post(path, data={"token": token}, headers=foreign)
+    assert answer.status_code == 403
+    assert await backlog(client) == 3
+
+
+async def test_a_console_that_is_read_only() -> None:
+    broker = await Broker(web_console_read_only=True).start()
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        await fill(client)
+        page = (await client.get(f"{PAGE}/subscriptions?open=billing")).text
+        assert "/do/" not in page
+        assert "read-only" in page
+        path = f"{PAGE}/do/skip?subscription=billing"
+        assert (await client.post(path, data={"token": "x"})).status_code == 403
+        assert await backlog(client) == 3
+    await broker.close()
+
+
+async def test_a_step_is_the_visitors_own() -> None:
+    """What REST refuses to a role, the console refuses too; nobody's form is good for another."""
+    topic = "persistent/t1/ns/orders"
+    path = f"/console/topic/{topic}/do/unload"
+    async with authorized_broker() as broker:
+        app = create_app(broker.service)
+        async with client_of(app, "admin") as client:
+            await fill(client, topic)
+            token = token_in(await client.get(path))
+        async with client_of(app, "ten") as client:
+            assert (await client.post(path, data={"token": token})).status_code == 403
+            own = token_in(await client.get(path))
+            assert (await client.post(path, data={"token": own})).status_code == 303
+        async with client_of(app, "prod") as client:
+            answer = await client.post(path, data={"token": "x"})
+            assert answer.status_code in (401, 403)
