@@ -176,7 +176,7 @@ class BrokerClient:
         try:
             found = await self.ask(BrokerEndpoint.of(leader.broker), call)
         except _MovedError as error:
-            return await self._at(error.location)
+            return await self.at(error.location)
         except BrokerRefusedError:
             # The caller may not look it up. The choice needs no leader, but by epochs.
             sharing = self._service.sharing
@@ -185,7 +185,7 @@ class BrokerClient:
         peer = BrokerEndpoint(found.get("httpUrl"), found.get("httpUrlTls"))
         return None if peer == BrokerEndpoint.of(self._service.bundles.broker) else peer
 
-    async def _at(self, location: str) -> BrokerEndpoint | None:
+    async def at(self, location: str) -> BrokerEndpoint | None:
         """The broker of an address; None: this one. Raises ServiceNotReadyError: of none."""
         members = self._service.cluster_members
         for broker_id in await members.ids():

@@ -6,14 +6,16 @@ visitor of the page: with his role, so by the same authorization, and nobody ser
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlencode, urlsplit
 
 import orjson
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 
-from magnetar.broker.cluster.broker_client import BrokerCall, BrokerEndpoint
+from magnetar.broker.cluster.broker_client import BrokerCall
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.errors import response_of
 from magnetar.broker.http.middleware.audit import SAFE_METHODS
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     import httpx
     from starlette.requests import Request
     from starlette.types import Message, Scope
+
+    from magnetar.broker.cluster.broker_client import BrokerClient
 
 Query = Mapping[str, str | int | bool]
 _WAIT_S: Final = 30.0
@@ -86,11 +90,14 @@ class LocalApi:
         return _value(answer.status, answer.content)
 
     def _scope(self, method: str, path: str, query: str, has_body: bool) -> Scope:
-        kept = ("app", "client", "server", "scheme", "http_version", "root_path", "asgi")
+        kept = ("app", "client", "server", "scheme", "http_version", "root_path")
+        # By this version, answers in pieces don't listen beside their sending.
+        asgi = {"version": "3.0", "spec_version": "2.4"}
         scope = {name: self._visitor[name] for name in kept if name in self._visitor}
         headers = [(b"content-type", b"application/json")] if has_body else []
         return scope | {
             "type": "http",
+            "asgi": asgi,
             "method": method,
             "path": path,
             "raw_path": path.encode(),
@@ -101,12 +108,13 @@ class LocalApi:
 
     async def _ask_owner(self, location: str, call: BrokerCall) -> Any:
         """Another broker has the topic; it is asked in the visitor's name."""
-        at = urlsplit(location)
-        url = f"{at.scheme}://{at.netloc}"
-        is_tls = at.scheme == "https"
-        owner = BrokerEndpoint(None if is_tls else url, url if is_tls else None, is_chosen=True)
+        peers: BrokerClient = self._app.state.service.broker_client
         try:
-            return await self._app.state.service.broker_client.ask(owner, call)
+            owner = await peers.at(location)
+            if owner is None:
+                raise AdminError(503, "the topic is just changing its broker: ask again")
+            is_chosen = "authoritative=true" in urlsplit(location).query
+            return await peers.ask(replace(owner, is_chosen=is_chosen), call)
         except BrokerError as error:
             raise AdminError(error.http_status, str(error)) from error
 
@@ -116,12 +124,16 @@ class _Answer:
 
     def __init__(self, body: bytes) -> None:
         self._body = body
+        self._is_read = False
         self.status, self.content = 500, b""
         self.headers: dict[bytes, bytes] = {}
 
     async def receive(self) -> Message:
-        body, self._body = self._body, b""
-        return {"type": "http.request", "body": body, "more_body": False}
+        """The body; whoever asks on wants to know when the client leaves, which it doesn't."""
+        if self._is_read:
+            await asyncio.Event().wait()
+        self._is_read = True
+        return {"type": "http.request", "body": self._body, "more_body": False}
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -177,8 +189,16 @@ def _sent_on(location: str, path: str, before: str) -> str:
     Raises:
         AdminError: anything else.
     """
-    at = urlsplit(location)
-    if at.path != path or (before.startswith("https:") and at.scheme != "https"):
+    try:
+        at = urlsplit(location)
+    except ValueError as error:
+        raise AdminError(502, f"{before} sends the call to no URL: {error}") from error
+    is_ours = at.path == path and at.hostname and "@" not in at.netloc
+    if (
+        not is_ours
+        or at.scheme not in ("http", "https")
+        or (before.startswith("https:") and at.scheme != "https")
+    ):
         raise AdminError(502, f"{before} sends the call to {location}, which is another one")
     return location
 

@@ -179,8 +179,8 @@ class Console:
             if view.live and view.status == 200:
                 self._fragments.put(key, body)
             else:
-                return _page_response(request, view.status, body)
-        return _page_response(request, 200, body)
+                return _page_response(view.status, body)
+        return _page_response(200, body)
 
     async def act(self, request: Request, path: str) -> Response:
         """A form that was sent: does it, and leads back; else the form again, with the reason."""
@@ -211,7 +211,7 @@ class Console:
             source: tells who looks; None: nobody is known yet.
         """
         visitor = None if source is None else await _visitor(source)
-        return _page_response(request, view.status, self._render("page.html", view, path, visitor))
+        return _page_response(view.status, self._render("page.html", view, path, visitor))
 
     def _render(
         self, template: str, view: View, path: str, visitor: Mapping[str, str] | None
@@ -258,19 +258,18 @@ def _who_and_what(request: Request, path: str) -> tuple[object, ...]:
     return _who(request), path, request.scope.get("query_string", b"")
 
 
-def _page_response(request: Request, status: int, body: bytes) -> Response:
-    """304: the browser has it already."""
-    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-    headers = {**_HEADERS, "Cache-Control": "no-cache, private", "ETag": tag}
-    if status == 200 and request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
+def _page_response(status: int, body: bytes) -> Response:
+    """Not kept by the browser: it has what a role may see, and the middle has the page's URL."""
+    headers = {**_HEADERS, "Cache-Control": "no-store", "Vary": _FRAGMENT}
     return Response(body, status, headers, "text/html; charset=utf-8")
 
 
 def find_page(path: str) -> tuple[Page, dict[str, str]] | None:
     for pattern, page in _patterns():
         if (match := pattern.fullmatch(path.rstrip("/"))) is not None:
-            return page, {name: unquote(text) for name, text in match.groupdict().items()}
+            names = {name: unquote(text) for name, text in match.groupdict().items()}
+            # Such a name would be a step on the way of a call.
+            return None if {".", ".."} & set(names.values()) else (page, names)
     return None
 
 
@@ -281,7 +280,7 @@ def _patterns() -> tuple[tuple[re.Pattern[str], Page], ...]:
 
 def _expression(path: str) -> str:
     """Of a key of PAGES."""
-    parts = re.split(r"\{(\w+)(?::(\w+))?\}", path)
+    parts = re.split(r"\{(\w+)(?::([\w|-]+))?\}", path)
     texts = [re.escape(text) for text in parts[::3]]
     groups = [
         f"(?P<{name}>{only or '[^/]+'})"

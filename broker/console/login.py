@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, unquote
 
 from starlette.responses import Response
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from magnetar.broker.auth.authenticator import Authenticator
     from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
 
+_FIELDS_MAX: Final = 16 * 1024
 _HERE: Final = frozenset({"127.0.0.1", "::1"})
 
 
@@ -32,6 +34,8 @@ class Login:
         self._console, self._authenticator, self._sessions = console, authenticator, sessions
 
     async def respond(self, request: Request) -> Response:
+        if request.method == "POST" and request.scope["state"].get("is_foreign"):
+            return Response("Another site's page", 403)
         if request.url.path.endswith("/logout"):
             self._sessions.close(request.scope)
             return _sent_to("login", request, "")
@@ -41,11 +45,13 @@ class Login:
 
     async def _check(self, request: Request) -> Response:
         fields = await form_fields(request)
+        if sum(map(len, fields.values())) > _FIELDS_MAX:
+            return await self._form(request, "", "This is too long.", 400)
         after = _page_after(fields.get("next", ""))
         credentials = _credentials(fields)
         address = request.client.host if request.client else ""
         try:
-            await self._authenticator.authenticate(credentials, address)
+            principal = await self._authenticator.authenticate(credentials, address)
         except TooManyChecksError:
             return await self._form(request, after, "Too many logins at once: try again.", 503)
         except AuthenticationError as error:
@@ -53,7 +59,7 @@ class Login:
             return await self._form(request, after, "These credentials are not accepted.", 401)
         self._authenticator.success(credentials.method)
         self._sessions.close(request.scope)
-        return _sent_to(after or "./", request, self._sessions.open(credentials))
+        return _sent_to(after or "./", request, self._sessions.open(credentials, principal.role))
 
     async def _form(
         self, request: Request, after: str, failure: str = "", status: int = 200
@@ -78,9 +84,13 @@ def _credentials(fields: dict[str, str]) -> Credentials:
 
 
 def _page_after(asked: str) -> str:
-    """Where to go from the login: a page of ours, else the overview."""
-    path = asked.partition("?")[0]
-    return asked if find_page(path) is not None else ""
+    """Where to go from the login: a page of ours, quoted; else the overview."""
+    path, _, query = asked.partition("?")
+    steps = unquote(path).split("/")
+    if find_page(path) is None or "" in steps[:-1] or {".", ".."} & set(steps):
+        return ""
+    safe = "/%:@!$&'()*+,;=~"
+    return quote(path, safe=safe) + (f"?{quote(query, safe=safe + '?')}" if query else "")
 
 
 def _sent_to(place: str, request: Request, cookie: str) -> Response:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 _LINE: Final = 200
 """Characters of a value in a row."""
+_TEXT: Final = 4_000
+"""The same of what else is known of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +21,19 @@ class MessageRow:
     key: str
     value: str
     """One line; empty: it isn't shown."""
-    body: str
-    """The whole of what is known, as one would read it."""
+    shown: Any
+    """The value as the search has it."""
     size: int
     error: str
     details: Sequence[tuple[str, str]]
     """Name and text of everything else."""
+
+    @property
+    def body(self) -> str:
+        """The whole value, as one would read it."""
+        if isinstance(self.shown, str):
+            return self.shown
+        return json.dumps(self.shown, ensure_ascii=False, indent=2)
 
 
 def messages_view(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,21 +46,17 @@ def messages_view(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(message: Mapping[str, Any]) -> MessageRow:
-    shown = message.get("payload")
-    if message.get("encoding") == "json":
-        line = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
-        body = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False, indent=2)
-    else:
-        line = body = shown or ""
+    shown = message.get("payload", "")
+    line = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
     index = message.get("batchIndex")
     return MessageRow(
         id=message["messageId"] + ("" if index is None else f":{index}"),
         publish_ms=message.get("publishTime", 0),
-        key=message.get("key", ""),
+        key=message.get("key", "")[:_LINE],
         value=line[:_LINE],
-        body=body,
+        shown=shown,
         size=message["size"],
-        error=message.get("error", ""),
+        error=message.get("error", "")[:_LINE],
         details=[(title, _text(message[name])) for name, title in _DETAILS if message.get(name)],
     )
 
@@ -78,5 +83,7 @@ _DETAILS: Final = (
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={each}" for name, each in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        text = ", ".join(f"{name}={each}" for name, each in value.items())
+    else:
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]} ..."

@@ -35,6 +35,7 @@ from magnetar.broker.console.source import IndexPage, IndexQuery, schema_path
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import partition_rows, stored_topics, topic_figures
 from magnetar.broker.console.views import Ask, Panel, PanelError, View, panel
+from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
 
 Page = Callable[[Ask], Awaitable[View]]
 
@@ -405,11 +406,19 @@ async def _permissions(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
 async def _messages(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     """Of one partition; a page is one search, so it isn't fetched again by itself."""
     number = ask.query.get("partition", "0")
-    at = path.partition(int(number)) if partitions and number.isdecimal() else path
+    is_number = number.isascii() and number.isdecimal() and len(number) < 10
+    at = path.partition(int(number)) if partitions and is_number else path
     asked = {name: ask.query.get(name, "") for name in _SEARCHED}
+    if asked["id"] and not (asked["position"] or asked["subscription"]):
+        asked["position"] = asked["id"]  # a link to a message stays one
     asked["position"] = asked["position"] or ("earliest" if asked["filter"] else "latest")
-    if ask.contents == "off":
-        found: Panel[Any] = Panel(error=PanelError("Messages", 403, "webConsoleMessages is off"))
+    if partitions and not is_number:
+        found: Panel[Any] = Panel(error=PanelError("Partition", 400, f"{number} is no number"))
+    elif ask.contents != "full" and _reads_values(asked["filter"]):
+        reason = "the filter reads values, which webConsoleMessages withholds"
+        found = Panel(error=PanelError("Messages", 403, reason))
+    elif ask.contents == "off":
+        found = Panel(error=PanelError("Messages", 403, "webConsoleMessages is off"))
     else:
         query = {name: text for name, text in asked.items() if text and name != "id"}
         query |= {"limit": str(ROWS)} | ({} if ask.contents == "full" else {"payload": "none"})
@@ -423,6 +432,14 @@ async def _messages(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any
     }
 
 
+def _reads_values(text: str) -> bool:
+    """Else whoever asks often enough learns from its answers what values are."""
+    try:
+        return parse_filter(text).reads_values
+    except FilterError:
+        return False
+
+
 _OF_TABS: Final[dict[str, Callable[[Ask, TopicPath, int], Awaitable[dict[str, Any]]]]] = {
     "messages": _messages,
     "storage": _storage,
@@ -430,7 +447,7 @@ _OF_TABS: Final[dict[str, Callable[[Ask, TopicPath, int], Awaitable[dict[str, An
     "schema": _schema,
     "permissions": _permissions,
 }
-_TOPIC: Final = "topic/{domain}/{tenant}/{namespace}/{topic}"
+_TOPIC: Final = "topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 PAGES: Final[dict[str, Page]] = {
     "": overview,
     "topics": topics,

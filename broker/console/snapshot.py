@@ -6,6 +6,7 @@ The figures are those of ``broker-stats/topics`` of each broker, the names those
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from magnetar.broker.console.source import IndexPage, IndexQuery
 
 Row = dict[str, Any]
 
+_AFTER = re.compile("[0-9]{1,9}")
 _SUMS = (
     *("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgBacklog"),
     "storageSize",
@@ -115,7 +117,7 @@ def page_of(rows: Sequence[Row], query: IndexQuery, note: str) -> IndexPage:
             counts[view] = counts.get(view, 0) + 1
     if query.view:
         found = [row for row in found if query.view in _views(row)]
-    start = int(query.after) if query.after.isdigit() else 0
+    start = int(query.after) if _AFTER.fullmatch(query.after) else 0
     end = start + query.limit
     shown = _sorted(found, query, end)[start:end]
     more = str(end) if end < len(found) else ""

@@ -57,7 +57,7 @@ async def test_every_page_is_whole(console: httpx.AsyncClient, topic: str, admin
     parts["action"] = "unload"
     parts["broker"] = (await rest(admin_url, f"brokers/{cluster}"))[0]
     for key in PAGES:
-        path = re.sub(r"\{(\w+)(?::(\w+))?\}", lambda m: m[2] or parts[m[1]], key)
+        path = re.sub(r"\{(\w+)(?::([\w-]+)[\w|-]*)?\}", lambda m: m[2] or parts[m[1]], key)
         page = await console.get(f"/console/{path}")
         assert page.status_code == 200, path
         is_search_of_pulsar = key.endswith("{tab:messages}") and "Apache Pulsar" in page.text

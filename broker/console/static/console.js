@@ -44,7 +44,7 @@ async function update() {
   if (document.hidden) return schedule();
   const started = performance.now();
   try {
-    const answer = await fetch(location.href, { headers: { "Magnetar-Fragment": "1" } });
+    const answer = await fetch(location.href, { headers: { "Magnetar-Fragment": "1" }, cache: "no-store" });
     if (answer.redirected) return location.reload(); // to the login
     if (answer.status >= 500) throw new Error(`the broker answers ${answer.status}`);
     morph(await answer.text());

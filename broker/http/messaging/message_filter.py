@@ -5,8 +5,8 @@
 It is data, not code: a comparison has a field, an operator and a constant. Fields are ``key``,
 ``value`` (its text, or ``value.a.b`` of JSON), ``property.NAME``, ``producer``, ``size`` (bytes),
 ``publish``, ``event`` (milliseconds since 1970, or an ISO time) and ``sequence``. Operators are
-``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``~`` (matches a part, RE2) and ``!~``. A message
-without the field satisfies ``!=`` and ``!~`` only.
+``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``~`` (matches a part, RE2; only the first 64 KiB of
+a value are looked at) and ``!~``. A message without the field satisfies ``!=`` and ``!~`` only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import orjson
 import re2  # type: ignore[import-untyped]  # ships no stubs
 
 _CHARACTERS_MAX: Final = 2_000
 _TERMS_MAX: Final = 20
+_PATTERNS_MAX: Final = 5
+_SEARCHED_CHARACTERS: Final = 64 << 10
+_MISSING: Final = object()
+_NUMBER: Final = re.compile(r"-?\d{1,400}(?P<float>(\.\d+)?([eE][+-]?\d{1,3})?)", re.ASCII)
 _PATTERN_BYTES_MAX: Final = 1 << 20
 """Memory of RE2 for one pattern."""
 _TOKEN: Final = re.compile(
@@ -75,7 +80,7 @@ class _Term:
 
     def holds(self, message: Searched) -> bool:
         value = _field(message, self.path)
-        return self.if_missing if value is None else self.matches(value)
+        return self.if_missing if value is _MISSING else self.matches(value)
 
 
 class MessageFilter:
@@ -84,7 +89,8 @@ class MessageFilter:
     def __init__(self, terms: Sequence[_Term]) -> None:
         self._terms = terms
         self.needs_json = any(term.path[0] == "value" and len(term.path) > 1 for term in terms)
-        """Whether it looks into values."""
+        """Whether it looks into values that are JSON."""
+        self.reads_values = any(term.path[0] == "value" for term in terms)
 
     def __call__(self, message: Searched) -> bool:
         return all(term.holds(message) for term in self._terms)
@@ -96,6 +102,7 @@ def parse_filter(text: str) -> MessageFilter:
         raise FilterError(f"it is longer than {_CHARACTERS_MAX} characters")
     tokens = _tokens(text)
     terms: list[_Term] = []
+    patterns = 0
     while tokens:
         if terms:
             kind, word, at = tokens.pop(0)
@@ -104,6 +111,8 @@ def parse_filter(text: str) -> MessageFilter:
         if len(tokens) < 3:
             raise FilterError("a comparison is a field, an operator and a value")
         terms.append(_term(*tokens[:3]))
+        if tokens[1][1] in ("~", "!~") and (patterns := patterns + 1) > _PATTERNS_MAX:
+            raise FilterError(f"it has more than {_PATTERNS_MAX} patterns")
         del tokens[:3]
         if len(terms) > _TERMS_MAX:
             raise FilterError(f"it has more than {_TERMS_MAX} comparisons")
@@ -141,7 +150,7 @@ def _term(field: _Found, compared: _Found, constant: _Found) -> _Term:
     if sign in ("~", "!~"):
         return _Term(path, _pattern(constant, is_negative), is_negative)
     wanted = _constant(path, constant)
-    return _Term(path, _comparison(_ORDERS[sign], wanted), is_negative)
+    return _Term(path, _comparison(_ORDERS[sign], wanted, _text(constant)), is_negative)
 
 
 def _pattern(constant: _Found, is_negative: bool) -> Callable[[Any], bool]:
@@ -152,7 +161,9 @@ def _pattern(constant: _Found, is_negative: bool) -> Callable[[Any], bool]:
         pattern = re2.compile(_text(constant), options)
     except re2.error as error:
         raise FilterError(f"at character {constant[2]}: not a pattern: {error}") from error
-    return lambda value: (pattern.search(_shown(value)) is not None) != is_negative
+    return lambda value: (
+        (pattern.search(_shown(value)[:_SEARCHED_CHARACTERS]) is not None) != is_negative
+    )
 
 
 def _constant(path: tuple[str, ...], constant: _Found) -> Any:
@@ -174,19 +185,22 @@ def _literal(text: str) -> Any:
     fixed = {"true": True, "false": False, "null": None}
     if text in fixed:
         return fixed[text]
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    found = _parsed(text)
+    return text if found is None else found
 
 
-def _number(field: str, text: str, at: int) -> float:
+def _parsed(text: str) -> float | int | None:
+    """Whole numbers stay whole: an id of 64 bits has no place in a float."""
+    if (match := _NUMBER.fullmatch(text)) is None:
+        return None
+    return float(text) if match["float"] else int(text)
+
+
+def _number(field: str, text: str, at: int) -> float | int:
     if field == "size" and (match := _SIZE.fullmatch(text)) is not None:
         return float(match[1]) * float(1024 if match[3] else 1000) ** _SIZES[match[2]]
-    try:
-        return float(text)
-    except ValueError:
-        pass
+    if (found := _parsed(text)) is not None:
+        return found
     if field in ("publish", "event"):
         try:
             moment = datetime.fromisoformat(text)
@@ -196,41 +210,45 @@ def _number(field: str, text: str, at: int) -> float:
     raise FilterError(f"at character {at}: {text} is no number")
 
 
-def _comparison(compare: Callable[[Any, Any], bool], wanted: Any) -> Callable[[Any], bool]:
+def _comparison(
+    compare: Callable[[Any, Any], bool], wanted: Any, written: str
+) -> Callable[[Any], bool]:
+    """
+    Args:
+        written: the constant as it stands there, for fields that are texts.
+    """
+
     def holds(value: Any) -> bool:
-        if isinstance(wanted, str) and not isinstance(value, str):
-            value = _shown(value)
+        if isinstance(value, str) and isinstance(wanted, str):
+            return compare(value, wanted)
+        if isinstance(value, str) or isinstance(wanted, str):  # equal as they are written
+            return compare in (operator.eq, operator.ne) and compare(_shown(value), written)
+        if isinstance(value, bool) != isinstance(wanted, bool):  # true isn't 1
+            return compare is operator.ne
         try:
             return compare(value, wanted)
-        except TypeError:  # of JSON: a text and a number have no order
+        except TypeError:  # of JSON: null and a number have no order
             return False
 
     return holds
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return (
-        value
-        if isinstance(value, str)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    """As the text that JSON has for it; a text as it is."""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _field(message: Searched, path: tuple[str, ...]) -> Any:
-    """None: the message hasn't got it."""
+    """``_MISSING``: the message hasn't got it."""
     match path[0]:
         case "property":
-            return message.properties.get(path[1])
+            return message.properties.get(path[1], _MISSING)
         case "value":
             return message.text() if len(path) == 1 else _inside(message.json(), path[1:])
         case "event":
-            return message.event_ms or None
+            return message.event_ms or _MISSING
         case "key":
-            return message.key
+            return _MISSING if message.key is None else message.key
     return {
         "producer": message.producer,
         "size": message.size,
@@ -242,9 +260,9 @@ def _field(message: Searched, path: tuple[str, ...]) -> Any:
 def _inside(value: Any, path: Sequence[str]) -> Any:
     for name in path:
         if isinstance(value, Mapping):
-            value = value.get(name)
+            value = value.get(name, _MISSING)
         elif isinstance(value, list) and name.isdigit() and int(name) < len(value):
             value = value[int(name)]
         else:
-            return None
+            return _MISSING
     return value

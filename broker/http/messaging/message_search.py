@@ -2,14 +2,19 @@
 
 It reads as tools do that look at a log: no cursor and no subscription take part, so nothing that
 consumers see changes. A search is cut where it has read enough; its answer says where to go on.
+
+INVARIANT: what depends on the size or the number of stored messages is done in a thread, a slice at
+a time: a few stored bytes may be a million messages.
 """
 
 from __future__ import annotations
 
-import asyncio
+import time
 from base64 import b64decode
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -20,7 +25,9 @@ from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.messages import (
     Message,
     UndecodableEntryError,
+    inflated,
     is_chunk,
+    messages_in,
     messages_of,
     open_entry,
 )
@@ -29,25 +36,39 @@ if TYPE_CHECKING:
     from magnetar.broker.http.messaging.value_schemas import DecodedValue, ValueSchemas
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.managed_ledger.entry_batch import EntryBatch
     from magnetar.managed_ledger.managed_ledger import ManagedLedger
     from magnetar.managed_ledger.position import Position
 
 ENTRIES_MAX: Final = 12_000
 BYTES_MAX: Final = 64 << 20
+"""After decompression."""
 SECONDS_MAX: Final = 5.0
 _ENTRIES_AT_ONCE: Final = 200
 _BYTES_AT_ONCE: Final = 1 << 20
+_MESSAGES_AT_ONCE: Final = 200
 _ANSWER_BYTES_MAX: Final = 8 << 20
 _PAYLOAD_BYTES: Final = 64 << 10
 """Of a longer value the beginning is shown, unless the whole is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Of a message in the log."""
+
+    position: Position
+    index: int = 0
+    """In its batch."""
+
+    def __str__(self) -> str:
+        text = f"{self.position[0]}:{self.position[1]}"
+        return f"{text}:{self.index}" if self.index else text
+
+
+@dataclass(frozen=True, slots=True)
 class Search:
     """What is looked for."""
 
-    start: Position
+    start: Place
     limit: int
     """Messages of the answer."""
     matches: MessageFilter
@@ -58,30 +79,31 @@ class Search:
 @dataclass(slots=True)
 class SearchResult:
     messages: list[dict[str, Any]] = field(default_factory=list)
-    next: Position | None = None
+    next: Place | None = None
     """Where to go on; None: the end of the log was reached."""
     entries: int = 0
     bytes: int = 0
-    """Read, both of them."""
+    """Read, both of them; after decompression."""
 
     def as_json(self) -> dict[str, Any]:
-        following = None if self.next is None else f"{self.next[0]}:{self.next[1]}"
         return {
             "messages": self.messages,
-            "next": following,
+            "next": None if self.next is None else str(self.next),
             "entriesRead": self.entries,
             "bytesRead": self.bytes,
         }
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """An entry taken apart: its messages, or why there are none."""
+class _Item:
+    """A message in an entry; or what stands in its place."""
 
-    position: Position
-    size: int
-    messages: Sequence[Message] = ()
-    metadata: pb.MessageMetadata | None = None
+    place: Place
+    message: Message | None
+    """None: it was compacted out, or the entry holds none."""
+    metadata: pb.MessageMetadata | None
+    opened: int
+    """Bytes of the entry, with its first item; 0 with the others."""
     error: str = ""
 
 
@@ -93,70 +115,82 @@ class MessageSearch:
 
     async def run(self, ledger: ManagedLedger, search: Search) -> SearchResult:
         """Raises ManagedLedgerError, LedgerError: the log can't be read now."""
-        result, shown_bytes = SearchResult(), 0
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + SECONDS_MAX
-        position = search.start
-        while True:
-            batch = await ledger.read(position, _ENTRIES_AT_ONCE, _BYTES_AT_ONCE)
-            if batch is None:
-                return result
-            for entry in await self._entries(batch):
-                result.entries += 1
-                result.bytes += entry.size
-                position = (entry.position[0], entry.position[1] + 1)
-                found = await self._found(entry, search)
-                result.messages += found
-                shown_bytes += sum(each["size"] for each in found if search.with_payload)
-                if len(result.messages) >= search.limit or shown_bytes > _ANSWER_BYTES_MAX:
-                    result.next = position
-                    return result
-            if result.entries >= ENTRIES_MAX or result.bytes >= BYTES_MAX or loop.time() > until_s:
-                result.next = position
-                return result
+        run = _Run(search)
+        await self._read(ledger, run)
+        return run.result
 
-    async def _entries(self, batch: EntryBatch) -> list[_Entry]:
-        """Taken apart in a thread: a few bytes may be a million messages."""
-        # Copies: the bodies may be views of a buffer that is used again.
-        bodies = [bytes(body) for body in batch.bodies]
+    async def last(self, ledger: ManagedLedger, search: Search) -> SearchResult:
+        """The last messages before the end of the log, of which the filter finds some.
+
+        Looks further and further back until there are enough. Raises as `run`.
+        """
+        offsets, entries = ledger.offsets, 1
+        before = offsets.previous_position(offsets.first_position())
+        while True:
+            first = offsets.position_after(before, max(0, offsets.entry_count - entries) + 1)
+            run = _Run(replace(search, start=Place(first)), deque(maxlen=search.limit))
+            await self._read(ledger, run)
+            assert run.tail is not None
+            is_all = entries >= min(offsets.entry_count, search.limit)
+            if len(run.tail) == search.limit or is_all or run.result.next is not None:
+                await self._show(list(run.tail), run)
+                return run.result
+            entries *= 4
+
+    async def _read(self, ledger: ManagedLedger, run: _Run) -> None:
+        """Until there is enough, or the end of the log."""
         largest = self._service.config.max_message_size
-        ids = [(batch.ledger_id, batch.first + place) for place in range(len(bodies))]
-        return await self._service.schemas.in_value_thread(
-            lambda: [
-                _taken_apart(position, body, largest)
-                for position, body in zip(ids, bodies, strict=True)
-            ]
+        position = run.search.start.position
+        while True:
+            count = min(_ENTRIES_AT_ONCE, ENTRIES_MAX - run.result.entries)
+            if (batch := await ledger.read(position, count, _BYTES_AT_ONCE)) is None:
+                return
+            # Copies: the bodies may be views of a buffer that is used again.
+            ids = [(batch.ledger_id, batch.first + place) for place in range(len(batch.bodies))]
+            entries = zip(ids, map(bytes, batch.bodies), strict=True)
+            items = _items(entries, run.search.start, largest)
+            while found := await self._in_thread(lambda items=items: _slice(items)):
+                if await self._look(found, run):
+                    return
+            position = (ids[-1][0], ids[-1][1] + 1)
+
+    async def _look(self, items: Sequence[_Item], run: _Run) -> bool:
+        """Whether that is enough."""
+        matches = run.search.matches
+        messages = [each.message for each in items if each.message is not None]
+        decoded = (
+            iter(await self._schemas.decode(self._name, messages))
+            if matches.needs_json
+            else iter([None] * len(messages))
+        )
+        pairs = [(each, None if each.message is None else next(decoded)) for each in items]
+        hits, seen = await self._in_thread(lambda: _hits(pairs, matches, run.until_s))
+        for each in items[:seen]:
+            run.count(each)
+        if run.tail is not None:
+            run.tail.extend(hits)
+        elif await self._show(hits, run):
+            return True
+        if seen < len(items):
+            run.result.next = items[seen].place
+            return True
+        return run.is_over(items[-1].place)
+
+    async def _show(self, hits: Sequence[_Item], run: _Run) -> bool:
+        """Whether the answer is full."""
+        values = iter(await self._values([each.message for each in hits if each.message], run))
+        return any(
+            run.add(each, next(values) if each.message is not None else None) for each in hits
         )
 
-    async def _found(self, entry: _Entry, search: Search) -> list[dict[str, Any]]:
-        base = {"messageId": f"{entry.position[0]}:{entry.position[1]}", "size": entry.size}
-        if entry.metadata is None:
-            return [base | {"error": entry.error}]
-        messages = entry.messages
-        if search.matches.needs_json:
-            decoded = await self._schemas.decode(self._name, messages)
-        else:
-            decoded = [None] * len(messages)
-        chosen = [
-            place
-            for place, message in enumerate(messages)
-            if search.matches(_searched(message, decoded[place]))
-        ]
-        shown = [messages[place] for place in chosen]
-        values = await self._values(shown, search)
-        return [
-            base | _described(message, entry.metadata, search, value)
-            for message, value in zip(shown, values, strict=True)
-        ]
-
     async def _values(
-        self, messages: Sequence[Message], search: Search
-    ) -> list[DecodedValue | None]:
+        self, messages: Sequence[Message], run: _Run
+    ) -> Sequence[DecodedValue | None]:
         """None: it isn't decoded, as only its beginning is shown, or nothing of it."""
         places = [
             place
             for place, message in enumerate(messages)
-            if search.with_payload and not _is_cut(message, search)
+            if run.search.with_payload and not _is_cut(message, run.search)
         ]
         decoded = await self._schemas.decode(self._name, [messages[place] for place in places])
         found: list[DecodedValue | None] = [None] * len(messages)
@@ -164,22 +198,120 @@ class MessageSearch:
             found[place] = value
         return found
 
+    async def _in_thread(self, work: Any) -> Any:
+        return await self._service.schemas.in_value_thread(work)
 
-def _taken_apart(position: Position, body: bytes, payload_bytes_max: int) -> _Entry:
-    try:
-        metadata, payload = open_entry(body)
-        if is_chunk(metadata):  # a piece, which can't be decompressed without the others
-            plain = pb.MessageMetadata()
-            plain.CopyFrom(metadata)
-            plain.compression = pb.NONE
-            return _Entry(position, len(body), messages_of(plain, payload, len(body)), metadata)
-        messages = messages_of(metadata, payload, payload_bytes_max)
-        return _Entry(position, len(body), messages, metadata)
-    except UndecodableEntryError as error:
-        return _Entry(position, len(body), error=str(error))
+
+class _Run:
+    """One search: what it has found, and how much it may still read."""
+
+    def __init__(self, search: Search, tail: deque[_Item] | None = None) -> None:
+        """
+        Args:
+            tail: takes what is found, of which the last ones are kept.
+        """
+        self.search, self.tail = search, tail
+        self.until_s = time.monotonic() + SECONDS_MAX
+        self.result = SearchResult()
+        self._shown = 0
+
+    def count(self, item: _Item) -> None:
+        if item.opened:
+            self.result.entries += 1
+            self.result.bytes += item.opened
+
+    def add(self, item: _Item, value: DecodedValue | None) -> bool:
+        """Whether the answer is full."""
+        shown = _shown(item, self.search, value)
+        self.result.messages.append(shown)
+        if (message := item.message) is not None:
+            payload = min(len(message.payload), _PAYLOAD_BYTES)
+            if self.search.whole_payload:
+                payload = len(message.payload)
+            properties = sum(len(name) + len(text) for name, text in message.properties.items())
+            self._shown += len(message.key or "") + properties
+            self._shown += payload if self.search.with_payload else 0
+        is_full = len(self.result.messages) == self.search.limit
+        if is_full or self._shown > _ANSWER_BYTES_MAX:
+            self.result.next = _after(item.place)
+            return True
+        return False
+
+    def is_over(self, last: Place) -> bool:
+        """Whether it has read enough, up to that message."""
+        result = self.result
+        if (
+            result.entries < ENTRIES_MAX
+            and result.bytes < BYTES_MAX
+            and time.monotonic() < self.until_s
+        ):
+            return False
+        result.next = _after(last)
+        return True
+
+
+def _after(place: Place) -> Place:
+    return Place(place.position, place.index + 1)
+
+
+def _items(entries: Iterable[tuple[Position, bytes]], skip: Place, largest: int) -> Iterator[_Item]:
+    """Message by message; an entry is opened when it is reached."""
+    for position, body in entries:
+        first = skip.index if position == skip.position else 0
+        opened, index, metadata = len(body), 0, None
+        try:
+            metadata, messages, opened = _opened(body, largest)
+            for index, message in enumerate(messages):
+                if index >= first:
+                    yield _Item(Place(position, index), message, metadata, opened)
+                    opened = 0
+            if opened and not first:
+                yield _Item(Place(position), None, metadata, opened)
+        except UndecodableEntryError as error:
+            yield _Item(Place(position, index), None, metadata, opened, str(error))
+
+
+def _opened(body: bytes, largest: int) -> tuple[pb.MessageMetadata, Iterable[Message | None], int]:
+    """Metadata, messages, and bytes after decompression. Raises UndecodableEntryError."""
+    metadata, payload = open_entry(body)
+    if is_chunk(metadata):  # a piece, which can't be decompressed without the others
+        plain = pb.MessageMetadata()
+        plain.CopyFrom(metadata)
+        plain.compression = pb.NONE
+        return metadata, messages_of(plain, payload, len(body)), len(body)
+    if metadata.encryption_keys or metadata.HasField("marker_type"):
+        return metadata, messages_of(metadata, payload, largest), len(body)
+    data = inflated(metadata, payload, largest)
+    return metadata, messages_in(metadata, data), max(1, len(data))
+
+
+def _slice(items: Iterator[_Item]) -> list[_Item]:
+    """The next ones, of at most some messages and bytes; empty: there are none."""
+    found: list[_Item] = []
+    size = 0
+    for each in items:
+        found.append(each)
+        size += each.opened
+        if len(found) >= _MESSAGES_AT_ONCE or size >= _BYTES_AT_ONCE:
+            break
+    return found
+
+
+def _hits(
+    pairs: Sequence[tuple[_Item, DecodedValue | None]], matches: MessageFilter, until_s: float
+) -> tuple[list[_Item], int]:
+    """Those that are found, and those that are errors; and how many were looked at in time."""
+    found: list[_Item] = []
+    for number, (item, decoded) in enumerate(pairs):
+        if number and time.monotonic() > until_s:
+            return found, number
+        if item.error or (item.message and matches(_searched(item.message, decoded))):
+            found.append(item)
+    return found, len(pairs)
 
 
 def _searched(message: Message, decoded: DecodedValue | None) -> Searched:
+    @cache
     def value() -> Any:
         if decoded is not None and not decoded.error:
             found = orjson.loads(orjson.dumps(decoded.value))
@@ -198,18 +330,18 @@ def _searched(message: Message, decoded: DecodedValue | None) -> Searched:
         message.publish_time_ms,
         message.event_time_ms,
         message.sequence_id,
-        lambda: message.payload.decode(errors="replace"),
+        cache(lambda: message.payload.decode(errors="replace")),
         value,
     )
 
 
-def _described(
-    message: Message,
-    metadata: pb.MessageMetadata,
-    search: Search,
-    decoded: DecodedValue | None,
-) -> dict[str, Any]:
-    size = len(message.payload)
+def _shown(item: _Item, search: Search, decoded: DecodedValue | None) -> dict[str, Any]:
+    ledger_id, entry_id = item.place.position
+    base: dict[str, Any] = {"messageId": f"{ledger_id}:{entry_id}", "size": item.opened}
+    if item.message is None or item.metadata is None:
+        return base | {"error": item.error}
+    message, metadata = item.message, item.metadata
+    base["size"] = len(message.payload)
     if is_cut := _is_cut(message, search):
         message = replace(message, payload=message.payload[:_PAYLOAD_BYTES])
     found = described(message, as_base64=is_cut, decoded=decoded)
@@ -219,7 +351,6 @@ def _described(
         found.pop("payload", None)
         found.pop("encoding", None)
     found |= {
-        "size": size,
         "producerName": message.producer_name,
         "sequenceId": message.sequence_id,
         "compression": pb.CompressionType.Name(metadata.compression),
@@ -232,7 +363,7 @@ def _described(
         found["encryptionKeys"] = [each.key for each in metadata.encryption_keys]
     if metadata.HasField("deliver_at_time"):
         found["deliverAtTime"] = metadata.deliver_at_time
-    return found
+    return base | found
 
 
 def _is_cut(message: Message, search: Search) -> bool:

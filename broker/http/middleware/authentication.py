@@ -23,7 +23,7 @@ from magnetar.broker.cluster.broker_client import CALLER
 from magnetar.broker.errors import AuthenticationError, BrokerError
 from magnetar.broker.http.errors import error_response, refuse
 from magnetar.broker.http.middleware.authenticated_requests import AuthenticatedRequest
-from magnetar.broker.http.middleware.console_sessions import CONSOLE, LOGIN, is_console
+from magnetar.broker.http.middleware.console_sessions import CONSOLE, LOGIN, LOGOUT, is_console
 from magnetar.broker.http.middleware.origin_middleware import may_last
 from magnetar.broker.http.middleware.raw_path import route_path
 
@@ -146,7 +146,7 @@ class AuthenticationMiddleware:
             return False
         path = route_path(scope)
         if scope["method"] not in ("GET", "HEAD"):
-            return path == LOGIN
+            return path in (LOGIN, LOGOUT)
         return path in self._open or path.startswith(_OPEN_FILES)
 
     def _credentials(self, scope: Scope, headers: dict[bytes, str]) -> Credentials:

@@ -8,7 +8,7 @@ console alone: the admin API doesn't know it.
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 CONSOLE: Final = "/console"
 LOGIN: Final = "/console/login"
+LOGOUT: Final = "/console/logout"
 _IDLE_S: Final = 8 * 3600.0
-_SESSIONS_MAX: Final = 10_000
+_SESSIONS_MAX: Final = 100
+"""Of a role."""
 _SECURE_NAME: Final = "__Host-magnetar"
 _NAME: Final = "magnetar-console"
 """Where TLS isn't: browsers take a ``__Host-`` cookie by TLS only."""
@@ -33,16 +35,26 @@ class ConsoleSessions:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
-        self._sessions: OrderedDict[str, tuple[Credentials, float]] = OrderedDict()
-        """With the time of the last use, the longest unused first."""
+        self._sessions: dict[str, tuple[Credentials, float]] = {}
+        """With the time of the last use."""
+        self._of_role: dict[str, deque[str]] = {}
 
-    def open(self, credentials: Credentials) -> str:
-        """The value of a new session's cookie. REQUIRES: the credentials are good now."""
+    def open(self, credentials: Credentials, role: str) -> str:
+        """The value of a new session's cookie; the oldest one of the role may end for it.
+
+        REQUIRES: the credentials are good now, and prove the role.
+        """
         value = secrets.token_urlsafe(32)
         self._sessions[value] = credentials, self._clock_s()
-        while len(self._sessions) > _SESSIONS_MAX:
-            self._sessions.popitem(last=False)
+        own = self._of_role.setdefault(role, deque())
+        own.append(value)
+        if len(own) > _SESSIONS_MAX:
+            self._sessions.pop(own.popleft(), None)
         return value
+
+    def knows(self, scope: Scope) -> bool:
+        """Whether a request for the console belongs to a session."""
+        return _cookie(scope) in self._sessions
 
     def close(self, scope: Scope) -> None:
         """Ends the session of a request."""
@@ -62,7 +74,6 @@ class ConsoleSessions:
             del self._sessions[value]
             return None
         self._sessions[value] = credentials, now_s
-        self._sessions.move_to_end(value)
         return credentials
 
 
@@ -79,7 +90,8 @@ def set_cookie(scope: Scope, value: str) -> str:
 
 
 def _name(scope: Scope) -> str:
-    return _SECURE_NAME if scope["scheme"] == "https" else _NAME
+    """Browsers send cookies to every port of a host, where another broker may be."""
+    return _SECURE_NAME if scope["scheme"] == "https" else f"{_NAME}-{scope['server'][1]}"
 
 
 def _cookie(scope: Scope) -> str:

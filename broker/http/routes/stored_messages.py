@@ -10,7 +10,7 @@ from fastapi import Path, Query, Request, Response
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
 from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
-from magnetar.broker.http.messaging.message_search import MessageSearch, Search
+from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.topics.topic_access import TOPIC, message_id, persistent
@@ -174,7 +174,11 @@ async def search(
     service: Service,
     topic: Topic,
     position: Annotated[
-        str, Query(description="`earliest`, `latest`: the last ones, or `ledger:entry`")
+        str,
+        Query(
+            description="`earliest`, `latest`: among the last `limit` messages, or `ledger:entry`, "
+            "in a batch `ledger:entry:index`"
+        ),
     ] = "earliest",
     timestamp: Annotated[int, Query(description="From this publish time on, ms", ge=0)] = 0,
     subscription: Annotated[str, Query(description="From its first unacknowledged one on")] = "",
@@ -189,9 +193,9 @@ async def search(
 ) -> Response:
     """Stored messages from a position on, those that a filter finds. No cursor moves.
 
-    A call reads at most 12,000 entries, 64 MiB or five seconds; `next` is where to go on, null at
-    the end of the log. Values with a schema are shown as JSON by the version that each message
-    has. An entry that can't be decoded is in the list with its `error`.
+    A call reads at most 12,000 entries, 64 MiB after decompression, or five seconds; `next` is
+    where to go on, null at the end of the log. Values with a schema are shown as JSON by the
+    version that each message has. An entry that can't be decoded is in the list with its `error`.
     """
     found = await persistent(
         service, topic, "Search", "Search is not allowed on partitioned-topic: ask a partition"
@@ -199,14 +203,15 @@ async def search(
     with answer_for(FilterError, 400):
         matches = parse_filter(filter)
     if subscription:
-        start = _first_unacked(found, subscription)
+        start = Place(_first_unacked(found, subscription))
     elif timestamp:
-        start = await _first_since(service, found.ledger, timestamp)
+        start = Place(await _first_since(service, found.ledger, timestamp))
     else:
-        start = _start(found.ledger, position, limit)
+        start = _start(found.ledger, position)
     wanted = Search(start, limit, matches, payload != "none", payload == "whole")
-    schemas = request.app.state.rest_publishers.schemas
-    result = await MessageSearch(service, schemas, topic).run(found.ledger, wanted)
+    searching = MessageSearch(service, request.app.state.rest_publishers.schemas, topic)
+    is_last = position == "latest" and not (subscription or timestamp)
+    result = await (searching.last if is_last else searching.run)(found.ledger, wanted)
     return JsonResponse(result.as_json())
 
 
@@ -217,18 +222,18 @@ def _first_unacked(topic: PersistentTopic, name: str) -> Position:
     return subscription.cursor.state.first_unacked()
 
 
-def _start(ledger: ManagedLedger, position: str, limit: int) -> Position:
+def _start(ledger: ManagedLedger, position: str) -> Place:
     """Raises ApiError: 400 it is none."""
-    offsets = ledger.offsets
-    if position == "earliest":
-        return offsets.first_position()
-    if position == "latest":
-        before = offsets.previous_position(offsets.first_position())
-        return offsets.position_after(before, max(0, offsets.entry_count - limit) + 1)
-    ledger_id, _, entry_id = position.partition(":")
-    if not (ledger_id.isdecimal() and entry_id.isdecimal() and len(position) <= 40):
-        raise ApiError(400, "position is earliest, latest or ledger:entry")
-    return int(ledger_id), int(entry_id)
+    if position in ("earliest", "latest"):
+        return Place(ledger.offsets.first_position())
+    parts = position.split(":")
+    is_place = len(parts) in (2, 3) and all(
+        each.isascii() and each.isdecimal() and len(each) < 20 for each in parts
+    )
+    if not is_place:
+        raise ApiError(400, "position is earliest, latest, ledger:entry or ledger:entry:index")
+    ledger_id, entry_id, *index = map(int, parts)
+    return Place((ledger_id, entry_id), *index)
 
 
 @routes.get("/messageid/{timestamp}", example=_ID_EXAMPLE, statuses={404: "No such topic"})

@@ -1,5 +1,6 @@
 """Messages are searched where they are stored: what a filter finds, and where a search goes on."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.http.messaging import message_search
+from magnetar.broker.http.messaging.local_producer import LocalProducer
 from magnetar.broker.http.messaging.message_filter import FilterError, Searched, parse_filter
 from magnetar.broker.http.server.app import create_app
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.messages import OutgoingMessage, encode_batch
+from magnetar.broker.protocol.topic_name import TopicName
 from tests.unit.broker.doubles import Broker
 
 TOPIC = "persistent/public/default/orders"
@@ -34,6 +39,7 @@ def searched(value: object = None, **more: Any) -> Searched:
 
 
 PAYMENT = {"status": "declined", "amount": 1290, "items": [{"id": "a"}], "ok": False, "n": None}
+PAYMENT |= {"big": 9007199254740993, "code": "01234", "price": 1234567.5}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +71,17 @@ PAYMENT = {"status": "declined", "amount": 1290, "items": [{"id": "a"}], "ok": F
         ("publish > 2023-11-15", False),
         ("event > 0", False),
         (r'key = "c\-1"', True),
+        ("value.n = null", True),
+        ("value.n != null", False),
+        ("value.missing = null", False),
+        ("value.ok = 0", False),
+        ("value.big = 9007199254740993", True),
+        ("value.big = 9007199254740992", False),
+        ("value.code = 01234", True),
+        ("value.code = 1234", False),
+        ("value.price = 1234567.5", True),
+        ('value.price ~ "1234567"', True),
+        ("value.amount = 1_290", False),
     ],
 )
 def test_filters(text: str, is_found: bool) -> None:
@@ -77,11 +94,28 @@ def test_filters(text: str, is_found: bool) -> None:
         *("key", "key =", "= 1", "key = a or key = b", "key = a key = b", "nothing = 1"),
         *("key.x = 1", "property. = 1", "size > big", "publish > yesterday", "key ~ '('"),
         *('key = "open', "key = a and", " and ".join(["key = a"] * 21), "x" * 2001),
+        " and ".join(["key ~ a"] * 6),
     ],
 )
 def test_what_is_no_filter_is_refused_with_its_place(text: str) -> None:
     with pytest.raises(FilterError):
         parse_filter(text)
+
+
+_FIELDS = st.sampled_from(["key", "value", "value.amount", "value.items.0", "size", "property.x"])
+_SIGNS = st.sampled_from(["=", "!=", "<", "<=", ">", ">=", "~", "!~"])
+_WORDS = st.sampled_from(["1", "-1.5", "true", "null", "x", '"a b"', "1kB", "2024-01-01", "("])
+
+
+@given(st.lists(st.tuples(_FIELDS, _SIGNS, _WORDS), max_size=4))
+def test_any_comparison_of_any_value_has_an_answer(terms: list[tuple[str, str, str]]) -> None:
+    try:
+        found = parse_filter(" and ".join(" ".join(term) for term in terms))
+    except FilterError:
+        return
+    values: tuple[Any, ...] = (PAYMENT, "text", None, 5, [1, "a"], {"amount": [{}]})
+    for value in values:
+        assert isinstance(found(searched(value)), bool)
 
 
 @given(st.text(max_size=60))
@@ -145,6 +179,59 @@ async def test_all_messages_page_by_page_and_no_cursor_moves(client: httpx.Async
     assert len(since["messages"]) == 7
     after = (await client.get(f"/admin/v2/{TOPIC}/internalStats")).json()["cursors"]
     assert after == before
+
+
+@pytest.fixture
+async def batches(broker: Broker, client: httpx.AsyncClient) -> None:
+    """Five entries of 100 messages, ``m0`` to ``m499``."""
+    name = TopicName.parse("persistent://public/default/orders")
+    producer = await LocalProducer.open(
+        broker.service, name, "p", generated=True, remote="127.0.0.1:0", client_version="test"
+    )
+    for first in range(0, 500, 100):
+        stored = asyncio.get_running_loop().create_future()
+        messages = [OutgoingMessage(b"m%d" % n, n) for n in range(first, first + 100)]
+        entry = encode_batch("p", messages, 5, pb.ZSTD)
+        producer.publish([entry], lambda *_, stored=stored: stored.set_result(None))
+        await stored
+    producer.close()
+
+
+async def test_batches_page_by_page(client: httpx.AsyncClient, batches: None) -> None:
+    """A page may end within one; the next one goes on there."""
+    texts: list[str] = []
+    position = "earliest"
+    while position:
+        page = await search(client, position=position, limit=30)
+        assert len(page["messages"]) <= 30
+        texts += [each["payload"] for each in page["messages"]]
+        position = page["next"]
+    assert texts == [f"m{number}" for number in range(500)]
+
+
+@pytest.mark.parametrize("limit", [1, 30, 150, 500])
+async def test_the_last_ones_are_the_last(
+    client: httpx.AsyncClient, batches: None, limit: int
+) -> None:
+    page = await search(client, position="latest", limit=limit)
+    expected = [f"m{number}" for number in range(500 - limit, 500)]
+    assert [each["payload"] for each in page["messages"]] == expected
+    found = await search(client, position="latest", limit=30, filter="sequence = 499")
+    assert [each["payload"] for each in found["messages"]] == ["m499"]
+
+
+async def test_a_search_that_takes_too_long_goes_on_where_it_stopped(
+    client: httpx.AsyncClient, batches: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_search, "SECONDS_MAX", -1.0)
+    found: list[dict[str, Any]] = []
+    position, calls = "earliest", 0
+    while position and calls < 600:
+        page = await search(client, position=position, filter="value ~ m4.9", limit=500)
+        found += page["messages"]
+        position, calls = page["next"], calls + 1
+    assert [each["payload"] for each in found] == [f"m4{n}9" for n in range(10)]
+    assert calls > 100
 
 
 async def test_what_a_message_has(client: httpx.AsyncClient) -> None:
