@@ -152,6 +152,7 @@ class _Stream:
         if self._refused:  # good when the call came, and not any more
             await self._context.abort(grpc.StatusCode.UNAUTHENTICATED, self._refused)
         offer = None if self._add_connections is None else self._add_connections.offer(self)
+        self._is_writing = offer is not None  # already: a call can't end while it writes
         writer = asyncio.create_task(self._write_answers(offer))
         self._task = asyncio.current_task()
         try:
@@ -244,6 +245,8 @@ class _Stream:
         """Everything that was answered while the last message was on its way goes with the next."""
         if offer is not None:
             await self._context.write(offer.encode())
+            self._is_writing = False
+            _wake(self._wake_reader)
         while True:
             if not self._answers or self._connection is not None:
                 _wake(self._wake_reader)

@@ -12,10 +12,9 @@ from __future__ import annotations
 import time
 from base64 import b64decode
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.managed_ledger.managed_ledger import ManagedLedger
     from magnetar.managed_ledger.position import Position
+
+T = TypeVar("T")
 
 ENTRIES_MAX: Final = 12_000
 BYTES_MAX: Final = 64 << 20
@@ -311,7 +312,6 @@ def _hits(
 
 
 def _searched(message: Message, decoded: DecodedValue | None) -> Searched:
-    @cache
     def value() -> Any:
         if decoded is not None and not decoded.error:
             found = orjson.loads(orjson.dumps(decoded.value))
@@ -330,9 +330,21 @@ def _searched(message: Message, decoded: DecodedValue | None) -> Searched:
         message.publish_time_ms,
         message.event_time_ms,
         message.sequence_id,
-        cache(lambda: message.payload.decode(errors="replace")),
-        value,
+        _once(lambda: message.payload.decode(errors="replace")),
+        _once(value),
     )
+
+
+def _once(make: Callable[[], T]) -> Callable[[], T]:
+    """Makes it for the first of a message's comparisons that asks for it."""
+    made: list[T] = []
+
+    def found() -> T:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return found
 
 
 def _shown(item: _Item, search: Search, decoded: DecodedValue | None) -> dict[str, Any]:

@@ -151,14 +151,22 @@ class FakeContext:
     messages: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
     written: list[bytes] = field(default_factory=list)
     status: tuple[grpc.StatusCode, str] | None = None
+    may_write: asyncio.Event | None = None
+    """A write lasts until it is set; None: it is done at once."""
+    is_writing: bool = False
 
     async def read(self) -> Any:
         return await self.messages.get()
 
     async def write(self, message: bytes) -> None:
+        if self.may_write is not None:
+            self.is_writing = True
+            await self.may_write.wait()
+            self.is_writing = False
         self.written.append(message)
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        assert not self.is_writing, "gRPC has no place for it: the call would never end"
         self.status = code, details
         raise Aborted
 
@@ -225,6 +233,24 @@ class Served:
     async def close(self) -> None:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("how", ["the client ends it", "the bookie ends it"])
+async def test_a_stream_does_not_end_while_its_offer_is_written(how: str) -> None:
+    """gRPC refuses a status then, and the call, with what it has to answer, would stay for ever."""
+    served = Served()
+    served.context.may_write = asyncio.Event()
+    await eventually(lambda: served.context.is_writing)
+    if how == "the client ends it":
+        served.context.messages.put_nowait(grpc.aio.EOF)
+    else:
+        served.refuse("expired")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not served.task.done()
+    served.context.may_write.set()
+    await asyncio.wait([served.task])
+    assert len(served.context.written) == 1
 
 
 @pytest.mark.parametrize("seed", range(60))
