@@ -85,12 +85,13 @@ QUERY = st.builds(
     sort=st.sampled_from(["", *FIELDS]),
     descending=st.booleans(),
     limit=st.integers(1, 5),
-    text=st.sampled_from(["", "x", "b"]),
-    namespace=st.sampled_from(["", *SPACES, "no/such"]),
-    view=st.sampled_from(["", "backlog"]),
+    text=st.sampled_from(["", "", "", "x", "b"]),
+    namespace=st.sampled_from([*[""] * 8, *SPACES, "no/such"]),
+    view=st.sampled_from(["", "", "", "backlog"]),
     place_max=st.sampled_from([UNLOADED, LOADED]),
 )
 SIGHT = st.one_of(
+    st.none(),
     st.none(),
     st.dictionaries(st.integers(0, 2), st.sampled_from([None, lambda key: key[1] in "xX"])),
 )
@@ -165,6 +166,17 @@ def test_pages_are_those_of_a_look_at_every_row(
     assert walk(both, query, sight) == names
     page = run(both.table, query, sight).page
     assert {"total": page.total, "matching": page.matching, **page.views} == counts
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_unknown_figures_come_last_in_both_orders(descending: bool) -> None:
+    both = Both()
+    both.apply("ax", 1, UNLOADED, (0.0, 0.0))
+    both.apply("ay", 1, LOADED, (1.0, 0.0))
+    both.apply("az", 1, LOADED, (2.0, 0.0))
+    query = PageQuery("msgBacklog", descending, limit=1)
+    known = ["az", "ay"] if descending else ["ay", "az"]
+    assert walk(both, query, None) == [*known, "ax"]
 
 
 @settings(max_examples=60, deadline=None)
