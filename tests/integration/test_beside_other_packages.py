@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkout_copy import FOLDERS, ROOT, WAIT_S, copy_sources, pip
+from tests.nightly import NIGHTLY
 
 # "error" but for what pytest-asyncio says about a project that doesn't set it up.
 INI = """
@@ -132,6 +133,7 @@ def test_a_project_with_packages_of_our_names(python: Path, project: Path, mode:
     assert f"{len(FOLDERS) + 2} passed" in done.stdout
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly: mypy once more, over all of it")
 def test_types_are_found(python: Path, project: Path) -> None:
     """``py.typed``: mypy takes ours from the package, and theirs from the project."""
     program = """
