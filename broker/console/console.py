@@ -9,7 +9,6 @@ import logging
 import re
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -23,7 +22,7 @@ from starlette.responses import Response
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.formats import FILTERS
-from magnetar.broker.console.pages import PAGES, Page, act
+from magnetar.broker.console.pages import PAGES, Page, act, step
 from magnetar.broker.console.views import Ask, View
 
 if TYPE_CHECKING:
@@ -55,8 +54,6 @@ _HEADERS: Final = {
 }
 _FRAGMENT: Final = "magnetar-fragment"
 """Header of a request of console.js, which wants the middle of the page only."""
-
-
 _SHARED_S: Final = 2.0
 _FRAGMENTS_MAX: Final = 200
 _COLORS: Final = {"red": "e", "yellow": "w", "green": "o"}
@@ -130,7 +127,7 @@ class FragmentCache:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
-        self._found: OrderedDict[Hashable, tuple[bytes, float]] = OrderedDict()
+        self._found: dict[Hashable, tuple[bytes, float]] = {}
 
     def get(self, key: Hashable) -> bytes | None:
         body, at_s = self._found.get(key, (None, 0.0))
@@ -140,7 +137,7 @@ class FragmentCache:
         self._found.pop(key, None)
         self._found[key] = body, self._clock_s()
         while len(self._found) > _FRAGMENTS_MAX:
-            self._found.popitem(last=False)
+            del self._found[next(iter(self._found))]
 
 
 class Console:
@@ -154,8 +151,8 @@ class Console:
     ) -> None:
         """
         Args:
-            contents: what of messages is shown, see ``webConsoleMessages``.
             open_source: the cluster, as the sender of a request may see it.
+            contents: what of messages is shown, see ``webConsoleMessages``.
         """
         self._look, self._open_source, self._contents = look, open_source, contents
         self._environment = _environment()
@@ -185,14 +182,10 @@ class Console:
     async def act(self, request: Request, path: str) -> Response:
         """A form that was sent: does it, and leads back; else the form again, with the reason."""
         if self._look.read_only:
-            view = View(
-                "message.html", "Read-only", "", {"text": "This console changes nothing."}, 403
-            )
-            return await self.page(request, view, path)
+            return await self.page(request, _refusal("This console is read-only.", 403), path)
         found = find_page(path)
-        if found is None or not path.rpartition("/do/")[0]:
-            view = View("message.html", "Not found", "", {"text": "There is no such step."}, 404)
-            return await self.page(request, view, path)
+        if found is None or found[0] is not step:
+            return await self.page(request, _refusal("There is no such step.", 404), path)
         source = self._open_source(request)
         done = await act(self._ask(source, found[1], request), await form_fields(request))
         if isinstance(done, View):

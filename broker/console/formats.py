@@ -98,20 +98,6 @@ def plural(count: float | None, one: str, many: str = "") -> str:
     return f"{number(count)} {one if count == 1 else many or one + 's'}"
 
 
-def spark(values: Sequence[float], width: int = 64, height: int = 18) -> str:
-    """The path of a line through values, of the highest at the top; empty: fewer than two."""
-    if len(values) < 2:
-        return ""
-    least, most = min(values), max(values)
-    span_of = (most - least) or 1.0
-    step = width / (len(values) - 1)
-    points = (
-        f"{index * step:.1f} {height - 0.5 - (value - least) / span_of * (height - 1):.1f}"
-        for index, value in enumerate(values)
-    )
-    return "M" + "L".join(points)
-
-
 def ceiling(values: Sequence[float]) -> float:
     """The end of an axis for them: 1, 2 or 5 times a power of ten."""
     most, scale = max((*values, 0.0)), 1.0
@@ -124,8 +110,5 @@ def ceiling(values: Sequence[float]) -> float:
 
 FILTERS: Final[dict[str, Any]] = {
     each.__name__: each
-    for each in (
-        *(number, short, size, span, age, moment, segment, visible, visible_lines, plural, spark),
-        ceiling,
-    )
+    for each in (number, short, size, span, age, moment, segment, visible, visible_lines, plural)
 }

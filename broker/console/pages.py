@@ -301,7 +301,6 @@ async def topic(ask: Ask) -> View:
             "producers": len(figures.producers),
             "partitions": partitions,
         },
-        "charts": (),
         "subscription_actions": SUBSCRIPTION_ACTIONS,
         "topic_actions": TOPIC_ACTIONS,
     }

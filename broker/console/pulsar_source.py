@@ -75,7 +75,7 @@ class PulsarSource(Source):
         found = {
             name: explanation_of(each) for name, each in stats.get("subscriptions", {}).items()
         }
-        return {name: each for name, each in found.items() if each}
+        return {name: each.as_json() for name, each in found.items() if each is not None}
 
     async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
         """Two calls for each policy: what holds, and what the topic sets."""
@@ -115,7 +115,12 @@ class PulsarSource(Source):
         """Only what the snapshot tells: brokers that are silent."""
         found = await self._figures()
         return [
-            {"severity": "critical", "sentence": f"{name} does not answer: {why}"}
+            {
+                "severity": "critical",
+                "sentence": f"{name} does not answer: {why}",
+                "command": "",
+                "sinceMs": None,
+            }
             for name, why in found.silent.items()
         ]
 

@@ -12,6 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from magnetar.broker.console.source import IndexPage, IndexQuery
+from magnetar.broker.dispatch.explanation import (
+    Explanation,
+    Reason,
+    caught_up,
+    consumers_stall,
+    delivering,
+    no_consumer,
+)
+from magnetar.broker.dispatch.interfaces import ConsumerState
 
 Row = dict[str, Any]
 
@@ -148,38 +157,27 @@ def sums_by_namespace(topics: Iterable[Row]) -> dict[str, Row]:
     return sums
 
 
-def explanation_of(stats: Mapping[str, Any]) -> dict[str, str]:
-    """As far as statistics of a subscription tell it: reason, message and what happens next."""
+def explanation_of(stats: Mapping[str, Any]) -> Explanation | None:
+    """As far as statistics of a subscription tell it; they don't have the limits."""
     consumers = stats.get("consumers", [])
     if not stats.get("msgBacklog"):
-        return _explained("caughtUp", "Everything is acknowledged.", "It waits for new messages.")
+        return caught_up(0)
     if not consumers:
-        return _explained(
-            "noConsumer", "No consumer is connected.", "Delivery starts when one subscribes."
-        )
+        return no_consumer(0)
     if stats.get("blockedSubscriptionOnUnackedMsgs"):
-        return _explained(
-            "subscriptionUnackedLimit",
-            "The subscription holds as many unacknowledged messages as it may.",
-            "Delivery goes on when its consumers acknowledge.",
+        return Explanation(
+            Reason.SUBSCRIPTION_UNACKED_LIMIT,
+            "The subscription's consumers have as many unacknowledged messages as they may.",
+            "Delivery goes on when they acknowledge.",
         )
-    blocked = [each for each in consumers if each.get("blockedConsumerOnUnackedMsgs")]
-    if len(blocked) == len(consumers):
-        return _explained(
-            "consumerUnackedLimit",
-            "Every consumer holds as many unacknowledged messages as it may.",
+    if all(each.get("blockedConsumerOnUnackedMsgs") for each in consumers):
+        return Explanation(
+            Reason.CONSUMER_UNACKED_LIMIT,
+            "Every consumer has as many unacknowledged messages as it may.",
             "Delivery goes on when one of them acknowledges.",
         )
-    if all(each.get("availablePermits", 0) <= 0 for each in consumers):
-        return _explained(
-            "noPermits",
-            "No consumer has permits: the clients ask for no more messages.",
-            "Delivery goes on when an application takes messages from its client.",
-        )
-    if stats.get("msgRateOut"):
-        return _explained("delivering", "Messages are being delivered.", "")
-    return {}
-
-
-def _explained(reason: str, message: str, follows: str) -> dict[str, str]:
-    return {"reason": reason, "message": message, "next": follows}
+    states = [
+        ConsumerState(each.get("consumerName", ""), permits=each.get("availablePermits", 0))
+        for each in consumers
+    ]
+    return consumers_stall(states, 0) or (delivering(None) if stats.get("msgRateOut") else None)

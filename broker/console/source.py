@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.console.admin_api import get
 from magnetar.broker.console.formats import segment
+from magnetar.broker.console.topic_view import of_all_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +83,8 @@ class Source:
         Raises:
             AdminError.
         """
-        return dict(await get(self.api, f"{topic.rest}/explain"))
+        found = await get(self.api, f"{topic.rest}/explain")
+        return of_all_partitions(found) if stats.get("partitions") else dict(found)
 
     async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
         """Name, value in force and who sets it. Raises AdminError."""

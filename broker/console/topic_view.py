@@ -7,20 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.broker.console.views import row_id
+from magnetar.broker.dispatch.explanation import STALLS, Reason
 
 Json = Mapping[str, Any]
 
-_MESSAGES: Final = {
-    "noConsumer": "w",
-    "rateLimited": "w",
-    "delayed": "o",
-    "caughtUp": "o",
-    "delivering": "o",
-    "pending": "o",
-    "terminated": "o",
-    "reading": "o",
-}
-"""Reasons whose mark isn't that of a stall."""
+_WARNINGS: Final = frozenset({Reason.NO_CONSUMER, Reason.RATE_LIMITED})
+"""Of the stalls, those that may be meant."""
+_WORSE: Final = ("o", "w", "e")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +165,32 @@ def _kind(reason: str, backlog: int) -> str:
         return "n" if backlog else "o"
     if not backlog and reason == "noConsumer":
         return "n"
-    return _MESSAGES.get(reason, "e" if backlog else "o")
+    return _mark(reason) if backlog else "o"
+
+
+def of_all_partitions(explained: Mapping[str, Mapping[str, Json]]) -> dict[str, dict[str, Any]]:
+    """Of each subscription the reason of the partition that is worst off, which is named.
+
+    Args:
+        explained: by partition and subscription.
+    """
+    worst: dict[str, dict[str, Any]] = {}
+    for partition, subscriptions in explained.items():
+        number = partition.rpartition("-partition-")[2]
+        for name, each in subscriptions.items():
+            if name not in worst or _rank(each) > _rank(worst[name]):
+                worst[name] = {**each, "message": f"Partition {number}: {each['message']}"}
+    return worst
+
+
+def _rank(explained: Json) -> int:
+    return _WORSE.index(_mark(explained["reason"]))
+
+
+def _mark(reason: str) -> str:
+    if reason not in STALLS:
+        return "o"
+    return "w" if reason in _WARNINGS else "e"
 
 
 def _consumer(stats: Json) -> ConsumerRow:

@@ -98,6 +98,7 @@ async def test_every_step_has_a_page(client: httpx.AsyncClient) -> None:
     for action in TOPIC_ACTIONS:
         assert token_in(await client.get(f"{PAGE}/do/{action.key}"))
     assert (await client.get(f"{PAGE}/do/skip")).status_code == 404
+    assert (await client.post("/console/topic/persistent/a/do/x")).status_code == 404
     assert (await client.get(f"{PAGE}/do/skip?subscription=x")).status_code == 404
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from magnetar.broker.console import formats
 from magnetar.broker.console.charts import chart
-from magnetar.broker.console.formats import ceiling, number, short, size, span, spark, visible
+from magnetar.broker.console.formats import ceiling, number, short, size, span, visible
 from magnetar.broker.console.index_view import caught_up, trend
 from magnetar.broker.console.topic_path import TopicPath
-from magnetar.broker.console.topic_view import stored_topics, topic_figures
+from magnetar.broker.console.topic_view import of_all_partitions, stored_topics, topic_figures
 
 TEMPLATES = Path(formats.__file__).parent / "templates"
 
@@ -64,7 +64,6 @@ def test_the_end_of_an_axis(values: list[float]) -> None:
 
 def test_a_chart_needs_two_points() -> None:
     assert chart("In", [1.0], [("In", [5.0])]) is None
-    assert spark([1.0]) == ""
     found = chart("In", [0.0, 1000.0], [("In", [0.0, 100.0])])
     assert found is not None
     assert (found.top, found.lines[0].path) == (100.0, "M0.0 100.0L100.0 0.0")
@@ -109,6 +108,26 @@ def test_a_subscription_that_stands_still_is_opened_and_first_comes_the_largest_
     assert [row.is_open for row in topic_figures(stats, explained, "small").subscriptions] == [
         *(False, True, False),
     ]
+
+
+def test_of_partitions_the_one_that_is_worst_off_is_told() -> None:
+    def explained(reason: str) -> dict[str, str]:
+        return {"reason": reason, "message": reason, "next": ""}
+
+    found = of_all_partitions(
+        {
+            "persistent://a/b/t-partition-0": {
+                "s": explained("caughtUp"),
+                "q": explained("pending"),
+            },
+            "persistent://a/b/t-partition-1": {"s": explained("noPermits")},
+            "persistent://a/b/t-partition-2": {"s": explained("noConsumer")},
+        }
+    )
+    assert {name: each["message"] for name, each in found.items()} == {
+        "s": "Partition 1: noPermits",
+        "q": "Partition 0: pending",
+    }
 
 
 def test_which_subscription_holds_which_ledger() -> None:

@@ -1,0 +1,93 @@
+"""What sources tell that are no Magnetar, or topics of several partitions."""
+
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from magnetar.broker.console.admin_api import AdminError
+from magnetar.broker.console.console import ClusterLook, Console
+from magnetar.broker.console.pulsar_source import PulsarSource
+from magnetar.broker.console.snapshot import explanation_of
+from magnetar.broker.http.server.app import create_app
+from tests.unit.broker.doubles import Broker
+
+
+class OneBrokerIsSilent:
+    """A cluster of two brokers and no topics; the figures of one can't be read."""
+
+    def __init__(self, is_silent: bool = False) -> None:
+        self._is_silent = is_silent
+
+    async def call(self, method: str, path: str, query: Any = None, body: Any = None) -> Any:
+        answers: dict[str, Any] = {
+            "clusters": ["c"],
+            "brokers/c": ["b1:8080", "b2:8080"],
+            "brokers/leaderBroker": {"brokerId": "b1:8080"},
+            "tenants": [],
+            "clusters/c": {},
+            "bookies/all": {"bookies": []},
+            "bookies/racks-info": {},
+            "broker-stats/topics": {},
+        }
+        if self._is_silent:
+            raise AdminError(503, "no route to host")
+        return answers[path.removeprefix("/admin/v2/")]
+
+
+async def test_a_broker_of_pulsar_that_is_silent_needs_attention() -> None:
+    source = PulsarSource(OneBrokerIsSilent(), lambda broker: OneBrokerIsSilent("b2" in broker))
+    console = Console(ClusterLook("c", source.product, "4"), lambda _: source)
+
+    async def page(request: Request) -> Response:
+        return await console.respond(request, "")
+
+    transport = httpx.ASGITransport(Starlette(routes=[Route("/", page)]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        answer = await client.get("/")
+    assert answer.status_code == 200
+    assert "b2:8080 does not answer: no route to host" in answer.text
+    assert "1 thing needs attention" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("stats", "reason"),
+    [
+        ({"msgBacklog": 0}, "caughtUp"),
+        ({"msgBacklog": 1}, "noConsumer"),
+        ({"msgBacklog": 1, "consumers": [{"availablePermits": 0}]}, "noPermits"),
+        (
+            {"msgBacklog": 1, "consumers": [{"availablePermits": 5}], "msgRateOut": 1.0},
+            "delivering",
+        ),
+        ({"msgBacklog": 1, "consumers": [{"availablePermits": 5}]}, None),
+        (
+            {"msgBacklog": 1, "consumers": [{"blockedConsumerOnUnackedMsgs": True}]},
+            "consumerUnackedLimit",
+        ),
+        (
+            {"msgBacklog": 1, "consumers": [{}], "blockedSubscriptionOnUnackedMsgs": True},
+            "subscriptionUnackedLimit",
+        ),
+    ],
+)
+def test_what_statistics_of_pulsar_tell(stats: dict[str, Any], reason: str | None) -> None:
+    found = explanation_of(stats)
+    assert (None if found is None else found.reason) == reason
+
+
+async def test_reasons_of_a_partitioned_topic(broker: Broker) -> None:
+    topic = "persistent/public/default/wide"
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert (await client.put(f"/admin/v2/{topic}/partitions", json=2)).is_success
+        assert (await client.put(f"/admin/v2/{topic}/subscription/s")).is_success
+        body = {"producerName": "p", "messages": [{"payload": "x", "key": "k"}]}
+        assert (await client.post(f"/topics/{topic}-partition-1", json=body)).is_success
+        page = (await client.get(f"/console/topic/{topic}/subscriptions?open=s")).text
+    assert 'data-reason="noConsumer"' in page
+    assert "Partition 1: No consumer" in page
