@@ -292,9 +292,12 @@ def _environment() -> Environment:
     )
     found.filters |= FILTERS | {"markup": Markup}
     found.globals["static"] = static_path
+    for name in found.list_templates():  # now, as a page would compile them on the loop
+        found.get_template(name)
     return found
 
 
+@functools.cache
 def static_path(name: str) -> str:
     """Of a file, below ``/console/``: with its hash, so that it is good for ever."""
     stem, _, kind = name.rpartition(".")

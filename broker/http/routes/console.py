@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, cast
 
 from fastapi import Request, Response
 
@@ -10,6 +11,7 @@ from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
 
 if TYPE_CHECKING:
+    from magnetar.broker.config import BrokerConfig
     from magnetar.broker.console.console import Console
 
 routes = Routes(access=Access.FREE, mode=RoutingMode.LOCAL, include_in_schema=False)
@@ -32,12 +34,11 @@ async def login(request: Request) -> Response:
     """Credentials for a cookie; only where authentication is on."""
     if not _is_served(request) or request.app.state.service.authenticator is None:
         raise ApiError(404, "Not Found")
-    from magnetar.broker.console.login import Login
+    console = await _console(request)
+    from magnetar.broker.console.login import Login  # loaded with it
 
     service, state = request.app.state.service, request.app.state
-    return await Login(_console(request), service.authenticator, state.console_sessions).respond(
-        request
-    )
+    return await Login(console, service.authenticator, state.console_sessions).respond(request)
 
 
 @routes.get("/console", "")
@@ -50,7 +51,7 @@ async def page(request: Request) -> Response:
     path = raw.split(b"?", 1)[0].decode("latin-1")
     if not path.startswith(_PREFIX):
         return Response(status_code=303, headers={"Location": "./console/"})
-    return await _console(request).respond(request, path[len(_PREFIX) :])
+    return await (await _console(request)).respond(request, path[len(_PREFIX) :])
 
 
 @routes.post("/console/{path:path}", "")
@@ -59,30 +60,35 @@ async def act(request: Request) -> Response:
     if not _is_served(request):
         raise ApiError(404, "Not Found")
     path = request.scope["raw_path"].split(b"?", 1)[0].decode("latin-1")
-    return await _console(request).act(request, path[len(_PREFIX) :])
+    return await (await _console(request)).act(request, path[len(_PREFIX) :])
 
 
 def _is_served(request: Request) -> bool:
     return bool(request.app.state.service.config.web_console_enabled)
 
 
-def _console(request: Request) -> Console:
+async def _console(request: Request) -> Console:
+    """Made by the first request, in a thread: modules and templates take a tenth of a second."""
     state = request.app.state
-    if (found := getattr(state, "console", None)) is None:
-        from magnetar.broker.console.admin_api import LocalApi
-        from magnetar.broker.console.console import ClusterLook, Console
-        from magnetar.broker.console.source import Source
-        from magnetar.broker.http.server.app import product_version
+    if getattr(state, "console", None) is None:
+        made = await asyncio.to_thread(_made, state.service.config)
+        if getattr(state, "console", None) is None:  # another request may have been faster
+            state.console = made
+    return cast("Console", state.console)
 
-        config = state.service.config
-        look = ClusterLook.of(
-            config.cluster_name,
-            "Magnetar",
-            product_version(),
-            config.web_console_environment,
-            config.web_console_read_only,
-        )
-        found = state.console = Console(
-            look, lambda visitor: Source(LocalApi(visitor)), config.web_console_messages
-        )
-    return found
+
+def _made(config: BrokerConfig) -> Console:
+    import magnetar.broker.console.login  # noqa: F401 # so that nobody loads it on the loop
+    from magnetar.broker.console.admin_api import LocalApi
+    from magnetar.broker.console.console import ClusterLook, Console
+    from magnetar.broker.console.source import Source
+    from magnetar.broker.http.server.app import product_version
+
+    look = ClusterLook.of(
+        config.cluster_name,
+        Source.product,
+        product_version(),
+        config.web_console_environment,
+        config.web_console_read_only,
+    )
+    return Console(look, lambda visitor: Source(LocalApi(visitor)), config.web_console_messages)
