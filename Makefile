@@ -10,7 +10,7 @@ SECONDS_PER_LOAD ?= 10
 # Images of Python set it. Without bytecode each process that a test starts compiles 440 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup standalone test test-quick check bytecode docs audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live test-console format clean
+.PHONY: help setup standalone test test-quick check bytecode docs audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live test-console console-pictures format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -149,7 +149,10 @@ build/console/axe.min.js:
 
 test-console: $(STAMP) build/console/axe.min.js  ## all pages of the console in Chromium, with axe; pictures in build/console
 	MAGNETAR_AXE=build/console/axe.min.js MAGNETAR_PICTURES=build/console \
-		$(BIN)/python -m pytest tests/integration/test_console_browser.py -v
+		$(BIN)/python -m pytest tests/integration/test_console_browser.py tests/integration/test_console_pictures.py -v
+
+console-pictures: $(STAMP)  ## the pictures of the docs anew, after a change of how pages look
+	MAGNETAR_DOCS_PICTURES=docs/_static/console $(BIN)/python -m pytest tests/integration/test_console_pictures.py
 
 chart-renderings: $(STAMP)  ## tests/charts/renderings anew, after a change of charts/magnetar; needs helm 3 [HELM=path]
 	$(BIN)/python -m tests.charts.renderings $(or $(HELM),helm)

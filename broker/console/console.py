@@ -24,6 +24,7 @@ from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.formats import FILTERS
 from magnetar.broker.console.pages import PAGES, Page, act, step
 from magnetar.broker.console.views import Ask, View
+from magnetar.broker.http.middleware.console_sessions import FRAGMENT
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -52,8 +53,6 @@ _HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_FRAGMENT: Final = "magnetar-fragment"
-"""Header of a request of console.js, which wants the middle of the page only."""
 _SHARED_S: Final = 2.0
 _FRAGMENTS_MAX: Final = 200
 _COLORS: Final = {"red": "e", "yellow": "w", "green": "o"}
@@ -166,7 +165,7 @@ class Console:
         """
         if path.startswith("static/"):
             return _static_response(path.removeprefix("static/"))
-        if _FRAGMENT not in request.headers:
+        if FRAGMENT not in request.headers:
             view, source = await self._view(request, path)
             return await self.page(request, view, path, source)
         key = _who_and_what(request, path)
@@ -253,7 +252,7 @@ def _who_and_what(request: Request, path: str) -> tuple[object, ...]:
 
 def _page_response(status: int, body: bytes) -> Response:
     """Not kept by the browser: it has what a role may see, and the middle has the page's URL."""
-    headers = {**_HEADERS, "Cache-Control": "no-store", "Vary": _FRAGMENT}
+    headers = {**_HEADERS, "Cache-Control": "no-store", "Vary": FRAGMENT}
     return Response(body, status, headers, "text/html; charset=utf-8")
 
 

@@ -6,21 +6,19 @@ narrow, asks axe (MAGNETAR_AXE: the path of axe.min.js) and leaves pictures in M
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
+from tests.chromium import CHROMIUM, Watch, chromium
 from tests.standalone_process import StandaloneProcess
 
-CHROMIUM = os.environ.get("MAGNETAR_CHROMIUM") or shutil.which("chromium")
 AXE = os.environ.get("MAGNETAR_AXE", "")
 PICTURES = os.environ.get("MAGNETAR_PICTURES", "")
-OPTIONS: Final = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync")
 TOPIC: Final = "persistent/public/default/console-orders"
 HOSTILE: Final = "<script>document.title='owned'</script>\"'><b>\u202e"
 PAGES: Final = (
@@ -49,11 +47,8 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: no test w
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    assert CHROMIUM is not None
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+    with chromium() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -72,26 +67,6 @@ def console(standalone: StandaloneProcess) -> str:
 
 def _encoded(name: str) -> str:
     return "".join(f"%{each:02X}" for each in name.encode())
-
-
-class Watch:
-    """What a page must not do: ask other hosts, complain, or run what isn't ours."""
-
-    def __init__(self, page: Page, own: str) -> None:
-        self._own = own
-        self.complaints: list[str] = []
-        page.on("console", self._on_console)
-        page.on("request", self._on_request)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-
-    def _on_console(self, message: ConsoleMessage) -> None:
-        if message.type != "debug":
-            self.complaints.append(message.text)
-
-    def _on_request(self, request: Request) -> None:
-        if not request.url.startswith(self._own):
-            self.complaints.append(request.url)
 
 
 def _violations(page: Page) -> list[Any]:

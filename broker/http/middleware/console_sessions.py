@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 CONSOLE: Final = "/console"
 LOGIN: Final = "/console/login"
 LOGOUT: Final = "/console/logout"
+FRAGMENT: Final = "magnetar-fragment"
+"""Header of a request of console.js, which wants the middle of the page only."""
 _IDLE_S: Final = 8 * 3600.0
 _SESSIONS_MAX: Final = 100
 """Of a role."""
@@ -61,7 +63,10 @@ class ConsoleSessions:
         self._sessions.pop(_cookie(scope), None)
 
     def credentials(self, scope: Scope) -> Credentials | None:
-        """Of the session that a request for the console belongs to; they may have expired."""
+        """Of the session that a request for the console belongs to; they may have expired.
+
+        A page that fetches its figures is no use of the session: it does so with nobody there.
+        """
         is_foreign = scope.get("state", {}).get("is_foreign")
         if not self._sessions or not is_console(scope) or is_foreign:
             return None
@@ -73,13 +78,19 @@ class ConsoleSessions:
         if now_s - used_s > _IDLE_S:
             del self._sessions[value]
             return None
-        self._sessions[value] = credentials, now_s
+        if not _is_fetch(scope):
+            self._sessions[value] = credentials, now_s
         return credentials
 
 
 def is_console(scope: Scope) -> bool:
     path = route_path(scope)
     return path == CONSOLE or path.startswith(CONSOLE + "/")
+
+
+def _is_fetch(scope: Scope) -> bool:
+    """Whether a page asks by itself, for its figures."""
+    return any(name == FRAGMENT.encode() for name, _ in scope["headers"])
 
 
 def set_cookie(scope: Scope, value: str) -> str:

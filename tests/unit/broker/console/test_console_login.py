@@ -148,6 +148,18 @@ def test_a_session_ends_when_nobody_uses_it() -> None:
     assert sessions.credentials(_scope(cookie)) is None
 
 
+def test_a_page_that_fetches_its_figures_does_not_keep_a_session() -> None:
+    now_s = [0.0]
+    sessions = ConsoleSessions(lambda: now_s[0])
+    cookie = f"magnetar-console-8080={sessions.open(Credentials('token', b't'), 'anna')}"
+    poll = _scope(cookie)
+    poll["headers"] = [(b"cookie", cookie.encode()), (b"magnetar-fragment", b"1")]
+    for now_s[0] in (4 * 3600.0, 7.9 * 3600.0):
+        assert sessions.credentials(poll) is not None
+    now_s[0] = 8.1 * 3600.0
+    assert sessions.credentials(poll) is None
+
+
 def test_a_role_has_at_most_a_hundred_sessions_and_ends_its_own_only() -> None:
     sessions = ConsoleSessions(lambda: 0.0)
     other = sessions.open(Credentials("token", b"o"), "bert")
