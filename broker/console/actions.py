@@ -95,7 +95,7 @@ def _stored(subject: Subject) -> str:
     )
 
 
-def _seconds(text: str) -> int:
+def seconds_of(text: str) -> int:
     """Of ``90``, ``90s``, ``5m``, ``2h`` or ``3d``. Raises ActionError."""
     units = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
     text = text.strip()
@@ -107,13 +107,13 @@ def _seconds(text: str) -> int:
 
 
 def _reset(subject: Subject, text: str) -> Call:
-    at_ms = int((time.time() - _seconds(text)) * 1000)
+    at_ms = int((time.time() - seconds_of(text)) * 1000)
     path = f"{subject.path}/resetcursor/{at_ms}"
     return Call("POST", path, _command("reset-cursor", subject, "-t", text.strip()))
 
 
 def _expire(subject: Subject, text: str) -> Call:
-    path = f"{subject.path}/expireMessages/{_seconds(text)}"
+    path = f"{subject.path}/expireMessages/{seconds_of(text)}"
     return Call("POST", path, _command("expire-messages", subject, "-t", text.strip()))
 
 
@@ -226,8 +226,14 @@ def call_of(action: Action, subject: Subject, fields: Mapping[str, str], token: 
         AdminError: 403 the form isn't ours.
         ActionError: something else was to be typed.
     """
-    if not hmac.compare_digest(fields.get("token", ""), token):
-        raise AdminError(403, "the form is too old, or another's: try again")
+    check_token(fields, token)
     if action.is_typed and fields.get("name", "") != subject.name:
         raise ActionError(f"type the name to confirm: {subject.name}")
     return action.call(subject, fields.get("value", ""))
+
+
+def check_token(fields: Mapping[str, str], token: str) -> None:
+    """Raises AdminError: 403 the form isn't ours."""
+    given = fields.get("token", "").encode(errors="replace")
+    if not hmac.compare_digest(given, token.encode()):
+        raise AdminError(403, "the form is too old, or another's: try again")

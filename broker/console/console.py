@@ -22,7 +22,7 @@ from starlette.responses import Response
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.formats import FILTERS
-from magnetar.broker.console.pages import PAGES, Page, act, step
+from magnetar.broker.console.pages import FORMS, PAGES, Page
 from magnetar.broker.console.views import Ask, View
 from magnetar.broker.http.middleware.console_sessions import FRAGMENT
 
@@ -183,10 +183,12 @@ class Console:
         if self._look.read_only:
             return await self.page(request, _refusal("This console is read-only.", 403), path)
         found = find_page(path)
-        if found is None or found[0] is not step:
+        if found is None or found[0] not in FORMS:
             return await self.page(request, _refusal("There is no such step.", 404), path)
+        act, bytes_max = FORMS[found[0]]
         source = self._open_source(request)
-        done = await act(self._ask(source, found[1], request), await form_fields(request))
+        fields = await form_fields(request, bytes_max)
+        done = await act(self._ask(source, found[1], request), fields)
         if isinstance(done, View):
             return await self.page(request, done, path, source)
         return Response(status_code=303, headers={**_HEADERS, "Location": done})

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-_BODY_MAX: Final = 64 * 1024
+BODY_MAX: Final = 64 * 1024
+LONG_BODY_MAX: Final = 1024 * 1024
+"""Of a form with a message in it, of which each byte may be three letters there."""
 
 
-async def form_fields(request: Request) -> dict[str, str]:
-    """Of a body of at most 64 KiB, which is more than any form of ours has; else none."""
+async def form_fields(request: Request, bytes_max: int = BODY_MAX) -> dict[str, str]:
+    """Of a body of at most so many bytes; else none."""
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _BODY_MAX:
+        if len(body) > bytes_max:
             return {}
+    if len(body) <= BODY_MAX:
+        return _fields(body)
+    return await asyncio.to_thread(_fields, body)
+
+
+def _fields(body: bytes) -> dict[str, str]:
     found = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=100)
     return {name: values[0] for name, values in found.items()}

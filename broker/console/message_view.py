@@ -45,12 +45,17 @@ def messages_view(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def stored_id(message: Mapping[str, Any]) -> str:
+    """``ledger:entry``, in a batch with its place there."""
+    index = message.get("batchIndex")
+    return str(message["messageId"]) + ("" if index is None else f":{index}")
+
+
 def _row(message: Mapping[str, Any]) -> MessageRow:
     shown = message.get("payload", "")
     line = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
-    index = message.get("batchIndex")
     return MessageRow(
-        id=message["messageId"] + ("" if index is None else f":{index}"),
+        id=stored_id(message),
         publish_ms=message.get("publishTime", 0),
         key=message.get("key", "")[:_LINE],
         value=line[:_LINE],

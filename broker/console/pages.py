@@ -17,6 +17,7 @@ from magnetar.broker.console.actions import (
 )
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.bookie_view import bookie_rows
+from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
 from magnetar.broker.console.formats import moment, segment
 from magnetar.broker.console.index_view import (
     SUBSCRIPTION_COLUMNS,
@@ -31,6 +32,7 @@ from magnetar.broker.console.index_view import (
     topic_rows,
 )
 from magnetar.broker.console.message_view import messages_view
+from magnetar.broker.console.produce_page import produce, send
 from magnetar.broker.console.source import IndexPage, IndexQuery, schema_path
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import partition_rows, stored_topics, topic_figures
@@ -38,6 +40,7 @@ from magnetar.broker.console.views import Ask, Panel, PanelError, View, panel
 from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
 
 Page = Callable[[Ask], Awaitable[View]]
+Act = Callable[[Ask, Mapping[str, str]], Awaitable[View | str]]
 
 ROWS: Final = 50
 _BEHIND: Final = 8
@@ -72,7 +75,7 @@ async def overview(ask: Ask) -> View:
     brokers, bookies, service = await asyncio.gather(
         panel("Brokers", _brokers(ask), dict),
         panel("Bookies", source.bookies(), bookie_rows),
-        panel("Addresses", _addresses(ask), dict),
+        panel("Addresses", source.addresses(), dict),
     )
     return View(
         "overview.html",
@@ -99,7 +102,7 @@ def _behind(page: IndexPage) -> dict[str, Any]:
 
 
 async def _brokers(ask: Ask) -> dict[str, Any]:
-    cluster = await _cluster(ask)
+    cluster = await ask.source.cluster()
     names = sorted(await get(ask.source.api, f"brokers/{segment(cluster)}"))
     try:
         leader = (await get(ask.source.api, "brokers/leaderBroker")).get("brokerId", "")
@@ -108,18 +111,6 @@ async def _brokers(ask: Ask) -> dict[str, Any]:
             raise
         leader = ""
     return {"names": names, "leader": leader}
-
-
-async def _cluster(ask: Ask) -> str:
-    return next((each for each in await get(ask.source.api, "clusters") if each != "global"), "")
-
-
-async def _addresses(ask: Ask) -> dict[str, str]:
-    found = await get(ask.source.api, f"clusters/{segment(await _cluster(ask))}")
-    return {
-        "service_url": found.get("brokerServiceUrl") or "?",
-        "web_url": found.get("serviceUrl") or "?",
-    }
 
 
 async def topics(ask: Ask) -> View:
@@ -220,7 +211,7 @@ async def broker(ask: Ask) -> View:
     name = ask.names["broker"]
 
     async def owned() -> Any:
-        cluster = segment(await _cluster(ask))
+        cluster = segment(await ask.source.cluster())
         return await get(ask.source.api, f"brokers/{cluster}/{segment(name)}/ownedNamespaces")
 
     def rows(found: Mapping[str, Mapping[str, Any]]) -> list[Any]:
@@ -427,6 +418,7 @@ async def _messages(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any
         "messages": found,
         "asked": asked | {"partition": number},
         "address": ask.address,
+        "values": ask.contents == "full",
         "opened": opened[0] if opened else None,
     }
 
@@ -460,6 +452,12 @@ PAGES: Final[dict[str, Page]] = {
     "keys": keys,
     _TOPIC: topic,
     f"{_TOPIC}/do/{{action}}": step,
+    f"{_TOPIC}/produce": produce,
     **{f"{_TOPIC}/{{tab:{key}}}": topic for key, _ in _TABS if key},
 }
 """By path below ``/console/``; ``{name:text}`` is only that text."""
+FORMS: Final[dict[Page, tuple[Act, int]]] = {
+    step: (act, BODY_MAX),
+    produce: (send, LONG_BODY_MAX),
+}
+"""What is done with the form of a page, and how many bytes the form may have."""

@@ -6,9 +6,10 @@ What every Pulsar answers alike, pages ask of ``api`` themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.console.admin_api import get
+from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.draft import produce_path
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.topic_view import of_all_partitions
 
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from magnetar.broker.console.admin_api import AdminApi
+    from magnetar.broker.console.draft import Delivery
     from magnetar.broker.console.topic_path import TopicPath
+
+_RETRYABLE: Final = 1
+"""``errorCode`` of REST produce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +57,39 @@ class IndexPage:
     """What is different here than was asked for."""
 
 
+@dataclass(frozen=True, slots=True)
+class TopicSchema:
+    version: int
+    type: str
+    data: str
+    """Its definition."""
+    properties: Mapping[str, str]
+
+
 class Source:
     """A cluster of Magnetar."""
 
     product = "Magnetar"
+    takes_bytes = True
+    """Whether a value or a key may be produced that is no text."""
+    produce_note = ""
+    """What producing changes beside the message."""
 
     def __init__(self, api: AdminApi) -> None:
         self.api = api
+
+    async def cluster(self) -> str:
+        """Its name. Raises AdminError."""
+        found = await get(self.api, "clusters")
+        return next((each for each in found if each != "global"), "")
+
+    async def addresses(self) -> dict[str, str]:
+        """URLs for clients and for HTTP. Raises AdminError."""
+        found = await get(self.api, f"clusters/{segment(await self.cluster())}")
+        return {
+            "service_url": found.get("brokerServiceUrl") or "?",
+            "web_url": found.get("serviceUrl") or "?",
+        }
 
     async def topics(self, query: IndexQuery) -> IndexPage:
         """Raises AdminError."""
@@ -94,6 +125,44 @@ class Source:
     async def messages(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
         """Stored messages, see the route ``messages`` of a topic. Raises AdminError."""
         return dict(await get(self.api, f"{topic.rest}/messages", **query))
+
+    def produce_body(self, delivery: Delivery, schema: TopicSchema | None) -> dict[str, Any]:
+        """Of the call that produces a message.
+
+        Args:
+            schema: what the value is encoded by; None: the topic has none.
+        Raises:
+            AdminError: the cluster can't take it that way.
+        """
+        given: dict[str, Any] = {"messages": [delivery.message]}
+        if schema is None:  # else REST would give the topic one: STRING
+            return given | {"valueSchema": '{"type":"BYTES"}'}
+        return given | {"schemaVersion": schema.version}
+
+    async def produce(self, delivery: Delivery, schema: TopicSchema | None) -> str:
+        """The message's id, ``ledger:entry:partition``. Raises AdminError."""
+        body = self.produce_body(delivery, schema)
+        found = await self.api.call("POST", produce_path(delivery), body=body)
+        (result,) = found["messagePublishResults"]
+        if result["errorCode"]:
+            status = 503 if result["errorCode"] == _RETRYABLE else 400
+            raise AdminError(status, result.get("errorMsg", "the message isn't stored"))
+        return str(result["messageId"])
+
+    async def schema(self, topic: TopicPath, version: int | None) -> TopicSchema | None:
+        """That version of a topic's schema, None: the latest; None: there is none.
+
+        Raises:
+            AdminError: 404 no such version.
+        """
+        tail = "" if version is None else f"/{version}"
+        try:
+            found = await get(self.api, f"{schema_path(topic)}/schema{tail}")
+        except AdminError as error:
+            if error.status != 404 or version is not None:
+                raise
+            return None
+        return TopicSchema(found["version"], found["type"], found["data"], found["properties"])
 
     async def bookies(self) -> list[dict[str, Any]]:
         """With state, disk and latency, see the route ``bookies/state``. Raises AdminError."""

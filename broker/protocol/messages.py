@@ -83,6 +83,8 @@ class OutgoingMessage:
     """As ``version_bytes`` makes it; empty: no schema."""
     encryption: pb.MessageMetadata | None = None
     """Set: the payload is compressed and encrypted already; its keys and how it was made."""
+    is_value: bool = False
+    """The payload is stored as it is; else it may be a text that a schema makes into one."""
 
 
 def open_entry(body: bytes | memoryview) -> tuple[pb.MessageMetadata, memoryview]:

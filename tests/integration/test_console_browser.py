@@ -37,6 +37,7 @@ PAGES: Final = (
     f"topic/{TOPIC}/subscriptions?open=billing",
     *(f"topic/{TOPIC}/{tab}" for tab in ("messages", "producers", "policies", "schema", "storage")),
     f"topic/{TOPIC}/permissions",
+    f"topic/{TOPIC}/produce",
     "nowhere",
 )
 FEW: Final = ("", "topics", f"topic/{TOPIC}/subscriptions?open=billing")
@@ -122,6 +123,34 @@ def test_figures_follow_and_what_is_selected_stays(
         page.keyboard.type("no-such-topic")
         page.keyboard.press("Enter")
         expect(page.locator("main")).to_contain_text("Nothing matches")
+
+
+def test_a_message_is_produced_and_produced_again(browser: Browser, console: str) -> None:
+    value = f"{HOSTILE}\n  second line\n"
+    with browser.new_page() as page:
+        watch = Watch(page, console.removesuffix("console/"))
+        page.goto(console + f"topic/{TOPIC}")
+        page.get_by_role("link", name="Produce…", exact=True).click()
+        page.locator("[name=value]").fill(value)
+        page.locator("[name=key]").fill(HOSTILE)
+        page.locator("[name=properties]").fill("a=1")
+        page.locator("[name=delay]").fill("soon")
+        page.get_by_role("button", name="Produce").click()
+        expect(page.get_by_role("alert")).to_contain_text("a time is a number")
+        expect(page.locator("[name=value]")).to_have_value(value)
+        page.locator("[name=delay]").fill("")
+        page.get_by_role("button", name="Produce").click()
+        first = page.get_by_role("status").inner_text()
+        page.get_by_role("link", name="Show it").click()
+        expect(page.locator("pre")).to_contain_text("second line")
+        page.get_by_role("link", name="Produce again").click()
+        expect(page.locator("[name=value]")).to_have_value(value)
+        expect(page.locator("[name=key]")).to_have_value(HOSTILE)
+        page.get_by_role("button", name="Produce again").click()
+        expect(page.get_by_role("status")).to_contain_text("Stored as")
+        assert page.get_by_role("status").inner_text() != first
+        assert page.title() != "owned"
+        assert [each for each in watch.complaints if "400" not in each] == []
 
 
 def test_nobody_shows_it_in_a_frame(browser: Browser, console: str) -> None:

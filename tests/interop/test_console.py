@@ -90,6 +90,59 @@ async def test_lists_are_sorted_filtered_and_cut(console: httpx.AsyncClient, top
         assert 'class="fail"' not in answer.text
 
 
+async def post(client: httpx.AsyncClient, path: str, **fields: str) -> httpx.Response:
+    page = await client.get(path)
+    (token,) = re.findall(r'name="token" value="(\w+)"', page.text)
+    return await client.post(path, data={"token": token, **fields})
+
+
+async def test_a_message_is_produced(
+    console: httpx.AsyncClient, topic: str, service_url: str
+) -> None:
+    path = f"/console/topic/{topic}/produce"
+    more = {"key": "k", "properties": "a=1", "event": "2026-11-28T09:00:00Z"}
+    assert (await post(console, path, value="<b>hi", **more)).status_code == 303
+    assert (await post(console, path, value="later", delay="2s", **more)).status_code == 303
+    assert (await post(console, path, value="late", delay="3s")).status_code == 303
+    refused = await post(console, path, value="x", topic="persistent://public/nowhere/x")
+    assert refused.status_code >= 400
+    assert 'role="alert"' in refused.text
+    messages = read_with_delays(service_url, topic.replace("/", "://", 1), 3)
+    assert [each.data() for each in messages] == [b"<b>hi", b"later", b"late"]
+    first, later, late = messages
+    assert (first.partition_key(), first.properties()) == ("k", {"a": "1"})
+    assert first.event_timestamp() == later.event_timestamp() == 1795856400000
+    assert late.event_timestamp() == 0
+
+
+def read_with_delays(service_url: str, topic: str, count: int) -> list[pulsar.Message]:
+    """What a subscription gets that holds delayed messages back, behind the topic's first three."""
+    found = []
+    with client_of(service_url) as client:
+        consumer = client.subscribe(topic, "billing", pulsar.ConsumerType.Shared)
+        for _ in range(3 + count):
+            found.append(consumer.receive(60_000))
+            consumer.acknowledge(found[-1])
+    return found[3:]
+
+
+async def test_a_value_that_does_not_fit_its_schema(
+    console: httpx.AsyncClient, topic: str, admin_url: str, service_url: str
+) -> None:
+    name = topic.rpartition("/")[2]
+    schema = {"type": "INT32", "schema": "", "properties": {}}
+    async with httpx.AsyncClient() as client:
+        url = f"{admin_url}/admin/v2/schemas/public/default/{name}/schema"
+        assert (await client.post(url, json=schema)).is_success
+    path = f"/console/topic/{topic}/produce"
+    assert "(INT32, version 0)" in (await console.get(path)).text
+    refused = await post(console, path, value="seven")
+    assert refused.status_code == 400
+    assert (await post(console, path, value="7")).status_code == 303
+    (found,) = read_with_delays(service_url, topic.replace("/", "://", 1), 1)
+    assert found.data() == b"\0\0\0\x07"
+
+
 async def test_a_cluster_that_is_silent_is_told() -> None:
     with pytest.raises(AdminError, match="has not answered"):
         async with console_app("http://127.0.0.1:1", dict, None, bind_address="127.0.0.1"):

@@ -137,6 +137,10 @@ class InternalProducer:
         """Partition number that ids of ``producers[index]`` carry; -1 without partitions."""
         return index if self.partitioned else -1
 
+    def partition(self, index: int) -> int:
+        """The same, also of a topic that is a partition: as REST of Pulsar tells it."""
+        return index if self.partitioned else self._name.partition_index
+
     def close(self) -> None:
         for producer in self.producers:
             producer.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from base64 import b64decode
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -232,6 +233,8 @@ class RestPublishers:
 
         def encode(index: int) -> Exception | None:
             message = messages[index]
+            if message.is_value:
+                return None
             if len(message.payload) > length_max:
                 return ValueError(f"Text of {len(message.payload)} bytes, limit {length_max}")
             return encode_value(codec, message)
@@ -297,7 +300,7 @@ async def _publish(
     producers = publisher.producers
     for index, (slots, entries) in sorted(split.items(), key=lambda x: producers[x[0]].held):
         producer = producers[index]
-        completed = partial(call.completed, slots, publisher.partition_of(index))
+        completed = partial(call.completed, slots, publisher.partition(index))
         if not producer.held or await _may_publish(producer, until_s):
             producer.publish(entries, completed)
         else:
@@ -319,11 +322,12 @@ def encode_value(codec: Codec, message: OutgoingMessage) -> Exception | None:
     if isinstance(codec, KeyValueCodec) and codec.separated and message.key is None:
         return ValueCodecError("A message of a KEY_VALUE schema needs a key")
     try:
-        message.payload, message.key, message.key_is_base64 = encode_message(
-            codec, message.key, message.payload.decode()
-        )
+        payload, key, is_base64 = encode_message(codec, message.key, message.payload.decode())
     except ValueCodecError as error:
         return error
+    message.payload = payload
+    if isinstance(codec, KeyValueCodec):
+        message.key, message.key_is_base64 = key, is_base64
     return None
 
 
@@ -379,11 +383,33 @@ def _parse_rest(item: dict[str, Any], index: int, message: OutgoingMessage) -> N
         delay := _millis(after, index, "deliverAfterMs")
     ):
         message.deliver_after_ms = delay
+    _parse_encodings(item, index, message)
     if item.get("disableReplication") is True:
         message.replicate_to = ("__local__",)
     elif (clusters := item.get("replicationClusters")) is not None:
         clusters = _expect(clusters, list, index, "replicationClusters")
         message.replicate_to = [_expect(c, str, index, "replicationClusters") for c in clusters]
+
+
+def _parse_encodings(item: dict[str, Any], index: int, message: OutgoingMessage) -> None:
+    """As messages have them that REST consume shows."""
+    if (encoding := item.get("encoding", "text")) == "base64":
+        message.payload = _bytes_of(item["payload"], index, "payload")
+        message.is_value = True
+    elif encoding != "text":
+        raise ApiError(400, f"messages[{index}].encoding must be text or base64")
+    if (encoding := item.get("keyEncoding", "text")) == "base64":
+        _bytes_of(message.key or "", index, "key")
+        message.key_is_base64 = message.key is not None
+    elif encoding != "text":
+        raise ApiError(400, f"messages[{index}].keyEncoding must be text or base64")
+
+
+def _bytes_of(text: str, index: int, field: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as error:  # binascii.Error, or letters beyond ASCII
+        raise ApiError(400, f"messages[{index}].{field} is not base64: {error}") from error
 
 
 def _expect(value: Any, kind: type, index: int, field: str) -> Any:

@@ -21,8 +21,18 @@ _MESSAGE: dict[str, Any] = {
     "properties": {
         "payload": {
             "type": "string",
-            "description": "Text of the value by its schema, not base64: `42`, `2026-01-02`,"
+            "description": "Text of the value by its schema: `42`, `2026-01-02`,"
             " JSON for AVRO, JSON and PROTOBUF_NATIVE",
+        },
+        "encoding": {
+            "type": "string",
+            "enum": ["text", "base64"],
+            "description": "`base64`: the payload is that of the bytes to store",
+        },
+        "keyEncoding": {
+            "type": "string",
+            "enum": ["text", "base64"],
+            "description": "`base64`: the key is bytes",
         },
         "key": {"type": "string", "description": "By the key's schema for KEY_VALUE"},
         "properties": {"type": "object", "additionalProperties": {"type": "string"}},
