@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 DOCS_STAMP := $(VENV)/.set-up-docs
 MERMAID := 11.12.0
+BOOKKEEPER_JARS := $(or $(MAGNETAR_BOOKKEEPER_JARS),$(HOME)/.cache/magnetar-tests/bookkeeper-4.17.3)
 SEEDS ?= 20000
 SECONDS_PER_LOAD ?= 10
 # Images of Python set it. Without bytecode each process that a test starts compiles 440 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup standalone test test-quick check bytecode docs audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live test-console console-pictures format clean
+.PHONY: help setup standalone test test-quick check bytecode docs bookkeeper-jars audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live test-console console-pictures format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -61,6 +62,12 @@ build/docs/scripts/mermaid.min.js:
 	mkdir -p build/docs/scripts && cd build/docs && npm pack --silent mermaid@$(MERMAID) >/dev/null && \
 		tar -xzf mermaid-$(MERMAID).tgz package/dist/mermaid.min.js && rm mermaid-$(MERMAID).tgz && \
 		mv package/dist/mermaid.min.js scripts/ && rm -r package
+
+bookkeeper-jars: $(BOOKKEEPER_JARS)/.complete  ## Apache BookKeeper's bookies for tests, by Maven into a cache
+
+$(BOOKKEEPER_JARS)/.complete: tests/apache/pom.xml
+	mvn -q -B -f tests/apache/pom.xml dependency:copy-dependencies -DoutputDirectory=$(BOOKKEEPER_JARS)
+	@touch $@
 
 audit:  ## make audit [SERVICE=osv | DATABASE=DIR]: dependencies with known advisories (network, or a copy; not in CI)
 ifdef DATABASE

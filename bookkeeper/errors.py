@@ -24,6 +24,7 @@
     |   +-- BadRequestError
     |   +-- WriteFailedError           appends failed for good, with the last cause chained
     |   +-- AddQuorumTimeoutError      an append waited too long for its quorum
+    +-- FrameError                     a frame can't be what the other side meant to send
     +-- StorageError                   of a bookie's disks
         +-- CorruptFileError           bytes on disk that weren't written; names file and offset
         +-- MissingFileError           a file that the bookie's own records promise is gone
@@ -156,6 +157,10 @@ class WriteFailedError(LedgerError):
 
 class AddQuorumTimeoutError(LedgerError):
     """An append waited longer for its quorum than the client allows: its fate is unknown."""
+
+
+class FrameError(BookkeeperError):
+    """A truncated, oversized or senseless frame; the call that carried it ends with this text."""
 
 
 class StorageError(BookkeeperError):

@@ -56,6 +56,7 @@ class LedgerMetadata:
         last_entry, length: -1 and 0 until CLOSED; length counts payload bytes.
         created_ms: wall clock of the creator, -1 when unknown.
         creator_token: random number that tells the creator's own earlier attempt from another's.
+        stored: of BookKeeper's form the bytes that it was read from, which may hold more.
     """
 
     ledger_id: int
@@ -71,6 +72,7 @@ class LedgerMetadata:
     created_ms: int = -1
     creator_token: int = 0
     digest_type: str = DIGEST_CRC32C
+    stored: bytes = field(default=b"", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
@@ -89,6 +91,16 @@ class LedgerMetadata:
             previous = segment.first_entry
         if not self.segments or self.segments[0].first_entry != 0:
             raise LedgerMetadataError(f"ledger {self.ledger_id}: no segment for entry 0")
+
+    @property
+    def master_key(self) -> bytes:
+        """The 20 bytes that a bookie compares on adds and fencing reads.
+
+        All zero for no password, unless the ledger is stored as BookKeeper's clients do it.
+        """
+        if not self.password and not self.stored:
+            return bytes(MASTER_KEY_BYTES)
+        return hashlib.sha1(b"ledger" + self.password, usedforsecurity=False).digest()
 
     @property
     def last_segment(self) -> EnsembleSegment:
@@ -119,13 +131,6 @@ class LedgerMetadata:
             if segment.first_entry > entry_id:
                 return segment.first_entry
         return None
-
-
-def master_key(password: bytes) -> bytes:
-    """The 20 bytes a bookie compares on adds and fencing reads; all zero without a password."""
-    if not password:
-        return bytes(MASTER_KEY_BYTES)
-    return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 
 # Transitions

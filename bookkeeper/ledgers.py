@@ -20,6 +20,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
+from magnetar.bookkeeper.bookie_protocol.connector import ProtocolConnector
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
@@ -27,6 +29,9 @@ from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
+from magnetar.bookkeeper.layout.layout import Layout
+from magnetar.bookkeeper.layout.metadata_service_uri import store_url_of
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
@@ -274,16 +279,21 @@ async def connect_ledgers(
     metadata_config: Path | None = None,
     placement: EnsemblePlacementPolicy | None = None,
     transport: TransportConfig | None = None,
+    protocol: ProtocolConfig | None = None,
     config: ClientConfig | None = None,
     session_timeout_s: float = 30.0,
     pending_bytes_max: int = PENDING_BYTES_MAX,
 ) -> AsyncIterator[Ledgers]:
-    """The ledgers of the cluster at ``metadata_url``, "zk:host:port,host:port/chroot".
+    """The ledgers of the cluster at ``metadata_url``.
+
+    "zk:host:port,host:port/chroot" names a cluster of ours. "zk+hierarchical://host:port/ledgers"
+    names one of Apache BookKeeper, or of a Pulsar cluster; so does "zk+null://".
 
     Args:
         tls: certificates, when its bookies want TLS.
         metadata_config: TLS and login of the metadata store (docs/operate/metadata.md).
         placement: which bookies new ledgers get; any, by default.
+        transport: of our bookies; ``protocol``: of Apache's.
         pending_bytes_max: appends of one ledger wait while so much of it is unconfirmed.
 
     Raises:
@@ -293,13 +303,20 @@ async def connect_ledgers(
     """
     rng = random.SystemRandom()
     async with AsyncExitStack() as stack:
+        apache_url = store_url_of(metadata_url)
         store = await connect_store(
-            metadata_url, metadata_config, session_timeout_s=session_timeout_s
+            apache_url or metadata_url, metadata_config, session_timeout_s=session_timeout_s
         )
         stack.push_async_callback(store.close)
-        connector = BookieConnector(store, transport or TransportConfig(), tls)
+        layout: Layout | None = None
+        connector: BookieConnector | ProtocolConnector
+        if apache_url is not None:
+            layout = BookKeeperLayout()
+            connector = ProtocolConnector(store, layout, protocol or ProtocolConfig())
+        else:
+            connector = BookieConnector(store, transport or TransportConfig(), tls)
         stack.push_async_callback(connector.close)
-        pool = BookiePool(store, connector.connect)
+        pool = BookiePool(store, connector.connect, layout=layout)
         stack.push_async_callback(pool.close)
         await pool.start()
         client = BookKeeperClient(
@@ -309,5 +326,6 @@ async def connect_ledgers(
             clock=lambda: time.time_ns() // 1_000_000,
             rng=rng,
             config=config,
+            layout=layout,
         )
         yield Ledgers(store, client, pending_bytes_max)

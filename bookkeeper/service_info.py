@@ -6,7 +6,8 @@ from typing import Final
 
 from magnetar.bookkeeper.errors import BookieUnavailableError
 
-AVAILABLE_PATH: Final = "/ledgers/available"
+LEDGERS_ROOT: Final = "/ledgers"
+AVAILABLE_PATH: Final = f"{LEDGERS_ROOT}/available"
 READ_ONLY_NAME: Final = "readonly"  # a directory below AVAILABLE_PATH, not a bookie
 READ_ONLY_PATH: Final = f"{AVAILABLE_PATH}/{READ_ONLY_NAME}"
 COOKIES_PATH: Final = "/ledgers/cookies"

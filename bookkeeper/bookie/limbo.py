@@ -22,7 +22,7 @@ from magnetar.bookkeeper.bookie.storage import index_format as index_format
 from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.errors import LedgerError
-from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, master_key
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.storage.ordered_store import StoreTransaction
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ async def _read(bookie: Bookie, ledgers: LedgerStore, ledger_id: int) -> tuple[b
     if found is None:
         return None
     is_here = ledger_id in bookie.storage.ledgers or lives_on(found.metadata, bookie.bookie_id)
-    return (master_key(found.metadata.password), found.metadata.creator_token) if is_here else None
+    return (found.metadata.master_key, found.metadata.creator_token) if is_here else None
 
 
 def note_steps(storage: LedgerStorage, phase: int, last_ledger: int) -> Iterator[None]:

@@ -31,7 +31,6 @@ from magnetar.bookkeeper.ledger_metadata import (
     LedgerState,
     begin_recovery,
     close_by_recovery,
-    master_key,
 )
 from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 
@@ -95,7 +94,7 @@ class _Attempt:
         config: ClientConfig,
     ) -> None:
         self._ledger_id = metadata.ledger_id
-        self._master_key = master_key(metadata.password)
+        self._master_key = metadata.master_key
         self._creator = metadata.creator_token
         self._bookies = bookies
         self._placement = placement

@@ -44,7 +44,6 @@ from magnetar.bookkeeper.ledger_metadata import (
     LedgerMetadata,
     change_ensemble,
     close_by_writer,
-    master_key,
     require_open,
 )
 from magnetar.bookkeeper.transport import AddRequest
@@ -129,7 +128,7 @@ class AsyncLedgerWriter:
         self._reader: _WriterReader | None = None
         self._held = -1  # the watermark, not told to the owner yet; -1: nothing is held
         self._hold_timer: asyncio.TimerHandle | None = None
-        self._master_key = master_key(created.metadata.password)
+        self._master_key = created.metadata.master_key
         self._tasks: frozenset[asyncio.Task[None]] = _NONE
         self._tails: list[asyncio.Future[None]] = []  # waiting for the watermark, or for the end
         self._lac: ExplicitLac | None = None

@@ -14,6 +14,7 @@ from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, Placem
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.replica_choice import Replicas
 from magnetar.bookkeeper.errors import UnauthorizedAccessError
+from magnetar.bookkeeper.layout.layout import Layout
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from magnetar.metadata.store import MetadataStore
 
@@ -38,8 +39,9 @@ class BookKeeperClient:
         clock: Callable[[], int],
         rng: PlacementRandom,
         config: ClientConfig | None = None,
+        layout: Layout | None = None,
     ) -> None:
-        self.ledgers = LedgerStore(store)
+        self.ledgers = LedgerStore(store, layout)
         self.bookies = bookies
         self.on_ledger_deleted: Callable[[int], None] | None = None
         """Told of each deletion: a bookie in the same process frees the space at once."""

@@ -37,7 +37,6 @@ from magnetar.bookkeeper.ledger_metadata import (
     EnsembleSegment,
     LedgerMetadata,
     LedgerState,
-    master_key,
     with_segment,
 )
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, Buffer, decode_header, is_intact
@@ -207,7 +206,7 @@ class LedgerRecovery:
             self.metadata.ledger_id,
             self._quorums,
             list(self._bookies),
-            master_key(self.metadata.password),
+            self.metadata.master_key,
             self._done,
             last_written=self.base_lac,
             recovery=True,

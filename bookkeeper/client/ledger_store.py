@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from magnetar.bookkeeper.errors import LedgerError, LedgerMetadataError, NoSuchLedgerError
-from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, decode, encode
+from magnetar.bookkeeper.layout.layout import ID_BLOCK, JsonLayout, Layout
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.service_info import LEDGERS_ROOT
 from magnetar.metadata.errors import (
     BadVersionError,
     NotFoundError,
@@ -19,11 +21,8 @@ from magnetar.metadata.errors import (
     ValueTooLargeError,
 )
 from magnetar.metadata.item_errors import Item
-from magnetar.metadata.recipes import IdGenerator
 from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore, Versioned, Watch
 
-LEDGERS_ROOT: Final = "/ledgers"
-ID_BLOCK: Final = 1000  # ids reserved by one metadata write; a crash skips the rest of a block
 OPEN_BYTES_MAX: Final = VALUE_BYTES_MAX - 64 * 1024
 """Metadata of an open ledger: what ends it must fit as well, with a recovery's own segments."""
 ATTEMPTS_MAX: Final = 100  # compare-and-set rounds before it must be a bug
@@ -65,10 +64,11 @@ def ledger_path(ledger_id: int, root: str = LEDGERS_ROOT) -> str:
 class LedgerStore:
     """Ledgers of one cluster, as the metadata store knows them."""
 
-    def __init__(self, store: MetadataStore, root: str = LEDGERS_ROOT) -> None:
+    def __init__(self, store: MetadataStore, layout: Layout | None = None) -> None:
         self._store = store
-        self._root = root
-        self._ids = IdGenerator(store, f"{root}/idgen", block=ID_BLOCK)
+        self._layout = layout or JsonLayout()
+        self._root = self._layout.root
+        self._ids = self._layout.ids(store)
         self._skip = ID_BLOCK  # twice as many with each id that turns out to be in use
         self._in_use = -1  # the last such id
 
@@ -84,16 +84,16 @@ class LedgerStore:
             MetadataError: the store failed; the ledger may exist, and stays unused.
         """
         for _ in range(ATTEMPTS_MAX):
-            metadata = build(await self._ids.next_id(above))
+            metadata = self._layout.new_ledger(build(await self._ids.next_id(above)))
             path = ledger_path(metadata.ledger_id, self._root)
-            value = _encode(metadata, path)
+            value = self._encode(metadata, path)
             try:
                 stored = await self._store.put(path, value, CREATE_ONLY)
             except (BadVersionError, OutcomeUnknownError) as error:
                 found = await self._store.get(path)
                 if found is None and isinstance(error, OutcomeUnknownError):
                     continue  # not created, or not yet: this id is spent either way
-                if found is None or decode(found.value) != metadata:
+                if found is None or self._decode(metadata.ledger_id, found).metadata != metadata:
                     continue  # another client's: its token differs from ours
                 stored = found
             return VersionedLedger(metadata, stored.stat.version)
@@ -111,8 +111,7 @@ class LedgerStore:
 
     async def ids_end(self) -> int | None:
         """Ids from here on were never given, if the store didn't go back; None: not known."""
-        found = await self._store.get(f"{self._root}/idgen")
-        return int(found.value) if found is not None and found.value.isdigit() else None
+        return await self._layout.ids_end(self._store)
 
     async def read(self, ledger_id: int) -> VersionedLedger | None:
         """Current metadata, or None when there is no such ledger.
@@ -121,7 +120,7 @@ class LedgerStore:
             LedgerMetadataError: the stored bytes can't be read.
         """
         found = await self._store.get(ledger_path(ledger_id, self._root))
-        return None if found is None else _versioned(ledger_id, found)
+        return None if found is None else self._decode(ledger_id, found)
 
     async def require(self, ledger_id: int) -> VersionedLedger:
         """As ``read``, but a missing ledger raises NoSuchLedgerError."""
@@ -156,7 +155,7 @@ class LedgerStore:
             metadata = change(current.metadata)
             if metadata is None:
                 return current
-            value = _encode(metadata, path)
+            value = self._encode(metadata, path)
             try:
                 stored = await self._store.put(path, value, current.version)
             except (BadVersionError, OutcomeUnknownError, NotFoundError):
@@ -232,19 +231,16 @@ class LedgerStore:
             names = await self._store.children(path)
         return names
 
+    def _encode(self, metadata: LedgerMetadata, path: str) -> bytes:
+        value = self._layout.encode_ledger(metadata)
+        if metadata.state is LedgerState.OPEN and len(value) > OPEN_BYTES_MAX:
+            raise ValueTooLargeError(path, len(value), OPEN_BYTES_MAX)
+        return value
 
-def _encode(metadata: LedgerMetadata, path: str) -> bytes:
-    value = encode(metadata)
-    if metadata.state is LedgerState.OPEN and len(value) > OPEN_BYTES_MAX:
-        raise ValueTooLargeError(path, len(value), OPEN_BYTES_MAX)
-    return value
-
-
-def _versioned(ledger_id: int, found: Versioned) -> VersionedLedger:
-    metadata = decode(found.value)
-    if metadata.ledger_id != ledger_id:
-        raise LedgerMetadataError(f"{found.path} holds the metadata of {metadata.ledger_id}")
-    return VersionedLedger(metadata, found.stat.version)
+    def _decode(self, ledger_id: int, found: Versioned) -> VersionedLedger:
+        return VersionedLedger(
+            self._layout.decode_ledger(ledger_id, found.value), found.stat.version
+        )
 
 
 class LedgerMetadataSource(Protocol):

@@ -26,7 +26,7 @@ from magnetar.bookkeeper.errors import (
     WriteFailedError,
     error_for_code,
 )
-from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, master_key
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.packet import encode_head, encode_heads
 from magnetar.bookkeeper.transport import AddRequest
 
@@ -118,7 +118,7 @@ class LedgerWriter(PendingAdds):
             metadata.ledger_id,
             (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum),
             list(metadata.last_segment.bookies),
-            master_key(metadata.password),
+            metadata.master_key,
             done,
             deferred_sync=deferred_sync,
             spread_of=spread_of,

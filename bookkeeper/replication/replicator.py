@@ -24,7 +24,6 @@ from magnetar.bookkeeper.errors import LedgerMetadataError
 from magnetar.bookkeeper.ledger_metadata import (
     LedgerMetadata,
     LedgerState,
-    master_key,
     replace_members,
 )
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
@@ -245,7 +244,7 @@ class Replicator:
         """
         assert fragment.is_closed, "an open one still grows"
         source = CopySource(self._bookies, fragment, slot, self._config, self._location)
-        key = master_key(metadata.password)
+        key = metadata.master_key
         writes: deque[_Write] = deque()
         try:
             async for ids, packets in source.batches(runs):

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, Protocol, cast
 
+from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.add_frames import ANSWER_RUN, FRAME_HEADER, MANY_BYTES_MAX
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 ADD_CONNECTION_HEADER: Final = "add-lane"
 """Metadata of an add stream whose client takes offers."""

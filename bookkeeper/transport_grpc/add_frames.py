@@ -14,9 +14,9 @@ from typing import Final
 from crc32c import crc32c
 
 from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.packet import PACKET_HEADER, PACKET_HEADER_BYTES
 from magnetar.bookkeeper.transport import AddRequest
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 #: frame bytes u32 (all of it), count u32, ledger u64, first entry u64, flags u8, key bytes u8
 FRAME_HEADER: Final = Struct(">IIQQBB")

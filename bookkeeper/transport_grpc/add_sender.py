@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import grpc
 
 from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.transport import AddRequest
 from magnetar.bookkeeper.transport_grpc.add_connection import (
     AddConnectionListener,
@@ -34,7 +35,6 @@ from magnetar.bookkeeper.transport_grpc.add_frames import (
     split_request,
 )
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 _log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ import grpc
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.transport import AddRequest
 from magnetar.bookkeeper.transport_grpc.add_connection import (
     AddConnectionOffer,
@@ -25,7 +26,6 @@ from magnetar.bookkeeper.transport_grpc.add_connection import (
 )
 from magnetar.bookkeeper.transport_grpc.add_frames import AddFrame, decode_message, encode_answers
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 _log = logging.getLogger(__name__)
 

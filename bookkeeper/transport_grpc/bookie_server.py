@@ -25,7 +25,7 @@ from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.bookie.read_only_client import ReaderCheck, ReadOnlyBookieClient
 from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.entry_prefixes import PIECE_BYTES_MAX, read_cut
-from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.errors import FrameError, LedgerError
 from magnetar.bookkeeper.proto import bookie_pb2 as pb
 from magnetar.bookkeeper.transport import LacReply, ReadRequest
 from magnetar.bookkeeper.transport_grpc.add_connection import (
@@ -40,7 +40,6 @@ from magnetar.bookkeeper.transport_grpc.config import (
     SERVICE,
     TransportConfig,
 )
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.read_frames import (
     decode_read_request,
     encode_heads_reply,

@@ -7,6 +7,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
 from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
@@ -15,7 +16,6 @@ from magnetar.bookkeeper.transport import (
     Stripe,
     TruncatedReply,
 )
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 #: ledger u64, first entry u64, count u32, bytes u32, flags u8; what the flag says and the master
 #: key follow

@@ -21,6 +21,7 @@ from magnetar.bookkeeper.entry_prefixes import are_of, to_heads
 from magnetar.bookkeeper.errors import (
     BadRequestError,
     BookieUnavailableError,
+    FrameError,
     LedgerError,
     error_for_code,
 )
@@ -55,7 +56,6 @@ from magnetar.bookkeeper.transport_grpc.config import (
     SERVICE,
     TransportConfig,
 )
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.read_frames import (
     decode_heads_reply,
     decode_read_reply,

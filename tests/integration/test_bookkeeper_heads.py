@@ -14,7 +14,7 @@ from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
 from magnetar.bookkeeper.client.entry_prefix_reader import EntryPrefixReader
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.entry_prefixes import PIECE_BYTES_MAX, READ_BYTES_MAX, read_cut
-from magnetar.bookkeeper.errors import BadRequestError
+from magnetar.bookkeeper.errors import BadRequestError, FrameError
 from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
     EntryPrefixesReply,
@@ -24,7 +24,6 @@ from magnetar.bookkeeper.transport import (
 )
 from magnetar.bookkeeper.transport_grpc import bookie_server
 from magnetar.bookkeeper.transport_grpc.bookie_server import ByteSemaphore
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.read_frames import (
     FLAG_FENCE,
     READ_REQUEST,

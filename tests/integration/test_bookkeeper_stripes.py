@@ -8,10 +8,10 @@ from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.packet import decode_header
 from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadRequest, Stripe
 from magnetar.bookkeeper.transport_grpc import bookie_server
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.read_frames import (
     FLAG_FENCE,
     READ_REQUEST,

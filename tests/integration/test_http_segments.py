@@ -17,7 +17,6 @@ import pytest
 
 import magnetar
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.ledger_metadata import master_key
 from magnetar.bookkeeper.packet import encode_head
 from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.embedding import EmbeddedBroker
@@ -314,7 +313,7 @@ def test_nothing_can_be_changed_there(
     producer = client.create_producer(topic_of(path), batching_enabled=False)
     first = producer.send(b"before")
     answer = segments(admin, path)
-    ledger_id, key = first.ledger_id(), master_key(b"")
+    ledger_id, key = first.ledger_id(), bytes(20)
 
     async def attack(reader: SegmentReader) -> list[int]:
         bookie = reader.bookie("embedded")

@@ -45,6 +45,11 @@ CORES = [
     "bookkeeper/codes.py",
     "bookkeeper/ledger_metadata.py",
     "bookkeeper/service_info.py",
+    *(
+        f"bookkeeper/bookie_protocol/{name}.py"
+        for name in ("frames_v2", "digests", "adds_in_flight", "result_codes", "availability")
+    ),
+    "bookkeeper/layout/ledger_metadata_format.py",
     "bookkeeper/transport_grpc/add_frames.py",
     "bookkeeper/transport_grpc/read_frames.py",
     "bookkeeper/client/health.py",

@@ -23,7 +23,7 @@ from magnetar.bookkeeper.bookie.integrity.integrity_listener import IntegrityMet
 from magnetar.bookkeeper.bookie.integrity.replica_source import ReplicaSource
 from magnetar.bookkeeper.bookie.limbo import lives_on, note_steps
 from magnetar.bookkeeper.errors import BookieClosedError, BookkeeperError
-from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, master_key
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
 from magnetar.bookkeeper.replication.fragments import fragments_of, subtract_runs
 from magnetar.bookkeeper.transport import AddRequest
@@ -266,9 +266,7 @@ class IntegrityCheck:
             slot = fragment.bookies.index(bookie_id)
             for first, end in subtract_runs(fragment.runs_of(slot), held):
                 if uncertain or metadata.state is LedgerState.CLOSED:
-                    self._bookie.storage.set_limbo(
-                        ledger_id, master_key(metadata.password), creator
-                    )
+                    self._bookie.storage.set_limbo(ledger_id, metadata.master_key, creator)
                 at = first
                 while at < end:
                     fetched = await self._replica_source.fetch(metadata, at, end)
@@ -295,7 +293,7 @@ class IntegrityCheck:
 
             request = AddRequest(
                 metadata.ledger_id,
-                master_key(metadata.password),
+                metadata.master_key,
                 range(first, first + len(packets)),
                 [packet[:PACKET_HEADER_BYTES] for packet in packets],
                 [packet[PACKET_HEADER_BYTES:] for packet in packets],

@@ -39,7 +39,6 @@ from magnetar.bookkeeper.ledger_metadata import (
     LedgerState,
     close_by_recovery,
     close_by_writer,
-    master_key,
     replace_members,
 )
 from magnetar.bookkeeper.packet import encode_heads
@@ -78,7 +77,7 @@ class Recovery:
         """Entry ``entry_id`` (10 bytes) as the writer sent it, on these bookies."""
         heads, _ = encode_heads(LEDGER, entry_id, lac, 10 * entry_id, [b""], [b"%010d" % entry_id])
         for name in bookies:
-            ledger = self.bookies[name].ledgers.setdefault(LEDGER, ModelLedger(master_key(b"")))
+            ledger = self.bookies[name].ledgers.setdefault(LEDGER, ModelLedger(bytes(20)))
             ledger.entries[entry_id] = heads[0] + b"%010d" % entry_id
 
     def start(self, fenced: str = "") -> None:
@@ -95,9 +94,7 @@ class Recovery:
         """The LAC queries to these bookies are answered."""
         for effect in [e for e in self.effects if isinstance(e, ReadLac) and e.bookie in bookies]:
             self.effects.remove(effect)
-            reply = self.bookies[effect.bookie].read_lac(
-                LEDGER, fence=True, master_key=master_key(b"")
-            )
+            reply = self.bookies[effect.bookie].read_lac(LEDGER, fence=True, master_key=bytes(20))
             self.core.on_lac(effect.slot, reply.code, reply.last_packet, reply.explicit_lac)
         self.take()
 
@@ -116,7 +113,7 @@ class Recovery:
         if code != codes.OK:
             self.core.on_read(read, code, [])
             return
-        key = master_key(b"")
+        key = bytes(20)
         reply = self.bookies[read.bookie].read(
             ReadRequest(LEDGER, read.first, read.count_max, 1 << 20, fence=True, master_key=key)
         )
@@ -392,7 +389,7 @@ def test_writer_that_meets_a_recovery_is_fenced() -> None:
 def test_fencing_needs_the_password() -> None:
     """BOOKKEEPER-135."""
     r = Recovery(1, 1, 1)
-    r.bookies["A"].ledgers[LEDGER] = ModelLedger(master_key(b"other"))
+    r.bookies["A"].ledgers[LEDGER] = ModelLedger(bytes(19) + b"o")
     r.start("A")
     abort = r.outcome()
     assert isinstance(abort, AbortRecovery)

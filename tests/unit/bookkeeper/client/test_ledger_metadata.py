@@ -18,7 +18,6 @@ from magnetar.bookkeeper.ledger_metadata import (
     close_by_writer,
     decode,
     encode,
-    master_key,
     replace_members,
 )
 from tests.ledger_transitions import transition_error
@@ -172,6 +171,7 @@ def test_segment_lookup() -> None:
 
 
 def test_master_key() -> None:
-    assert master_key(b"") == bytes(20)
-    assert len(master_key(b"secret")) == 20
-    assert master_key(b"secret") != master_key(b"Secret")
+    keys = [replace(OPEN, password=password).master_key for password in (b"", b"pw", b"Pw")]
+    assert keys[0] == bytes(20)
+    assert len(set(keys)) == 3
+    assert all(len(key) == 20 for key in keys)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.transport import AddRequest
 from magnetar.bookkeeper.transport_grpc.add_connection import (
     FIRST_FRAME,
@@ -35,7 +36,6 @@ from magnetar.bookkeeper.transport_grpc.add_frames import (
 )
 from magnetar.bookkeeper.transport_grpc.add_service import AddService
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from tests.unit.bookkeeper.transport_grpc.test_add_frames import make_request
 from tests.unit.bookkeeper.transport_grpc.test_add_sender import Bench, FakeCall
 from tests.waiting import eventually

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.bookkeeper import codes, packet
+from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.transport import AddRequest
 from magnetar.bookkeeper.transport_grpc.add_frames import (
     ANSWER_RUN,
@@ -24,7 +25,6 @@ from magnetar.bookkeeper.transport_grpc.add_frames import (
     merge_requests,
     split_request,
 )
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 
 
 def _ignore(_request: AddRequest, _code: int) -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadRequest, Stripe, TruncatedReply
-from magnetar.bookkeeper.transport_grpc.errors import FrameError
 from magnetar.bookkeeper.transport_grpc.read_frames import (
     CUT,
     FLAG_FENCE,

@@ -1,0 +1,219 @@
+"""Adds to one bookie, in version 2."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
+from magnetar.bookkeeper.bookie_protocol.adds_in_flight import AddsInFlight
+from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
+from magnetar.bookkeeper.bookie_protocol.connection import BookieConnection, ConnectionV2
+from magnetar.bookkeeper.bookie_protocol.connections import LazyConnection, Resolve
+from magnetar.bookkeeper.bookie_protocol.digests import Digest
+from magnetar.bookkeeper.bookie_protocol.result_codes import from_v2
+from magnetar.bookkeeper.errors import FrameError, LedgerError
+from magnetar.bookkeeper.transport import AddRequest
+
+_log = logging.getLogger(__name__)
+_CHECK_S: Final = 1.0
+"""How often the time of the last answer is looked at, while adds are under way."""
+_SILENT_S: Final = 2.0
+"""Without any answer a bookie isn't waited for."""
+
+DigestOf = Callable[[int], Digest]
+"""Of a ledger."""
+
+
+class EncodedAdds:
+    """The last adds encoded: all bookies of a write set get the same bytes."""
+
+    def __init__(self, requests_max: int = 8) -> None:
+        self._requests_max = requests_max
+        self._found: dict[tuple[int, bool], tuple[list[bytes], bytes]] = {}
+
+    def encode(self, request: AddRequest, digest: Digest) -> bytes:
+        key = (id(request.heads), request.recovery)
+        if (found := self._found.get(key)) is not None:
+            return found[1]
+        frames = v2.encode_adds(
+            request.master_key,
+            request.heads,
+            request.bodies,
+            recovery=request.recovery,
+            digest=digest,
+        )
+        # The list is kept with the frames, so that no other one can get its identity.
+        self._found[key] = request.heads, frames
+        if len(self._found) > self._requests_max:
+            del self._found[next(iter(self._found))]
+        return frames
+
+
+class AddChannel:
+    """Sends adds, and answers each once: by the bookie, or with UNAVAILABLE when it is lost.
+
+    Attributes:
+        pending_bytes, pending_requests: queued and unanswered.
+    """
+
+    def __init__(
+        self,
+        bookie_id: str,
+        resolve: Resolve,
+        config: ProtocolConfig,
+        digest_of: DigestOf,
+        encoded: EncodedAdds,
+    ) -> None:
+        self.pending_bytes = 0
+        self.pending_requests = 0
+        self._bookie_id = bookie_id
+        self._config = config
+        self._digest_of = digest_of
+        self._encoded = encoded
+        self._loop = asyncio.get_running_loop()
+        self._connection = LazyConnection[ConnectionV2](
+            bookie_id, resolve, self._create, self._on_lost, config.connect_timeout_s
+        )
+        self._in_flight = AddsInFlight()
+        self._queue: deque[AddRequest] = deque()
+        self._opening: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._answered_at = 0.0
+        self._retry_at = 0.0
+        self._backoff_s = config.backoff_first_s
+        self._closed = False
+
+    @property
+    def is_slow(self) -> bool:
+        """Too much waits although the bookie answers; a silent one is failing, not slow."""
+        return (
+            self.pending_bytes > self._config.backlog_bytes
+            and self._loop.time() - self._answered_at < _SILENT_S
+        )
+
+    def add(self, request: AddRequest) -> None:
+        """``request.done`` is called later, never within this call."""
+        if self._closed or (self._connection.current is None and self._is_backing_off()):
+            self._refuse(request, codes.UNAVAILABLE)
+            return
+        size = request.body_bytes
+        if size > self._config.frame_bytes_max and not self._fits(request):
+            self._refuse(request, codes.BAD_REQUEST)
+            return
+        if self.pending_bytes and self.pending_bytes + size > self._config.pending_bytes_max:
+            self._refuse(request, codes.TOO_MANY_REQUESTS)
+            return
+        self.pending_bytes += size
+        self.pending_requests += 1
+        connection = self._connection.current
+        if connection is None or self._queue or not self._has_room():
+            self._queue.append(request)
+            if connection is None and self._opening is None:
+                self._opening = self._loop.create_task(self._open())
+        else:
+            self._send(connection, request)
+
+    async def close(self) -> None:
+        """What isn't answered by now gets UNAVAILABLE."""
+        self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+        await self._connection.close()
+        self._fail_all()
+
+    def _create(self, on_lost: Callable[[BookieConnection, Exception], None]) -> ConnectionV2:
+        return ConnectionV2(on_lost, self._on_reply, self._config.frame_bytes_max)
+
+    def _is_backing_off(self) -> bool:
+        return self._loop.time() < self._retry_at
+
+    def _fits(self, request: AddRequest) -> bool:
+        room = self._config.frame_bytes_max - v2.ADD_BYTES
+        pairs = zip(request.heads, request.bodies, strict=True)
+        return all(len(head) + len(body) <= room for head, body in pairs)
+
+    def _has_room(self) -> bool:
+        return self._in_flight.entries < self._config.entries_max
+
+    def _refuse(self, request: AddRequest, code: int) -> None:
+        self._loop.call_soon(_answer, request, code)
+
+    async def _open(self) -> None:
+        try:
+            await self._connection.get()
+        except LedgerError as error:
+            self._on_lost(error)
+        else:
+            self._backoff_s = self._config.backoff_first_s
+            self._send_queued()
+        finally:
+            self._opening = None
+
+    def _send(self, connection: ConnectionV2, request: AddRequest) -> None:
+        if not self._in_flight.entries:
+            self._answered_at = self._loop.time()
+            if self._timer is None:
+                self._timer = self._loop.call_later(_CHECK_S, self._check)
+        if self._in_flight.begin(request):
+            connection.write(self._encoded.encode(request, self._digest_of(request.ledger_id)))
+
+    def _send_queued(self) -> None:
+        connection = self._connection.current
+        while connection is not None and self._queue and self._has_room():
+            self._send(connection, self._queue.popleft())
+
+    def _on_reply(self, reply: v2.Reply) -> None:
+        if not isinstance(reply, v2.AddReplies):
+            raise FrameError("a reply to what wasn't asked")
+        done, ready = self._in_flight.answered(reply)
+        self._answered_at = self._loop.time()
+        connection = self._connection.current
+        for request in ready:
+            if connection is not None:
+                digest = self._digest_of(request.ledger_id)
+                connection.write(self._encoded.encode(request, digest))
+        for request, code in done:
+            self._done(request, from_v2(code))
+        if self._queue:
+            self._send_queued()
+
+    def _done(self, request: AddRequest, code: int) -> None:
+        self.pending_bytes -= request.body_bytes
+        self.pending_requests -= 1
+        _answer(request, code)
+
+    def _check(self) -> None:
+        self._timer = None
+        if not self._in_flight.entries:
+            return
+        if self._loop.time() - self._answered_at > self._config.add_timeout_s:
+            self._connection.drop(TimeoutError(f"no answer in {self._config.add_timeout_s} s"))
+        else:
+            self._timer = self._loop.call_later(_CHECK_S, self._check)
+
+    def _on_lost(self, error: Exception) -> None:
+        self._retry_at = self._loop.time() + self._backoff_s
+        self._backoff_s = min(2 * self._backoff_s, self._config.backoff_max_s)
+        if self.pending_requests:
+            _log.warning(
+                "bookie %s: %d adds get no answer: %s",
+                self._bookie_id,
+                self.pending_requests,
+                error,
+            )
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        queue, self._queue = list(self._queue), deque()
+        for request in [*self._in_flight.take_all(), *queue]:
+            self._done(request, codes.UNAVAILABLE)
+
+
+def _answer(request: AddRequest, code: int) -> None:
+    try:
+        request.done(request, code)
+    except Exception:  # a caller's bug must not keep the others from their answers
+        _log.exception("a caller's completion failed")

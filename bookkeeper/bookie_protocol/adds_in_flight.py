@@ -1,0 +1,129 @@
+"""Which adds a bookie hasn't answered: replies name a ledger and an entry, nothing else.
+
+Invariant: of a ledger no entry is under way twice, so that each reply is of one request. Requests
+with an entry that is under way wait behind it. Pure.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from magnetar.bookkeeper.bookie_protocol.frames_v2 import AddReplies
+from magnetar.bookkeeper.bookie_protocol.result_codes import EOK
+from magnetar.bookkeeper.errors import FrameError
+from magnetar.bookkeeper.transport import AddRequest
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    request: AddRequest
+    left: int
+    """Entries without a reply."""
+    code: int = EOK.v2
+    """Of the first reply that isn't EOK."""
+
+
+@dataclass(slots=True)
+class _Ledger:
+    sent: deque[_Sent] = field(default_factory=deque)
+    end: int = 0
+    """Behind the highest entry that is under way."""
+    waiting: deque[AddRequest] = field(default_factory=deque)
+
+
+class AddsInFlight:
+    """Requests at one connection, and how many entries they have."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+        """Under way."""
+        self._ledgers: dict[int, _Ledger] = {}
+
+    def begin(self, request: AddRequest) -> bool:
+        """Count it as sent; False: it has to wait, ``answered`` gives it back to be sent."""
+        ledger = self._ledgers.get(request.ledger_id)
+        if ledger is None:
+            ledger = self._ledgers[request.ledger_id] = _Ledger()
+        elif ledger.waiting or _overlaps(ledger, request.entry_ids):
+            ledger.waiting.append(request)
+            return False
+        self._send(ledger, request)
+        return True
+
+    def answered(
+        self, replies: AddReplies
+    ) -> tuple[list[tuple[AddRequest, int]], list[AddRequest]]:
+        """Requests that are answered whole, with their code of version 2; those to be sent now.
+
+        Raises:
+            FrameError: a reply to what wasn't asked; nothing that follows can be believed.
+        """
+        ledger = self._ledgers.get(replies.ledger_id)
+        first, end = replies.first, replies.first + replies.count
+        done: list[tuple[AddRequest, int]] = []
+        found = 0
+        for sent in ledger.sent if ledger is not None else ():
+            count = _count(sent.request.entry_ids, first, end)
+            if not count:
+                continue
+            sent.left -= count
+            if sent.left < 0:
+                break
+            if replies.code != EOK.v2 and sent.code == EOK.v2:
+                sent.code = replies.code
+            if not sent.left:
+                done.append((sent.request, sent.code))
+            found += count
+            if found == replies.count:
+                break
+        if ledger is None or found != replies.count:
+            raise FrameError(
+                f"replies to adds {first} to {end - 1} of ledger {replies.ledger_id},"
+                " which aren't under way"
+            )
+        self.entries -= found
+        return done, self._after(replies.ledger_id, ledger) if done else []
+
+    def take_all(self) -> Iterator[AddRequest]:
+        """All that are under way or wait, ledger by ledger; none is left."""
+        ledgers, self._ledgers, self.entries = self._ledgers, {}, 0
+        for ledger in ledgers.values():
+            yield from (sent.request for sent in ledger.sent)
+            yield from ledger.waiting
+
+    def _send(self, ledger: _Ledger, request: AddRequest) -> None:
+        ids = request.entry_ids
+        ledger.sent.append(_Sent(request, len(ids)))
+        ledger.end = max(ledger.end, ids[-1] + 1)
+        self.entries += len(ids)
+
+    def _after(self, ledger_id: int, ledger: _Ledger) -> list[AddRequest]:
+        """Some requests of the ledger were answered: those that may be sent."""
+        if ledger.sent[0].left:  # out of turn
+            ledger.sent = deque(sent for sent in ledger.sent if sent.left)
+        else:
+            while ledger.sent and not ledger.sent[0].left:
+                ledger.sent.popleft()
+        ready: list[AddRequest] = []
+        while ledger.waiting and not _overlaps(ledger, ledger.waiting[0].entry_ids):
+            ready.append(ledger.waiting.popleft())
+            self._send(ledger, ready[-1])
+        if not ledger.sent:
+            del self._ledgers[ledger_id]
+        return ready
+
+
+def _overlaps(ledger: _Ledger, ids: Sequence[int]) -> bool:
+    """Some of these entries may be under way."""
+    if ids[0] >= ledger.end:
+        return False
+    first, end = ids[0], ids[-1] + 1
+    return any(_count(sent.request.entry_ids, first, end) for sent in ledger.sent)
+
+
+def _count(ids: Sequence[int], first: int, end: int) -> int:
+    """How many of the ascending ids are in the range."""
+    if type(ids) is range:
+        return max(0, min(end, ids[-1] + 1) - max(first, ids[0]))
+    return bisect_left(ids, end) - bisect_left(ids, first)

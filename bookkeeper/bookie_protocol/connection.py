@@ -1,0 +1,153 @@
+"""Connections to a bookie that speaks BookKeeper's protocol: one for adds, one for reads, one for
+the calls that only version 3 has.
+
+Frames go out once a turn of the loop, joined. Whatever goes wrong closes the connection, and its
+owner answers what was under way with UNAVAILABLE: that proves nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, cast
+
+from google.protobuf.message import DecodeError
+
+from magnetar.bookkeeper.bookie_protocol.frames_v2 import Reply, ReplyDecoder
+from magnetar.bookkeeper.errors import BookieUnavailableError, FrameError
+from magnetar.bookkeeper.proto.bookkeeper_protocol_pb2 import OperationType, Request, Response
+
+_LENGTH: Final = Struct(">I")
+_VERSION_3: Final = 3
+
+
+class BookieConnection(asyncio.Protocol):
+    """Bytes to and from one bookie; a subclass knows the version."""
+
+    def __init__(self, on_lost: Callable[["BookieConnection", Exception], None]) -> None:
+        """``on_lost`` is called once, also for an error of ours; never after ``close``."""
+        self._on_lost: Callable[[BookieConnection, Exception], None] | None = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._queue: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+
+    def write(self, frame: bytes) -> None:
+        """Send it at the end of this turn of the loop."""
+        if not self._queue:
+            self._loop.call_soon(self._flush)
+        self._queue.append(frame)
+
+    def _flush(self) -> None:
+        queue, self._queue = self._queue, []
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(queue)
+
+    def close(self) -> None:
+        """Disconnect; nobody is told."""
+        self._on_lost = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def fail(self, error: Exception) -> None:
+        """Disconnect because of it."""
+        on_lost, self._on_lost = self._on_lost, None
+        if self._transport is not None:
+            self._transport.abort()
+        if on_lost is not None:
+            on_lost(self, error)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.fail(exc or ConnectionResetError("the bookie closed the connection"))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._received(data)
+        except (FrameError, DecodeError) as error:
+            self.fail(error)
+
+    def _received(self, data: bytes) -> None:
+        raise NotImplementedError
+
+
+class ConnectionV2(BookieConnection):
+    """Version 2: adds, or reads."""
+
+    def __init__(
+        self,
+        on_lost: Callable[[BookieConnection, Exception], None],
+        on_reply: Callable[[Reply], None],
+        frame_bytes_max: int,
+    ) -> None:
+        super().__init__(on_lost)
+        self._on_reply = on_reply
+        self._decoder = ReplyDecoder(frame_bytes_max)
+
+    def _received(self, data: bytes) -> None:
+        for reply in self._decoder.feed(data):
+            self._on_reply(reply)
+
+
+class ConnectionV3(BookieConnection):
+    """Version 3: a request, a response with the same ``txnId``."""
+
+    def __init__(
+        self, on_lost: Callable[[BookieConnection, Exception], None], frame_bytes_max: int
+    ) -> None:
+        super().__init__(on_lost)
+        self._frame_bytes_max = frame_bytes_max
+        self._rest = b""
+        self._calls: dict[int, asyncio.Future[Response]] = {}
+        self._next = 1
+
+    async def call(
+        self, request: Request, operation: "OperationType.ValueType", timeout_s: float
+    ) -> Response:
+        """
+        Raises:
+            TimeoutError; BookieUnavailableError: the connection was lost.
+        """
+        number, self._next = self._next, self._next + 1
+        request.header.version, request.header.operation = _VERSION_3, operation
+        request.header.txnId = number
+        body = request.SerializeToString()
+        call: asyncio.Future[Response] = self._loop.create_future()
+        self._calls[number] = call
+        self.write(_LENGTH.pack(len(body)) + body)
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await call
+            return response
+        finally:
+            self._calls.pop(number, None)
+
+    def fail(self, error: Exception) -> None:
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if not call.done():
+                call.set_exception(BookieUnavailableError(str(error)))
+        super().fail(error)
+
+    def close(self) -> None:
+        self.fail(ConnectionError("closed")) if self._calls else None
+        super().close()
+
+    def _received(self, data: bytes) -> None:
+        data = self._rest + data if self._rest else data
+        at = 0
+        while len(data) - at >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(data, at)
+            if size + _LENGTH.size > self._frame_bytes_max:
+                raise FrameError(f"a response of {size} bytes")
+            if len(data) - at - _LENGTH.size < size:
+                break
+            at += _LENGTH.size
+            response = Response.FromString(data[at : at + size])
+            at += size
+            call = self._calls.get(response.header.txnId)
+            if call is not None and not call.done():
+                call.set_result(response)
+        self._rest = data[at:]

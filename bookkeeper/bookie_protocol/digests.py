@@ -1,0 +1,116 @@
+"""Digests of entries as BookKeeper writes them, and packets with ours instead.
+
+A stored packet is ``ledger id 8 | entry id 8 | LAC 8 | length 8 | digest | payload``. The digest
+covers the 32 bytes before it and the payload. With CRC32C that is our own packet (``packet.py``);
+with any other digest the two functions at the end turn one into the other, so that nothing above
+needs to know. Layouts: docs/formats/bookkeeper-protocol.md.
+"""
+
+import hashlib
+import hmac
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, Buffer, is_intact
+
+DIGESTED_BYTES: Final = 32
+"""Header of a packet before its digest."""
+_CRC32: Final = Struct(">Q")
+_CRC32C: Final = Struct(">I")
+_LAC: Final = Struct(">qq")
+
+
+class DigestType(Enum):
+    """The names and numbers of ledger metadata."""
+
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+def master_key(password: bytes) -> bytes:
+    """The 20 bytes a bookie compares on adds and fencing reads, also for the empty password."""
+    return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The digest of one ledger's packets."""
+
+    type: DigestType
+    size: int
+    """Bytes."""
+    of: Callable[[Buffer, Buffer], bytes]
+    """Of what comes before it and of the payload."""
+
+    @classmethod
+    def create(cls, digest_type: DigestType, password: bytes) -> "Digest":
+        """``password``: of the ledger; HMAC has a key made of it."""
+        match digest_type:
+            case DigestType.CRC32C:
+                return CRC32C
+            case DigestType.CRC32:
+                return _OF_CRC32
+            case DigestType.DUMMY:
+                return _NONE
+        key = hashlib.sha1(b"mac" + password, usedforsecurity=False).digest()
+
+        def of(head: Buffer, payload: Buffer) -> bytes:
+            return hmac.digest(key, b"".join((head, payload)), "sha1")
+
+        return cls(digest_type, 20, of)
+
+
+CRC32C: Final = Digest(
+    DigestType.CRC32C, 4, lambda head, payload: _CRC32C.pack(crc32c(payload, crc32c(head)))
+)
+_OF_CRC32: Final = Digest(
+    DigestType.CRC32, 8, lambda head, payload: _CRC32.pack(zlib.crc32(payload, zlib.crc32(head)))
+)
+_NONE: Final = Digest(DigestType.DUMMY, 0, lambda _head, _payload: b"")
+
+
+def to_stored(digest: Digest, packet_head: bytes, body: Buffer) -> bytes:
+    """A packet of ours, as an add request has it, with this digest."""
+    head, payload = packet_head[:DIGESTED_BYTES], packet_head[PACKET_HEADER_BYTES:] + body
+    return b"".join((head, digest.of(head, payload), payload))
+
+
+def from_stored(digest: Digest, stored: Buffer) -> bytes | None:
+    """Our packet; None: it doesn't fit its digest."""
+    begin = DIGESTED_BYTES + digest.size
+    if len(stored) < begin:
+        return None
+    head, payload = bytes(stored[:DIGESTED_BYTES]), bytes(stored[begin:])
+    if not hmac.compare_digest(digest.of(head, payload), stored[DIGESTED_BYTES:begin]):
+        return None
+    return b"".join((head, CRC32C.of(head, payload), payload))
+
+
+def encode_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:
+    """An explicit last-add-confirmed as it is sent, kept and given back."""
+    head = _LAC.pack(ledger_id, lac)
+    return head + digest.of(head, b"")
+
+
+def decode_lac(digest: Digest, ledger_id: int, body: Buffer) -> int:
+    """The last-add-confirmed; -1: it doesn't fit its digest, or is another ledger's."""
+    head = bytes(body[: _LAC.size])
+    if len(body) != _LAC.size + digest.size:
+        return -1
+    if not hmac.compare_digest(digest.of(head, b""), body[_LAC.size :]):
+        return -1
+    found, lac = _LAC.unpack(head)
+    return int(lac) if found == ledger_id else -1
+
+
+def is_sound(digest: Digest, stored: Buffer) -> bool:
+    """A stored packet fits its digest."""
+    return is_intact(stored) if digest is CRC32C else from_stored(digest, stored) is not None

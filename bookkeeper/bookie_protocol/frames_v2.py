@@ -1,0 +1,207 @@
+"""Version 2 of BookKeeper's protocol: requests as bytes, replies out of bytes. No I/O.
+
+``length u32 | version << 24 | opcode << 16 | flags, u32 | ...``; the length doesn't count itself.
+Layouts: docs/formats/bookkeeper-protocol.md.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, TypeAlias
+
+from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest, to_stored
+from magnetar.bookkeeper.errors import FrameError
+from magnetar.bookkeeper.packet import Buffer
+
+VERSION: Final = 2
+ADD, READ, AUTH, BATCH_READ = 1, 2, 3, 7
+DO_FENCING, RECOVERY_ADD, HIGH_PRIORITY = 1, 2, 4
+LAST_ENTRY: Final = -1
+"""As an entry's id in a read: the one with the highest id that the bookie has."""
+KEY_BYTES: Final = 20
+
+_LENGTH: Final = Struct(">I")
+_ADD_HEAD: Final = Struct(">II20s")
+_READ_REQUEST: Final = Struct(">IIqq")
+_BATCH_REQUEST: Final = Struct(">IIqqqiq")
+_REPLY_HEAD: Final = Struct(">IIi")
+_ENTRY_REPLY: Final = Struct(">IIiqq")
+"""Length, header, code, ledger id, entry id: all of an add's reply."""
+_BATCH_REPLY: Final = Struct(">IIiqqq")
+BATCH_REPLY_BYTES: Final = _BATCH_REPLY.size
+"""Of a batch's reply before its entries."""
+_ADD_REPLY_BYTES: Final = _ENTRY_REPLY.size - _LENGTH.size
+ADD_BYTES: Final = _ADD_HEAD.size
+"""Of an add's frame before its packet."""
+_RECOVERY: Final = RECOVERY_ADD | HIGH_PRIORITY
+
+
+def header(opcode: int, flags: int = 0) -> int:
+    return VERSION << 24 | opcode << 16 | flags
+
+
+_ADD_REPLY_HEADER: Final = header(ADD)
+
+
+def encode_adds(
+    master_key: bytes,
+    heads: Sequence[bytes],
+    bodies: Sequence[Buffer],
+    *,
+    recovery: bool,
+    digest: Digest = CRC32C,
+) -> bytes:
+    """One frame for each entry.
+
+    Args:
+        heads, bodies: as in ``AddRequest``.
+    """
+    word = header(ADD, _RECOVERY if recovery else 0)
+    parts: list[Buffer] = []
+    pack = _ADD_HEAD.pack
+    fixed = _ADD_HEAD.size - _LENGTH.size
+    if digest is CRC32C:
+        for head, body in zip(heads, bodies, strict=True):
+            parts += (pack(fixed + len(head) + len(body), word, master_key), head, body)
+    else:
+        for head, body in zip(heads, bodies, strict=True):
+            packet = to_stored(digest, head, body)
+            parts += (pack(fixed + len(packet), word, master_key), packet)
+    return b"".join(parts)
+
+
+def encode_read(ledger_id: int, entry_id: int, *, flags: int = 0, master_key: bytes = b"") -> bytes:
+    """``master_key``: with DO_FENCING, and only then."""
+    size = _READ_REQUEST.size - _LENGTH.size + len(master_key)
+    return _READ_REQUEST.pack(size, header(READ, flags), ledger_id, entry_id) + master_key
+
+
+def encode_batch_read(
+    ledger_id: int,
+    first: int,
+    request_id: int,
+    count_max: int,
+    bytes_max: int,
+    *,
+    flags: int = 0,
+    master_key: bytes = b"",
+) -> bytes:
+    """Entries in a row from ``first`` on; ``bytes_max`` counts the reply's own bytes, too."""
+    size = _BATCH_REQUEST.size - _LENGTH.size + len(master_key)
+    word = header(BATCH_READ, flags)
+    return (
+        _BATCH_REQUEST.pack(size, word, ledger_id, first, request_id, count_max, bytes_max)
+        + master_key
+    )
+
+
+@dataclass(slots=True)
+class AddReplies:
+    """The same code for entries in a row."""
+
+    ledger_id: int
+    first: int
+    count: int
+    code: int
+    """Of version 2."""
+
+
+@dataclass(slots=True)
+class ReadReplyV2:
+    ledger_id: int
+    entry_id: int
+    """As asked for."""
+    code: int
+    packet: memoryview
+
+
+@dataclass(slots=True)
+class BatchReadReplyV2:
+    request_id: int
+    code: int
+    packets: list[memoryview]
+
+
+Reply: TypeAlias = AddReplies | ReadReplyV2 | BatchReadReplyV2
+
+
+class ReplyDecoder:
+    """Replies out of what a connection brings, cut anywhere."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        """``frame_bytes_max``: BookKeeper's ``nettyMaxFrameSizeBytes``."""
+        self._frame_bytes_max = frame_bytes_max
+        self._rest: Buffer = b""
+
+    def feed(self, data: bytes) -> Iterator[Reply]:
+        """
+        Raises:
+            FrameError: not version 2, or a frame that is too large; the connection is of no use.
+        """
+        view = memoryview(b"".join((self._rest, data)) if self._rest else data)
+        self._rest = b""
+        at = 0
+        while len(view) - at >= _LENGTH.size:
+            replies, at = self._adds(view, at)
+            if replies:
+                yield from replies
+                continue
+            (size,) = _LENGTH.unpack_from(view, at)
+            if size + _LENGTH.size > self._frame_bytes_max or size < 8:
+                raise FrameError(f"a reply of {size} bytes")
+            end = at + _LENGTH.size + size
+            if end > len(view):
+                break
+            yield _decode(view[at:end])
+            at = end
+        if at < len(view):
+            self._rest = bytes(view[at:])
+
+    def _adds(self, view: memoryview, at: int) -> tuple[list[AddReplies], int]:
+        """As many replies to adds as come first; most of them are of entries in a row."""
+        whole = (len(view) - at) // _ENTRY_REPLY.size * _ENTRY_REPLY.size
+        runs: list[AddReplies] = []
+        run: AddReplies | None = None
+        end = -1
+        for size, word, code, ledger_id, entry_id in _ENTRY_REPLY.iter_unpack(
+            view[at : at + whole]
+        ):
+            if word != _ADD_REPLY_HEADER or size != _ADD_REPLY_BYTES:
+                break
+            if run is None or entry_id != end or code != run.code or ledger_id != run.ledger_id:
+                run = AddReplies(ledger_id, entry_id, 0, code)
+                runs.append(run)
+            run.count += 1
+            end = entry_id + 1
+            at += _ENTRY_REPLY.size
+        return runs, at
+
+
+def _decode(frame: memoryview) -> Reply:
+    if len(frame) < _ENTRY_REPLY.size:
+        raise FrameError(f"a reply of {len(frame)} bytes")
+    _, word, code = _REPLY_HEAD.unpack_from(frame)
+    version, opcode = word >> 24, word >> 16 & 0xFF
+    if version != VERSION or opcode not in (ADD, READ, BATCH_READ):
+        raise FrameError(f"a reply of version {version} to operation {opcode}")
+    _, _, _, ledger_id, entry_id = _ENTRY_REPLY.unpack_from(frame)
+    if opcode == ADD:
+        return AddReplies(ledger_id, entry_id, 1, code)
+    if opcode == READ:
+        return ReadReplyV2(ledger_id, entry_id, code, frame[_ENTRY_REPLY.size :])
+    if len(frame) < _BATCH_REPLY.size:
+        raise FrameError(f"a reply of {len(frame)} bytes to a batch read")
+    request_id = _BATCH_REPLY.unpack_from(frame)[5]
+    return BatchReadReplyV2(request_id, code, list(_packets(frame, _BATCH_REPLY.size)))
+
+
+def _packets(frame: memoryview, at: int) -> Iterator[memoryview]:
+    while at < len(frame):
+        if len(frame) - at < _LENGTH.size:
+            raise FrameError("a batch ends within a length")
+        (size,) = _LENGTH.unpack_from(frame, at)
+        at += _LENGTH.size
+        if size > len(frame) - at:
+            raise FrameError("a batch ends within an entry")
+        yield frame[at : at + size]
+        at += size

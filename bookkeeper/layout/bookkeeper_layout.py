@@ -1,0 +1,134 @@
+"""The layout of Apache BookKeeper and of Pulsar's driver: ``HierarchicalLedgerManagerFactory``.
+
+docs/formats/bookkeeper-zookeeper.md.
+"""
+
+from contextlib import suppress
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest, DigestType
+from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerMetadataError
+from magnetar.bookkeeper.layout import ledger_metadata_format
+from magnetar.bookkeeper.layout.layout import Layout, LedgerIds
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.proto.data_formats_pb2 import BookieServiceInfoFormat
+from magnetar.bookkeeper.service_info import DEFAULT_LOCATION, ServiceInfo
+from magnetar.metadata.errors import NotFoundError, OutcomeUnknownError
+from magnetar.metadata.paths import SEQUENCE_DIGITS
+from magnetar.metadata.store import CREATE_ONLY, MetadataStore
+
+RPC_PROTOCOL: Final = "bookie-rpc"
+"""Of the endpoint that ledger clients use; others are of HTTP."""
+_SHORT_IDS_END: Final = 2**31 - 1
+_HOB_PREFIX: Final = "HOB-"
+_ID_BITS: Final = 32
+
+
+class BookKeeperLayout(Layout):
+    """It also knows the digests of the ledgers whose metadata it has read."""
+
+    def __init__(self) -> None:
+        self._digests: dict[int, Digest] = {}
+
+    def digest_of(self, ledger_id: int) -> Digest:
+        """CRC32C, unless the ledger's metadata, which was read before, says otherwise."""
+        return self._digests.get(ledger_id, CRC32C)
+
+    def new_ledger(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        stored = self.encode_ledger(metadata)
+        return self.decode_ledger(metadata.ledger_id, stored)
+
+    def encode_ledger(self, metadata: LedgerMetadata) -> bytes:
+        return ledger_metadata_format.encode(metadata)
+
+    def decode_ledger(self, ledger_id: int, value: bytes) -> LedgerMetadata:
+        metadata = ledger_metadata_format.decode(ledger_id, value)
+        if metadata.digest_type != CRC32C.type.name:
+            digest_type = DigestType[metadata.digest_type]
+            self._digests[ledger_id] = Digest.create(digest_type, metadata.password)
+        return metadata
+
+    def ids(self, store: MetadataStore) -> LedgerIds:
+        return SequentialNodeIds(store, self.root)
+
+    def node_name(self, bookie_id: str) -> str:
+        return bookie_id
+
+    def bookie_id(self, node_name: str) -> str:
+        return node_name
+
+    def decode_bookie(self, bookie_id: str, value: bytes) -> ServiceInfo:
+        return ServiceInfo(bookie_id, DEFAULT_LOCATION, _address(bookie_id, value), creators=False)
+
+
+def _address(bookie_id: str, value: bytes) -> tuple[str, int]:
+    """Of its registration; one from before BookKeeper 4.11 has none, its id is the address."""
+    if not value:
+        host, colon, port = bookie_id.rpartition(":")
+        if colon and port.isdigit():
+            return host, int(port)
+        raise BookieUnavailableError(f"bookie {bookie_id}: neither its id nor its node says where")
+    try:
+        for endpoint in BookieServiceInfoFormat.FromString(value).endpoints:
+            if endpoint.protocol == RPC_PROTOCOL:
+                return endpoint.host, endpoint.port
+    except DecodeError as error:
+        raise BookieUnavailableError(
+            f"bookie {bookie_id}: unreadable registration: {error}"
+        ) from error
+    raise BookieUnavailableError(f"bookie {bookie_id}: it has no endpoint of {RPC_PROTOCOL}")
+
+
+class SequentialNodeIds:
+    """Ids as BookKeeper's clients take them: numbers of sequential nodes.
+
+    Ten digits of ``idgen``; once these are used up, or when ``idgen-long`` exists, the number of
+    one of its directories and ten digits below that.
+    """
+
+    def __init__(self, store: MetadataStore, root: str) -> None:
+        self._store = store
+        self._short, self._long = f"{root}/idgen", f"{root}/idgen-long"
+
+    def skip(self, count: int) -> None:
+        """The counter is the store's own and goes on by itself."""
+
+    async def next_id(self, above: int = -1) -> int:
+        """
+        Raises:
+            LedgerMetadataError: the next id isn't above ``above``: the counter was set back.
+            MetadataError: the store failed.
+        """
+        found = await self._next()
+        if found <= above:
+            raise LedgerMetadataError(
+                f"the next ledger id is {found}, not above {above}, which is in use:"
+                f" was {self._short} deleted or restored?"
+            )
+        return found
+
+    async def _next(self) -> int:
+        if not await self._store.exists(self._long):
+            found = await self._take(self._short)
+            if 0 <= found < _SHORT_IDS_END:
+                return found
+            await self._store.put(self._long, b"")
+        names = await self._store.children(self._long)
+        numbers = [int(name.removeprefix(_HOB_PREFIX)) for name in names]
+        high = max(numbers, default=1)
+        while True:
+            found = await self._take(f"{self._long}/{_HOB_PREFIX}{high:0{SEQUENCE_DIGITS}d}")
+            if 0 <= found < _SHORT_IDS_END:
+                return high << _ID_BITS | found
+            high += 1
+
+    async def _take(self, directory: str) -> int:
+        node = await self._store.put(
+            f"{directory}/ID-", b"", CREATE_ONLY, ephemeral=True, sequential=True
+        )
+        number = int(node.path.rpartition("-")[2])
+        with suppress(NotFoundError, OutcomeUnknownError):  # it ends with the session, too
+            await self._store.delete(node.path)
+        return number

@@ -1,0 +1,96 @@
+"""How a cluster keeps its facts about ledgers and bookies in the metadata store.
+
+``JsonLayout`` is our own, ``BookKeeperLayout`` (``bookkeeper_layout.py``) Apache BookKeeper's.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Final, Protocol
+
+from magnetar.bookkeeper.errors import LedgerMetadataError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, decode, encode
+from magnetar.bookkeeper.service_info import LEDGERS_ROOT, ServiceInfo
+from magnetar.metadata.paths import decode_name, encode_name
+from magnetar.metadata.recipes import IdGenerator
+from magnetar.metadata.store import MetadataStore
+
+ID_BLOCK: Final = 1000  # ids reserved by one metadata write; a crash skips the rest of a block
+
+
+class LedgerIds(Protocol):
+    """Gives ids of ledgers, none twice."""
+
+    async def next_id(self, above: int = -1) -> int:
+        """A new id, greater than ``above``, which is in use. Raises MetadataError."""
+
+    def skip(self, count: int) -> None:
+        """An id was in use, as the counter was set back: give none of the ``count`` next ones."""
+
+
+class Layout(ABC):
+    """Paths are the same in all: ``root``, ``available`` and ``readonly`` below it, ledgers."""
+
+    root: ClassVar[str] = LEDGERS_ROOT
+
+    @abstractmethod
+    def new_ledger(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        """As it is stored the first time."""
+
+    @abstractmethod
+    def encode_ledger(self, metadata: LedgerMetadata) -> bytes: ...
+
+    @abstractmethod
+    def decode_ledger(self, ledger_id: int, value: bytes) -> LedgerMetadata:
+        """Raises LedgerMetadataError."""
+
+    @abstractmethod
+    def ids(self, store: MetadataStore) -> LedgerIds: ...
+
+    async def ids_end(self, store: MetadataStore) -> int | None:
+        """Ids from here on were never given, if the store didn't go back; None: not known."""
+        return None
+
+    @abstractmethod
+    def node_name(self, bookie_id: str) -> str:
+        """Of the bookie's registration."""
+
+    @abstractmethod
+    def bookie_id(self, node_name: str) -> str:
+        """The inverse."""
+
+    @abstractmethod
+    def decode_bookie(self, bookie_id: str, value: bytes) -> ServiceInfo:
+        """Raises BookieUnavailableError: its address isn't known."""
+
+
+class JsonLayout(Layout):
+    """Values are JSON, names are encoded (docs/formats/ledger-metadata.md)."""
+
+    def new_ledger(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        return metadata
+
+    def encode_ledger(self, metadata: LedgerMetadata) -> bytes:
+        return encode(metadata)
+
+    def decode_ledger(self, ledger_id: int, value: bytes) -> LedgerMetadata:
+        metadata = decode(value)
+        if metadata.ledger_id != ledger_id:
+            raise LedgerMetadataError(
+                f"the node of ledger {ledger_id} holds the metadata of {metadata.ledger_id}"
+            )
+        return metadata
+
+    def ids(self, store: MetadataStore) -> LedgerIds:
+        return IdGenerator(store, f"{self.root}/idgen", block=ID_BLOCK)
+
+    async def ids_end(self, store: MetadataStore) -> int | None:
+        found = await store.get(f"{self.root}/idgen")
+        return int(found.value) if found is not None and found.value.isdigit() else None
+
+    def node_name(self, bookie_id: str) -> str:
+        return encode_name(bookie_id)
+
+    def bookie_id(self, node_name: str) -> str:
+        return decode_name(node_name)
+
+    def decode_bookie(self, bookie_id: str, value: bytes) -> ServiceInfo:
+        return ServiceInfo.decode(value)

@@ -1,0 +1,129 @@
+"""Apache BookKeeper's own bookies for tests, each a process to be killed, paused and wiped.
+
+Their jars come from Maven by `make bookkeeper-jars`; without them these tests are skipped.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from tests.child_process import READY_S_MAX, ROOT, ChildProcess
+from tests.free_port import free_port
+
+JARS = Path(
+    os.environ.get("MAGNETAR_BOOKKEEPER_JARS")
+    or Path.home() / ".cache/magnetar-tests/bookkeeper-4.17.3"
+)
+needs_bookkeeper = pytest.mark.skipif(
+    not (JARS / ".complete").exists(), reason="no jars of Apache BookKeeper: make bookkeeper-jars"
+)
+_OPENS = (
+    *("java.base/java.lang", "java.base/java.io", "java.base/java.util.zip"),
+    *("java.base/sun.net", "java.base/jdk.internal.misc", "java.base/java.nio"),
+)
+_JAVA = (
+    *("java", "-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+    *("-XX:MaxDirectMemorySize=256m", "-Dlog4j2.level=WARN"),
+    *(word for each in _OPENS for word in ("--add-opens", f"{each}=ALL-UNNAMED")),
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    *("-cp", f"{JARS}/*"),
+)
+
+
+class ApacheBookie(ChildProcess):
+    """One bookie; its data survive ``kill`` and ``start``."""
+
+    def __init__(
+        self, folder: Path, metadata_uri: str, settings: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        super().__init__(folder / "bookie.log")
+        self.folder = folder
+        self.port = free_port()
+        self._settings = {
+            "bookiePort": str(self.port),
+            "advertisedAddress": "127.0.0.1",
+            "allowLoopback": "true",
+            "metadataServiceUri": metadata_uri,
+            "journalDirectories": str(folder / "journal"),
+            "ledgerDirectories": str(folder / "ledgers"),
+            "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+            "dbStorage_writeCacheMaxSizeMb": "32",
+            "dbStorage_readAheadCacheMaxSizeMb": "32",
+            "dbStorage_rocksDB_blockCacheSize": "16777216",
+            "nettyMaxFrameSizeBytes": "5253120",
+            "httpServerEnabled": "false",
+            "diskUsageThreshold": "0.99",
+            "diskUsageWarnThreshold": "0.98",
+            # What a killed process wrote survives in the page cache; no test cuts the power.
+            "journalSyncData": "false",
+            **settings,
+        }
+        self._file = folder / "bookie.conf"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file.write_text("".join(f"{k}={v}\n" for k, v in self._settings.items()))
+
+    @property
+    def bookie_id(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._process = self.popen(
+            [*_JAVA, "org.apache.bookkeeper.server.Main", "--conf", str(self._file)]
+        )
+        deadline = time.monotonic() + READY_S_MAX
+        while not _listens(self.port):
+            assert self.is_running, self.log[-4000:]
+            assert time.monotonic() < deadline, self.log[-4000:]
+            time.sleep(0.1)
+
+    def stop(self, seconds_max: float = 60.0) -> int:
+        """At once: what it has acknowledged is in its journal."""
+        process = self.take()
+        process.kill()
+        return process.wait(seconds_max)
+
+    def shell(self, *words: str) -> str:
+        """Output of a command of BookKeeper's shell."""
+        done = subprocess.run(
+            [*_JAVA, "org.apache.bookkeeper.bookie.BookieShell", "-conf", str(self._file), *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=READY_S_MAX,
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, output[-4000:]
+        return output
+
+    def wipe(self) -> None:
+        """Its disk is lost. REQUIRES: it doesn't run."""
+        for name in ("journal", "ledgers"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+def start_bookies(
+    folder: Path, zookeeper_port: int, count: int = 3, settings: Sequence[tuple[str, str]] = ()
+) -> list[ApacheBookie]:
+    """A new cluster with its ledgers at ``/ledgers``."""
+    uri = f"zk+hierarchical://127.0.0.1:{zookeeper_port}/ledgers"
+    bookies = [ApacheBookie(folder / f"b{n}", uri, dict(settings)) for n in range(count)]
+    bookies[0].shell("initnewcluster")
+    for bookie in bookies:
+        bookie.start()
+    return bookies
+
+
+def _listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,123 @@
+"""Ledgers on Apache BookKeeper's own bookies, and its shell on our ledgers."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookkeeper.errors import LedgerFencedError, UnauthorizedAccessError
+from magnetar.bookkeeper.ledgers import Ledgers, WriteHandle, connect_ledgers
+from tests.apache_bookies import ApacheBookie, needs_bookkeeper, start_bookies
+from tests.waiting import eventually
+from tests.zookeeper_process import ZooKeeperProcess
+
+pytestmark = needs_bookkeeper
+
+
+@dataclass
+class Apache:
+    zookeeper: ZooKeeperProcess
+    bookies: list[ApacheBookie]
+
+    @property
+    def uri(self) -> str:
+        return f"zk+hierarchical://127.0.0.1:{self.zookeeper.port}/ledgers"
+
+    def of(self, bookie_id: str) -> ApacheBookie:
+        return next(each for each in self.bookies if each.bookie_id == bookie_id)
+
+
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
+    folder: Path = tmp_path_factory.mktemp("apache")
+    with ZooKeeperProcess(folder) as zookeeper:
+        bookies = start_bookies(folder, zookeeper.port, 4)
+        found = Apache(zookeeper, bookies)
+        try:
+            asyncio.run(registered(found))  # they listen before
+            yield found
+        finally:
+            for bookie in bookies:
+                if bookie.is_running:
+                    bookie.stop()
+
+
+async def registered(apache: Apache) -> None:
+    async with connect_ledgers(apache.uri) as ledgers:
+        pool = ledgers.client.bookies
+        await eventually(lambda: len(pool.writable) == len(apache.bookies))
+
+
+async def append_all(ledger: WriteHandle, entries: list[bytes]) -> None:
+    for start in range(0, len(entries), 50):
+        await ledger.append_all(entries[start : start + 50])
+
+
+async def read_all(ledgers: Ledgers, ledger_id: int, password: bytes = b"") -> list[bytes]:
+    view = await ledgers.open(ledger_id, password=password)
+    return [entry async for _, entry in view.entries()]
+
+
+async def test_what_is_written_is_read_and_the_shell_knows_it(apache: Apache) -> None:
+    entries = [b"%d" % number * (number % 7) for number in range(400)]
+    async with connect_ledgers(apache.uri) as ledgers:
+        ledger = await ledgers.create(4, 2, 2, password=b"pw", custom_metadata={"who": b"tests"})
+        await append_all(ledger, entries)
+        assert await ledger.close() == 399
+        assert await read_all(ledgers, ledger.ledger_id, b"pw") == entries
+        with pytest.raises(UnauthorizedAccessError):
+            await ledgers.open(ledger.ledger_id, password=b"other")
+    shell = apache.bookies[0].shell
+    told = await asyncio.to_thread(shell, "ledgermetadata", "-ledgerid", str(ledger.ledger_id))
+    assert "state=CLOSED" in told
+    assert "lastEntryId=399" in told
+    assert "digestType=CRC32C" in told
+
+
+async def test_one_who_opens_a_ledger_fences_its_writer(apache: Apache) -> None:
+    async with connect_ledgers(apache.uri) as ledgers, connect_ledgers(apache.uri) as others:
+        ledger = await ledgers.create(3, 3, 2)
+        await append_all(ledger, [b"x"] * 120)
+        assert await read_all(others, ledger.ledger_id) == [b"x"] * 120
+        with pytest.raises(LedgerFencedError):
+            await ledger.append(b"y")
+        found = await others.metadata(ledger.ledger_id)
+        assert found is not None
+        assert (found.last_entry, found.length) == (119, 120)
+
+
+async def test_a_killed_bookie_is_replaced_and_nothing_is_lost(apache: Apache) -> None:
+    entries = [b"%04d" % number for number in range(300)]
+    async with connect_ledgers(apache.uri) as ledgers:
+        ledger = await ledgers.create(3, 3, 3)
+        await append_all(ledger, entries[:100])
+        before = await ledgers.metadata(ledger.ledger_id)
+        assert before is not None
+        victim = apache.of(before.last_segment.bookies[1])
+        victim.kill()
+        await append_all(ledger, entries[100:])
+        await ledger.close()
+        after = await ledgers.metadata(ledger.ledger_id)
+        assert after is not None
+        assert victim.bookie_id not in after.last_segment.bookies
+        assert len(after.segments) == 2
+        assert await read_all(ledgers, ledger.ledger_id) == entries
+    victim.start()
+    await registered(apache)
+
+
+async def test_a_reader_follows_a_growing_ledger(apache: Apache) -> None:
+    async with connect_ledgers(apache.uri) as ledgers:
+        ledger = await ledgers.create(3, 3, 2)
+        await append_all(ledger, [b"a"] * 10)
+        view = await ledgers.open(ledger.ledger_id, recover=False)
+        # The last one is confirmed to bookies by the next add only.
+        assert view.last_confirmed < 9
+        waiting = asyncio.create_task(view.wait(8, 20.0))
+        await ledger.append(b"b")
+        await ledger.append(b"c")
+        assert await waiting >= 9
+        assert await view.read(0, 9) == [b"a"] * 10
+        await ledger.close()
