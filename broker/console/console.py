@@ -9,27 +9,30 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import unquote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.formats import FILTERS
-from magnetar.broker.console.pages import FORMS, PAGES, Page
+from magnetar.broker.console.pages import DOWNLOADS, FORMS, PAGES, Page
 from magnetar.broker.console.views import Ask, View
 from magnetar.broker.http.middleware.console_sessions import FRAGMENT
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from magnetar.broker.console.export import Download
     from magnetar.broker.console.source import Source
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +168,8 @@ class Console:
         """
         if path.startswith("static/"):
             return _static_response(path.removeprefix("static/"))
+        if (found := _find(path, _downloads())) is not None:
+            return await self._download(request, path, *found)
         if FRAGMENT not in request.headers:
             view, source = await self._view(request, path)
             return await self.page(request, view, path, source)
@@ -177,6 +182,25 @@ class Console:
             else:
                 return _page_response(view.status, body)
         return _page_response(200, body)
+
+    async def _download(
+        self,
+        request: Request,
+        path: str,
+        make: Callable[[Ask], Awaitable[Download]],
+        names: Mapping[str, str],
+    ) -> Response:
+        """A file; what goes wrong behind its beginning ends the connection."""
+        try:
+            found = await make(self._ask(self._open_source(request), names, request))
+        except AdminError as error:
+            return await self.page(request, _refusal(str(error), error.status), path)
+        headers = {
+            **_HEADERS,
+            "Cache-Control": "no-store",
+            "Content-Disposition": f'attachment; filename="{found.name}"',
+        }
+        return StreamingResponse(found.pieces, 200, headers, "application/octet-stream")
 
     async def act(self, request: Request, path: str) -> Response:
         """A form that was sent: does it, and leads back; else the form again, with the reason."""
@@ -259,7 +283,14 @@ def _page_response(status: int, body: bytes) -> Response:
 
 
 def find_page(path: str) -> tuple[Page, dict[str, str]] | None:
-    for pattern, page in _patterns():
+    return _find(path, _patterns())
+
+
+def _find(
+    path: str, patterns: Sequence[tuple[re.Pattern[str], T]]
+) -> tuple[T, dict[str, str]] | None:
+    """What a path leads to, and its parts, decoded."""
+    for pattern, page in patterns:
         if (match := pattern.fullmatch(path.rstrip("/"))) is not None:
             names = {name: unquote(text) for name, text in match.groupdict().items()}
             # Such a name would be a step on the way of a call.
@@ -270,6 +301,11 @@ def find_page(path: str) -> tuple[Page, dict[str, str]] | None:
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], Page], ...]:
     return tuple((re.compile(_expression(path)), page) for path, page in PAGES.items())
+
+
+@functools.cache
+def _downloads() -> tuple[tuple[re.Pattern[str], Callable[[Ask], Awaitable[Download]]], ...]:
+    return tuple((re.compile(_expression(path)), each) for path, each in DOWNLOADS.items())
 
 
 def _expression(path: str) -> str:

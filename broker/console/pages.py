@@ -17,6 +17,7 @@ from magnetar.broker.console.actions import (
 )
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.bookie_view import bookie_rows
+from magnetar.broker.console.export import Download, export
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
 from magnetar.broker.console.formats import moment, segment
 from magnetar.broker.console.index_view import (
@@ -31,13 +32,12 @@ from magnetar.broker.console.index_view import (
     sums_of,
     topic_rows,
 )
-from magnetar.broker.console.message_view import messages_view
+from magnetar.broker.console.messages_page import messages_tab
 from magnetar.broker.console.produce_page import produce, send
 from magnetar.broker.console.source import IndexPage, IndexQuery, schema_path
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import partition_rows, stored_topics, topic_figures
-from magnetar.broker.console.views import Ask, Panel, PanelError, View, panel
-from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
+from magnetar.broker.console.views import Ask, Panel, View, panel
 
 Page = Callable[[Ask], Awaitable[View]]
 Act = Callable[[Ask, Mapping[str, str]], Awaitable[View | str]]
@@ -46,8 +46,6 @@ ROWS: Final = 50
 _BEHIND: Final = 8
 _ASKED: Final = ("q", "namespace", "view", "sort", "order", "after")
 """Parameters of the pages of topics and subscriptions."""
-_SEARCHED: Final = ("position", "subscription", "filter", "id")
-"""Parameters of a page of messages."""
 _MARKS: Final = {"critical": "e", "warning": "w"}
 """Of a finding, by its severity."""
 _TABS: Final = (
@@ -393,46 +391,8 @@ async def _permissions(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
     return {"permissions": await panel("Permissions", found, dict)}
 
 
-async def _messages(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
-    """Of one partition; a page is one search, so it isn't fetched again by itself."""
-    number = ask.query.get("partition", "0")
-    is_number = number.isascii() and number.isdecimal() and len(number) < 10
-    at = path.partition(int(number)) if partitions and is_number else path
-    asked = {name: ask.query.get(name, "") for name in _SEARCHED}
-    if asked["id"] and not (asked["position"] or asked["subscription"]):
-        asked["position"] = asked["id"]  # a link to a message stays one
-    asked["position"] = asked["position"] or ("earliest" if asked["filter"] else "latest")
-    if partitions and not is_number:
-        found: Panel[Any] = Panel(error=PanelError("Partition", 400, f"{number} is no number"))
-    elif ask.contents != "full" and _reads_values(asked["filter"]):
-        reason = "the filter reads values, which webConsoleMessages withholds"
-        found = Panel(error=PanelError("Messages", 403, reason))
-    elif ask.contents == "off":
-        found = Panel(error=PanelError("Messages", 403, "webConsoleMessages is off"))
-    else:
-        query = {name: text for name, text in asked.items() if text and name != "id"}
-        query |= {"limit": str(ROWS)} | ({} if ask.contents == "full" else {"payload": "none"})
-        found = await panel("Messages", ask.source.messages(at, query), messages_view)
-    opened = [each for each in (found.value or {"rows": []})["rows"] if each.id == asked["id"]]
-    return {
-        "messages": found,
-        "asked": asked | {"partition": number},
-        "address": ask.address,
-        "values": ask.contents == "full",
-        "opened": opened[0] if opened else None,
-    }
-
-
-def _reads_values(text: str) -> bool:
-    """Else whoever asks often enough learns from its answers what values are."""
-    try:
-        return parse_filter(text).reads_values
-    except FilterError:
-        return False
-
-
 _OF_TABS: Final[dict[str, Callable[[Ask, TopicPath, int], Awaitable[dict[str, Any]]]]] = {
-    "messages": _messages,
+    "messages": messages_tab,
     "storage": _storage,
     "policies": _policies,
     "schema": _schema,
@@ -456,6 +416,10 @@ PAGES: Final[dict[str, Page]] = {
     **{f"{_TOPIC}/{{tab:{key}}}": topic for key, _ in _TABS if key},
 }
 """By path below ``/console/``; ``{name:text}`` is only that text."""
+DOWNLOADS: Final[dict[str, Callable[[Ask], Awaitable[Download]]]] = {
+    f"{_TOPIC}/messages.{{kind:ndjson|csv}}": export,
+}
+"""Files, by path as the pages."""
 FORMS: Final[dict[Page, tuple[Act, int]]] = {
     step: (act, BODY_MAX),
     produce: (send, LONG_BODY_MAX),
