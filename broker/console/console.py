@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 _STATIC: Final = {
     "console.css": "text/css; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
+    "find.js": "text/javascript; charset=utf-8",
     "theme.js": "text/javascript; charset=utf-8",
     "idiomorph.min.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",

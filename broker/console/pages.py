@@ -18,6 +18,7 @@ from magnetar.broker.console.actions import (
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.bookie_view import bookie_rows
 from magnetar.broker.console.export import Download, export
+from magnetar.broker.console.find_page import Part, find
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
 from magnetar.broker.console.formats import moment, segment
 from magnetar.broker.console.index_view import (
@@ -262,7 +263,18 @@ async def settings(ask: Ask) -> View:
 
 
 async def keys(ask: Ask) -> View:
-    return View("keys.html", "Keys", "", live=0)
+    return View("keys.html", "Keys and choices", "", live=0)
+
+
+_PARTS: Final = (
+    *(Part(title, key) for key, title in _TABS if key),
+    *(Part(each.title, f"do/{each.key}", is_step=True) for each in TOPIC_ACTIONS),
+)
+
+
+async def search(ask: Ask) -> View:
+    """Everything that has a text in its name."""
+    return await find(ask, _PARTS)
 
 
 async def topic(ask: Ask) -> View:
@@ -410,6 +422,7 @@ PAGES: Final[dict[str, Page]] = {
     "settings": settings,
     "audit": audit,
     "keys": keys,
+    "find": search,
     _TOPIC: topic,
     f"{_TOPIC}/do/{{action}}": step,
     f"{_TOPIC}/produce": produce,

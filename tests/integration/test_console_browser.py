@@ -32,6 +32,7 @@ PAGES: Final = (
         "settings",
         "audit",
         "keys",
+        "find?q=console",
     ),
     f"topic/{TOPIC}",
     f"topic/{TOPIC}/subscriptions?open=billing",
@@ -122,7 +123,102 @@ def test_figures_follow_and_what_is_selected_stays(
         expect(page.locator("#find")).to_be_focused()
         page.keyboard.type("no-such-topic")
         page.keyboard.press("Enter")
-        expect(page.locator("main")).to_contain_text("Nothing matches")
+        expect(page.locator("main")).to_contain_text("Nothing has this in its name")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_everything_is_found_by_keys_alone(browser: Browser, console: str, width: int) -> None:
+    with browser.new_page(viewport={"width": width, "height": 700}) as page:
+        watch = Watch(page, console.removesuffix("console/"))
+        page.goto(console + f"topic/{TOPIC}")
+        page.keyboard.press("/")
+        field, options = page.get_by_role("combobox"), page.get_by_role("option")
+        expect(field).to_be_focused()
+        page.keyboard.type("console-or")
+        expect(options.first).to_have_text("console-orders public/default")
+        expect(field).to_have_attribute("aria-expanded", "true")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.keyboard.press("ArrowDown")
+        chosen = page.locator("[role=option][aria-selected=true]")
+        expect(field).to_have_attribute("aria-activedescendant", chosen.get_attribute("id") or "?")
+        if AXE:
+            assert _violations(page) == []
+        page.keyboard.press("Escape")
+        expect(options).to_have_count(0)
+        for text, heading in (("console-orders mess", "console-orders"), ("bookies", "Bookies")):
+            field.fill(text)
+            expect(options.first).to_be_visible()
+            expect(options.first).to_contain_text(re.compile(text.split()[0], re.I))
+            page.keyboard.press("Enter")
+            expect(page.locator("h1")).to_have_text(heading)
+            page.keyboard.press("/")
+        field.fill("light or")
+        expect(options.first).to_have_text("Light or dark")
+        before = page.locator("html").get_attribute("data-theme")
+        page.keyboard.press("Enter")
+        assert page.locator("html").get_attribute("data-theme") != before
+        assert watch.complaints == []
+
+
+def test_letters_lead_to_pages_unless_they_are_switched_off(browser: Browser, console: str) -> None:
+    with browser.new_page() as page:
+        page.goto(console)
+        for keys, heading in (("gt", "Topics"), ("gs", "Subscriptions"), ("go", "Overview")):
+            page.keyboard.type(keys)
+            expect(page.locator("h1")).to_have_text(heading)
+        page.goto(console + "subscriptions?q=billing")
+        page.keyboard.press("j")
+        page.keyboard.press("m")
+        page.wait_for_url("**/console-orders/messages?subscription=billing")
+        page.goto(console + "topics?q=console-orders")
+        page.keyboard.press("f")
+        expect(page.locator("[data-filter]")).to_be_focused()
+        page.keyboard.type("gt?m")  # letters, in a field
+        expect(page.locator("[data-filter]")).to_have_value("gt?m")
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        page.get_by_label("These keys do nothing").check()
+        page.locator("h1").click()
+        page.keyboard.type("gt/jp")
+        assert page.url.endswith("/keys")
+        expect(page.locator("#find")).not_to_be_focused()
+        page.reload()
+        expect(page.get_by_label("These keys do nothing")).to_be_checked()
+
+
+def test_zone_and_columns_are_kept_in_the_browser(browser: Browser, console: str) -> None:
+    with browser.new_context(timezone_id="Asia/Tokyo", locale="en-GB") as context:
+        page = context.new_page()
+        page.goto(console + f"topic/{TOPIC}/messages")
+        at = page.locator("tbody time").first
+        utc, shown = (at.get_attribute("datetime") or "")[11:19], at.inner_text()[-8:]
+        assert (int(shown[:2]) - int(utc[:2])) % 24 == 9
+        page.goto(console + "keys")
+        page.get_by_label("Times in UTC").check()
+        page.goto(console + f"topic/{TOPIC}/messages")
+        expect(at).to_have_text(re.compile(utc))
+        page.goto(console + "topics")
+        page.get_by_text("Columns", exact=True).click()
+        page.get_by_label("Stored").uncheck()
+        stored = page.locator("th", has_text="Stored")
+        expect(stored).to_be_hidden()
+        with page.expect_response(console + "topics"):  # fresh figures
+            pass
+        expect(stored).to_be_hidden()
+        expect(page.get_by_label("Stored")).to_be_visible()
+        page.reload()
+        expect(stored).to_be_hidden()
+        assert page.locator("tbody td:visible").count() % 7 == 0
+
+
+def test_without_a_script_everything_is_found_on_a_page(browser: Browser, console: str) -> None:
+    with browser.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(console + f"topic/{TOPIC}")
+        page.locator("#find").fill("billing")
+        page.keyboard.press("Enter")
+        page.get_by_role("main").get_by_role("link", name="billing").click()
+        expect(page.locator("tr.open")).to_contain_text("billing")
 
 
 def test_a_message_is_produced_and_produced_again(browser: Browser, console: str) -> None:

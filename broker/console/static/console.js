@@ -10,17 +10,71 @@ const themeButton = document.getElementById("theme");
 
 // Times
 
-const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
-const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+let clock, hours, day, date;
+
+function readZone() {
+  const timeZone = localStorage.getItem("zone") === "UTC" ? "UTC" : undefined;
+  clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium", timeZone });
+  hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", timeZone });
+  day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", timeZone });
+  date = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeZone });
+  document.getElementById("zone").textContent = ` · times: ${clock.resolvedOptions().timeZone}`;
+}
 
 function showTimes(root) {
+  const today = date.format(new Date());
   for (const each of root.querySelectorAll("time[datetime]")) {
     const at = new Date(each.dateTime);
-    const isToday = at.toDateString() === new Date().toDateString();
+    if (Number.isNaN(at.getTime())) continue;
+    const isToday = date.format(at) === today;
     each.textContent = "short" in each.dataset ? hours.format(at) : (isToday ? clock : day).format(at);
     each.title = at.toISOString();
   }
+}
+
+function changeZone() {
+  localStorage.setItem("zone", localStorage.getItem("zone") === "UTC" ? "local" : "UTC");
+  readZone();
+  showTimes(document);
+}
+
+// Columns that somebody doesn't want to see, by the titles that the page knows them by
+
+const sheet = new CSSStyleSheet();
+document.adoptedStyleSheets.push(sheet);
+
+function hiddenColumns(table) {
+  try {
+    return new Set(JSON.parse(localStorage.getItem(`columns:${table.dataset.columns}`) ?? "[]"));
+  } catch {
+    return new Set(); // not written by us
+  }
+}
+
+function showColumns() {
+  const rules = [];
+  for (const table of main().querySelectorAll("table[data-columns]")) {
+    const hidden = hiddenColumns(table);
+    [...table.tHead.rows[0].cells].forEach((cell, number) => {
+      if (number && hidden.has(cell.dataset.column)) {
+        const list = CSS.escape(table.dataset.columns);
+        rules.push(`table[data-columns=${list}] > * > tr > :nth-child(${number + 1}) { display: none }`);
+      }
+    });
+    for (const box of main().querySelectorAll("input[data-column]")) {
+      box.checked = !hidden.has(box.dataset.column);
+    }
+  }
+  sheet.replaceSync(rules.join("\n"));
+}
+
+function chooseColumn(box) {
+  const table = main().querySelector("table[data-columns]");
+  const hidden = hiddenColumns(table);
+  if (box.checked) hidden.delete(box.dataset.column);
+  else hidden.add(box.dataset.column);
+  localStorage.setItem(`columns:${table.dataset.columns}`, JSON.stringify([...hidden]));
+  showColumns();
 }
 
 // Updates
@@ -62,8 +116,11 @@ async function update() {
 function morph(text) {
   const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
   const selected = document.querySelector("tr.cur")?.id;
-  Idiomorph.morph(main(), fresh, { ignoreActiveValue: true });
+  // What is open or chosen in the browser alone stays.
+  const beforeNodeMorphed = (old) => !(old instanceof HTMLElement && "keep" in old.dataset);
+  Idiomorph.morph(main(), fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed } });
   showTimes(main());
+  showColumns();
   if (selected) document.getElementById(selected)?.classList.add("cur");
 }
 
@@ -113,9 +170,33 @@ function move(step) {
   next?.scrollIntoView({ block: "nearest" });
 }
 
+// Of the chosen row, or of the topic that is shown
+function messages() {
+  const top = new URL(document.body.dataset.root || "./", location.href).href;
+  const at = document.querySelector("tr.cur a[href]")?.href ?? location.href;
+  const topic = at.startsWith(`${top}topic/`) && at.slice(top.length).match(/^topic(?:\/[^/?#]+){4}/);
+  if (!topic) return;
+  const name = new URL(at).searchParams.get("open");
+  const query = name ? `?${new URLSearchParams({ subscription: name })}` : "";
+  location.href = `${top}${topic[0]}/messages${query}`;
+}
+
 function isTyping(target) {
   return target instanceof HTMLElement && target.closest("input, textarea, select, [contenteditable]");
 }
+
+const actions = {
+  "/": () => document.getElementById("find").focus(),
+  f: () => main().querySelector("[data-filter]")?.select(),
+  j: () => move(1),
+  k: () => move(-1),
+  m: messages,
+  p: () => period() && pause(),
+  "?": () => (location.href = `${document.body.dataset.root}keys`),
+  Enter: () => document.querySelector("tr.cur a")?.click(),
+  theme: toggleTheme,
+  zone: changeZone,
+};
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -124,35 +205,40 @@ function onKey(event) {
   const root = document.body.dataset.root;
   if (isGoing && event.key in places) location.href = (root + places[event.key]) || "./";
   isGoing = event.key === "g";
-  const actions = {
-    "/": () => document.getElementById("find").focus(),
-    f: () => main().querySelector("[data-filter]")?.focus(),
-    j: () => move(1),
-    k: () => move(-1),
-    p: () => period() && pause(),
-    "?": () => (location.href = `${root}keys`),
-    Enter: () => document.querySelector("tr.cur a")?.click(),
-  };
-  if (event.key === "Enter" && event.target.closest?.("a, button")) return;
+  if (event.key === "Enter" && event.target.closest?.("a, button, summary")) return;
   if (event.key in actions) {
     actions[event.key]();
     event.preventDefault();
   }
 }
 
-function setUpKeysOption() {
-  const box = document.getElementById("keys-off");
-  if (!box) return;
-  box.checked = localStorage.getItem("keys") === "off";
-  box.addEventListener("change", () => localStorage.setItem("keys", box.checked ? "off" : "on"));
+function setUpChoices() {
+  const off = document.getElementById("keys-off");
+  const utc = document.getElementById("utc");
+  if (!off) return;
+  off.checked = localStorage.getItem("keys") === "off";
+  off.addEventListener("change", () => localStorage.setItem("keys", off.checked ? "off" : "on"));
+  utc.checked = localStorage.getItem("zone") === "UTC";
+  utc.addEventListener("change", changeZone);
+}
+
+function onClick(event) {
+  const key = event.target.closest?.("[data-key]")?.dataset.key;
+  if (!key) return;
+  event.preventDefault();
+  actions[key]();
 }
 
 document.addEventListener("keydown", onKey);
+document.addEventListener("click", onClick);
+document.addEventListener("change", ({ target }) => target.dataset.column && chooseColumn(target));
 document.addEventListener("visibilitychange", () => document.hidden || isPaused || update());
 pauseButton.addEventListener("click", pause);
 themeButton.addEventListener("click", toggleTheme);
 themeButton.hidden = false;
-setUpKeysOption();
+setUpChoices();
+readZone();
+showColumns();
 showTimes(document);
 showState();
 schedule();

@@ -1,0 +1,147 @@
+"""What a text may mean: topics, subscriptions, namespaces, brokers and pages, a few of each.
+
+It is the list below the field at the head of every page, and a page of its own without a script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.formats import segment
+from magnetar.broker.console.source import IndexQuery
+from magnetar.broker.console.topic_path import TopicPath
+from magnetar.broker.console.views import Ask, View
+
+_EACH: Final = 6
+"""Entries of a group."""
+_TEXT_MAX: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry: a link with a name, and where that is."""
+
+    text: str
+    url: str
+    """From the root of the console."""
+    place: str = ""
+    is_step: bool = False
+    """Whether it leads to what changes something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A page about a topic, or a step."""
+
+    title: str
+    path: str
+    """Below the topic's."""
+    is_step: bool = False
+
+
+async def find(ask: Ask, parts: Sequence[Part]) -> View:
+    """Names with the text ``q`` in them; ``orders mess`` is also the messages of orders."""
+    text = ask.query.get("q", "").strip()[:_TEXT_MAX]
+    if not text:
+        return _view(text, [])
+    head, _, tail = text.rpartition(" ")
+    wanted = [each for each in parts if each.title.lower().startswith(tail.lower())]
+    groups = await asyncio.gather(
+        _topics(ask, head.strip(), wanted if head else ()),
+        _topics(ask, text),
+        _subscriptions(ask, text),
+        _namespaces(ask, text),
+        _brokers(ask, text),
+    )
+    titles = ("Pages and steps", "Topics", "Subscriptions", "Namespaces", "Brokers")
+    return _view(text, [each for each in zip(titles, groups, strict=True) if each[1]])
+
+
+def _view(text: str, groups: list[tuple[str, list[Found]]]) -> View:
+    return View("find.html", "Find", "", {"q": text, "groups": groups}, live=0)
+
+
+async def _some(found: Awaitable[list[Found]]) -> list[Found]:
+    """What a visitor may not ask for, or a silent broker knows, isn't found."""
+    try:
+        return (await found)[:_EACH]
+    except AdminError:
+        return []
+
+
+async def _topics(ask: Ask, text: str, parts: Sequence[Part] | None = None) -> list[Found]:
+    """
+    Args:
+        parts: what of each topic is wanted; None: the topic itself.
+    """
+
+    async def found() -> list[Found]:
+        if parts is not None and not parts:
+            return []
+        page = await ask.source.topics(IndexQuery(q=text, limit=_EACH))
+        topics = [TopicPath.parse(row["topic"]) for row in page.rows]
+        if parts is None:
+            return [Found(each.local, f"topic/{each.rest}", _place(each)) for each in topics]
+        return [
+            Found(
+                f"{each.local}: {part.title}",
+                f"topic/{each.rest}/{part.path}",
+                _place(each),
+                part.is_step,
+            )
+            for each in topics
+            for part in parts
+        ]
+
+    return await _some(found())
+
+
+def _place(topic: TopicPath) -> str:
+    return f"{topic.tenant}/{topic.namespace}"
+
+
+async def _subscriptions(ask: Ask, text: str) -> list[Found]:
+    async def found() -> list[Found]:
+        query = IndexQuery(q=text, sort="msgBacklog", limit=_EACH)
+        page = await ask.source.subscriptions(query)
+        return [
+            Found(
+                row["subscription"],
+                f"topic/{topic.rest}/subscriptions?open={segment(row['subscription'])}",
+                topic.path,
+            )
+            for row in page.rows
+            for topic in (TopicPath.parse(row["topic"]),)
+        ]
+
+    return await _some(found())
+
+
+async def _namespaces(ask: Ask, text: str) -> list[Found]:
+    async def found() -> list[Found]:
+        names = sorted(await ask.source.namespaces())
+        return [
+            Found(name, f"topics?namespace={segment(name)}")
+            for name in names
+            if text.lower() in name.lower()
+        ]
+
+    return await _some(found())
+
+
+async def _brokers(ask: Ask, text: str) -> list[Found]:
+    async def found() -> list[Found]:
+        api = ask.source.api
+        cluster = next(each for each in await get(api, "clusters") if each != "global")
+        names = sorted(await get(api, f"brokers/{segment(cluster)}"))
+        return [
+            Found(name, f"brokers/{segment(name)}")
+            for name in names
+            if text.lower() in name.lower()
+        ]
+
+    return await _some(found())

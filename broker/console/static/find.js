@@ -1,0 +1,105 @@
+// What is typed at the head of a page is looked up while it is typed: a combobox with a list.
+// Without it the field sends its text to the page "find".
+
+const WAIT_MS = 120;
+
+const field = document.getElementById("find");
+const list = document.getElementById("found");
+const said = document.getElementById("found-count");
+const page = new URL(`${document.body.dataset.root}find`, location.href);
+
+let asked = 0;
+let timer = 0;
+let at = -1;
+
+const options = () => [...list.querySelectorAll("[role=option]")];
+
+function open(isOpen) {
+  list.hidden = !isOpen;
+  field.setAttribute("aria-expanded", String(isOpen));
+  if (!isOpen) field.removeAttribute("aria-activedescendant");
+}
+
+function choose(next) {
+  const all = options();
+  all[at]?.setAttribute("aria-selected", "false");
+  at = all.length ? (next + all.length) % all.length : -1;
+  all[at]?.setAttribute("aria-selected", "true");
+  all[at]?.scrollIntoView({ block: "nearest" });
+  if (at >= 0) field.setAttribute("aria-activedescendant", all[at].id);
+  else field.removeAttribute("aria-activedescendant");
+}
+
+function group(section, first) {
+  const box = document.createElement("div");
+  const title = document.createElement("div");
+  const links = [...section.querySelectorAll("a")];
+  box.setAttribute("role", "group");
+  box.setAttribute("aria-label", section.dataset.group);
+  title.textContent = section.dataset.group;
+  title.setAttribute("aria-hidden", "true");
+  links.forEach((link, number) => {
+    link.href = new URL(link.getAttribute("href"), page);
+    link.id = `found-${first + number}`;
+    link.tabIndex = -1;
+    link.setAttribute("role", "option");
+    link.setAttribute("aria-selected", "false");
+  });
+  box.append(title, ...links);
+  return box;
+}
+
+async function search() {
+  const number = ++asked;
+  page.search = new URLSearchParams({ q: field.value.trim() });
+  let text;
+  try {
+    const answer = await fetch(page, { headers: { "Magnetar-Fragment": "1" }, cache: "no-store" });
+    if (answer.redirected) return location.reload(); // to the login
+    text = await answer.text();
+  } catch (error) {
+    console.debug(error);
+    return;
+  }
+  if (number !== asked || document.activeElement !== field) return; // more was typed since
+  const fresh = new DOMParser().parseFromString(text, "text/html");
+  let first = 0;
+  const boxes = [...fresh.querySelectorAll("[data-group]")].filter((each) => each.querySelector("a"));
+  list.replaceChildren(...boxes.map((each) => {
+    const box = group(each, first);
+    first += box.querySelectorAll("a").length;
+    return box;
+  }));
+  said.textContent = first ? `${first} found` : "Nothing found";
+  at = -1;
+  open(first > 0);
+  choose(0);
+}
+
+function onKey(event) {
+  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape" && !list.hidden) {
+    open(false);
+    event.stopPropagation();
+  } else if (event.key === "ArrowDown") list.hidden ? search() : choose(at + 1);
+  else if (event.key === "ArrowUp" && !list.hidden) choose(at - 1);
+  else if (event.key === "Enter" && !list.hidden && at >= 0) options()[at].click();
+  else return;
+  event.preventDefault();
+}
+
+field.setAttribute("role", "combobox");
+field.setAttribute("aria-autocomplete", "list");
+field.setAttribute("aria-controls", list.id);
+open(false);
+field.addEventListener("keydown", onKey);
+field.addEventListener("focus", search);
+field.addEventListener("input", () => {
+  clearTimeout(timer);
+  at = -1; // what is chosen belongs to the text before: Enter shows the page "find"
+  field.removeAttribute("aria-activedescendant");
+  timer = setTimeout(search, WAIT_MS);
+});
+field.addEventListener("blur", () => open(false));
+list.addEventListener("pointerdown", (event) => event.preventDefault()); // the field keeps focus
+list.addEventListener("click", () => { open(false); field.blur(); });
