@@ -27,9 +27,9 @@ from magnetar.broker.pulsar_settings import (
     FEATURES,
     LACKING,
     TUNING,
+    apache_store_url,
     is_default,
     lacking_error,
-    ledgers_uri_error,
 )
 from magnetar.loadbalance.config import BalancerConfig
 from magnetar.loadbalance.errors import InvalidSettingError
@@ -288,6 +288,7 @@ class BrokerConfig(BalancerConfig):
     managed_ledger_data_read_priority: str = "tiered-storage-first"
 
     # --- bookies of a cluster: magnetar broker (docs/operate/bookies.md)
+    bookkeeper_metadata_service_uri: str = ""  # of Apache BookKeeper; "": on our bookies
     bookkeeper_client_timeout_in_seconds: int = 30  # until a silent bookie counts as failed
     # PEM files; TLS is used when one of them is set. Pulsar's keys are bookkeeperTLS...
     bookkeeper_tls_trust_certs_file_path: str = ""  # authorities of the bookies' certificates
@@ -455,6 +456,7 @@ class BrokerConfig(BalancerConfig):
         if strange := self.subscription_types_enabled - _DEFAULTS["subscription_types_enabled"]:
             raise ConfigError(f"subscriptionTypesEnabled: no type {', '.join(sorted(strange))}")
         self._check_listeners()
+        self._check_ledgers_uri()
         for name in _ALL_PORTS:
             if not -1 <= getattr(self, name) <= 65_535:
                 raise ConfigError(f"{key_of(name)}={getattr(self, name)}: not a port number")
@@ -508,6 +510,14 @@ class BrokerConfig(BalancerConfig):
                 f"authorizationProvider={self.authorization_provider}: only Pulsar's own exists"
             )
 
+    def _check_ledgers_uri(self) -> None:
+        try:
+            self.apache_store_url  # noqa: B018  # it tells what is wrong
+        except ValueError as error:
+            raise ConfigError(
+                f"bookkeeperMetadataServiceUri={self.bookkeeper_metadata_service_uri}: {error}"
+            ) from error
+
     def _check_listeners(self) -> None:
         try:
             listeners = parse_listeners(self.advertised_listeners)
@@ -559,7 +569,7 @@ class BrokerConfig(BalancerConfig):
             if (value > 0 if _TYPES[name] is int else not values.get(name))
         }
         _add_renamed(values, renamed)
-        others.end(values.get("metadata_store_url", ""))
+        others.end()
         return cls(**values)
 
     def with_keys(self, settings: Mapping[str, object]) -> Self:
@@ -589,6 +599,11 @@ class BrokerConfig(BalancerConfig):
         # already connected to what a lookup names, and doesn't connect (and log in) twice.
         local = self.bind_address in ("", "0.0.0.0", "::", "127.0.0.1", "::1")
         return "localhost" if local else self.bind_address
+
+    @property
+    def apache_store_url(self) -> str | None:
+        """See ``pulsar_settings.apache_store_url``."""
+        return apache_store_url(self.bookkeeper_metadata_service_uri, self.metadata_store_url)
 
     @property
     def data_path(self) -> Path:
@@ -715,7 +730,7 @@ class _OtherSettings:
     def add(self, key: str, text: str, source: str) -> None:
         self._given[_PULSARS.get(normalize_key(key), key)] = key, text, source
 
-    def end(self, metadata_store_url: str) -> None:
+    def end(self) -> None:
         """Say once for all what is ignored: a stock broker.conf has hundreds of them.
 
         Raises:
@@ -725,10 +740,7 @@ class _OtherSettings:
         features: list[str] = []
         tuning: list[str] = []
         for name, (key, text, source) in self._given.items():
-            if name == "bookkeeperMetadataServiceUri":
-                if (error := ledgers_uri_error(text, metadata_store_url)) is not None:
-                    raise ConfigError(f"{key}={text} ({source}): {error}")
-            elif name in _RESTRICTIONS:
+            if name in _RESTRICTIONS:
                 if (error := lacking_error(name, text)) is not None:
                     shown = "******" if "password" in name.lower() else text
                     raise ConfigError(f"{key}={shown} ({source}): {error}")

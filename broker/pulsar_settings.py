@@ -9,6 +9,8 @@ Beside them Pulsar hands each ``bookkeeper_NAME`` to BookKeeper's client, whatev
 import re
 from typing import Final, NamedTuple
 
+from magnetar.bookkeeper.layout.metadata_service_uri import store_url_of
+
 
 class UnsupportedSetting(NamedTuple):
     default: str
@@ -31,7 +33,6 @@ _LACKING: Final = {
         "",
         "there is one list of groups (bookkeeperClientIsolationGroups)",
     ),
-    "bookkeeperMetadataServiceUri": ("", "ledgers are where metadataStoreUrl says"),
     "bookkeeperTLSKeyFileType": ("PEM", "keys are PEM files"),
     "bookkeeperTLSKeyStorePasswordPath": ("", "keys are PEM files without a password"),
     "bookkeeperTLSProviderFactoryClass": ("org.apache.bookkeeper.tls.TLSContextFactory", _PEM),
@@ -315,21 +316,27 @@ _STORE: Final = re.compile(r"(?:metadata-store:)?(?:zk(?:\+[a-z]+)?:)?(?://)?([^
 _LEDGERS: Final = "/ledgers"
 
 
-def ledgers_uri_error(uri: str, metadata_store_url: str) -> str | None:
-    """Why ``bookkeeperMetadataServiceUri`` isn't where this broker has its ledgers; None: it is.
+def apache_store_url(uri: str, metadata_store_url: str) -> str | None:
+    """Where Apache BookKeeper keeps its ledgers that ``bookkeeperMetadataServiceUri`` names.
 
-    The same servers in any order and port 2181 unless said, and the path that Pulsar takes when the
-    setting is empty: ``/ledgers`` below that of ``metadata_store_url`` ("": the embedded store).
+    None: ledgers are on our own bookies. The setting is empty, or names ``/ledgers`` below
+    ``metadata_store_url``: the same servers in any order, port 2181 unless said.
+
+    Raises:
+        ValueError: nobody's ledgers can be there.
     """
     if not uri.strip():
         return None
     if not metadata_store_url:
-        return "ledgers of a standalone broker are in its own store"
+        raise ValueError("ledgers of a standalone broker are in its own store")
     own_servers, own_path = _place_of(metadata_store_url)
     servers, path = _place_of(uri)
     if servers == own_servers and path == own_path + _LEDGERS:
         return None
-    return f"ledgers are below {own_path}{_LEDGERS} of metadataStoreUrl={metadata_store_url}"
+    found = store_url_of(uri.strip())
+    if found is None:
+        raise ValueError("not zk+hierarchical://HOST:PORT/ledgers")
+    return found
 
 
 def _place_of(url: str) -> tuple[frozenset[str], str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from magnetar.bookkeeper.client.pool import BookiePool
@@ -43,7 +43,6 @@ class BookieState:
 async def bookie_states(
     pool: BookiePool,
     store: MetadataStore,
-    registered: Iterable[str],
     *,
     answer_s: float,
     clock_ms: Callable[[], int],
@@ -51,13 +50,12 @@ async def bookie_states(
     """By id.
 
     Args:
-        registered: as the metadata store says.
         answer_s: how long each has to answer; all are asked at once.
     Raises:
         MetadataError: which bookies there are can't be read.
     """
     known = {decode_name(each) for each in await store.children(COOKIES_PATH)}
-    known.update(registered, pool.writable)
+    known.update(pool.registered)
     asked = (_state(pool, each, answer_s, clock_ms) for each in sorted(known))
     return list(await asyncio.gather(*asked))
 

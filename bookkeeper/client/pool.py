@@ -82,6 +82,11 @@ class BookiePool:
         """Path of its place, as an operator or the bookie itself says; None: not known."""
         return self._places.locate(bookie_id)
 
+    @property
+    def registered(self) -> frozenset[str]:
+        """Ids of those that may answer reads, too."""
+        return self._registered | self._added | self._read_only
+
     def is_registered(self, bookie_id: str) -> bool:
         """It may answer reads: registered, read-only or not, or added by hand."""
         return (

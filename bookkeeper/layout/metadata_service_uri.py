@@ -1,4 +1,7 @@
-"""BookKeeper's URIs of a cluster's metadata: ``zk+hierarchical://host:port;host:port/ledgers``."""
+"""BookKeeper's URIs of a cluster's metadata: ``zk+hierarchical://host:port;host:port/ledgers``.
+
+Pulsar's driver has ``metadata-store:zk:host:port,host:port/ledgers`` for the same.
+"""
 
 import re
 from typing import Final
@@ -6,6 +9,7 @@ from typing import Final
 from magnetar.bookkeeper.service_info import LEDGERS_ROOT
 
 _URI: Final = re.compile(r"zk(?:\+(?P<manager>[a-z]+))?://(?P<servers>[^/]+)(?P<path>/.*)?")
+_PULSAR: Final = "metadata-store:"
 _MANAGERS: Final = (None, "null", "hierarchical")
 """``null``: whatever the cluster's LAYOUT says, which is ``hierarchical`` in all of today's."""
 
@@ -16,7 +20,10 @@ def store_url_of(uri: str) -> str | None:
     Raises:
         ValueError: such a URI, but of a ledger manager or root that isn't supported.
     """
-    found = _URI.fullmatch(uri)
+    text = uri.removeprefix(_PULSAR)
+    if text != uri:
+        text = text.replace("zk:", "zk://", 1)
+    found = _URI.fullmatch(text)
     if found is None:
         return None
     if found["manager"] not in _MANAGERS:

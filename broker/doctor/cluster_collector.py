@@ -93,23 +93,23 @@ async def collect_ownerless(service: BrokerService) -> dict[str, str]:
 async def collect_storage(service: BrokerService) -> StorageFacts:
     """Raises MetadataError."""
     config = service.config
-    is_cluster = service.sharing is not None
+    is_cluster, bookies = service.sharing is not None, service.bookie_cluster
     return StorageFacts(
         await _bookies(service),
         config.managed_ledger_default_ensemble_size,
         config.managed_ledger_default_write_quorum,
-        await _repair(service) if is_cluster else None,
+        await _repair(service) if bookies is not None and bookies.has_auto_recovery else None,
         f"--metadata {config.metadata_store_url}" if is_cluster else "",
     )
 
 
 async def _bookies(service: BrokerService) -> list[BookieFacts]:
-    pool = service.bookies
-    if pool is None:
+    bookies = service.bookie_cluster
+    if bookies is None:
         return []
-    registered = await service.cluster_documents.bookies()
+    pool = bookies.pool
     states = await bookie_states(
-        pool, service.store, registered, answer_s=ANSWER_S, clock_ms=service.wall_clock
+        pool, bookies.store, answer_s=ANSWER_S, clock_ms=service.wall_clock
     )
     data = await asyncio.gather(*(_data(pool, each) for each in states))
     return [
@@ -168,10 +168,9 @@ async def _repair(service: BrokerService) -> RepairFacts:
 
 async def _without_replica(service: BrokerService, ledger_ids: Iterable[int]) -> list[int]:
     """Those of the ledgers that have a segment without any bookie that is there."""
-    from magnetar.bookkeeper.client.ledger_store import LedgerStore
-
-    ledgers, pool = LedgerStore(service.store), service.bookies
-    assert pool is not None
+    bookies = service.bookie_cluster
+    assert bookies is not None
+    ledgers, pool = bookies.ledgers(), bookies.pool
     lost = []
     for ledger_id in ledger_ids:
         found = await ledgers.read(ledger_id)

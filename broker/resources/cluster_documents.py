@@ -19,7 +19,6 @@ from magnetar.metadata.store import MetadataStore
 _CLUSTERS: Final = "/admin/clusters"
 _RACKS: Final = "/bookies"
 _QUOTAS: Final = "/loadbalance/resource-quota"
-_BOOKIES: Final = ("/ledgers/available", "/ledgers/available/readonly")
 
 DEFAULT_QUOTA: Final[Document] = {
     "msgRateIn": 40.0,
@@ -81,16 +80,6 @@ class ClusterDocuments:
         )
 
     # --- bookies
-
-    async def bookies(self) -> list[str]:
-        """Ids of the registered bookies, those that only read included."""
-        names = {
-            name
-            for root in _BOOKIES
-            for name in await self._store.children(root)
-            if f"{root}/{name}" not in _BOOKIES  # the parent of the read-only ones
-        }
-        return sorted(decode_name(name) for name in names)
 
     async def racks(self) -> dict[str, dict[str, Document]]:
         """BookieInfo by group and bookie."""

@@ -2,15 +2,17 @@
 
 import random
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import httpx  # noqa: F401  # for the first call to a broker, whose turn of the loop it would hold
 
 from magnetar.bookkeeper.auth.token_source import TokenSource, token_setting
+from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
+from magnetar.bookkeeper.bookie_protocol.connector import ProtocolConnector
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
@@ -20,11 +22,13 @@ from magnetar.broker.cluster.load_sharing import LoadSharing
 from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.server.standalone import Standalone, run_node
 from magnetar.broker.service.bookie_access import BookieAddressResolver, RegisteredBookies
+from magnetar.broker.service.bookie_cluster import BookieCluster
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.metadata.store import MetadataStore
 
 _MIB = 1024 * 1024
 _BACKLOG_BYTES = 64 * _MIB
+_FRAME_OVERHEAD_BYTES = 10 * 1024
 _ENTRY_OVERHEAD_BYTES = 64 * 1024
 """Beside a message of the largest size: its metadata and our headers."""
 
@@ -41,17 +45,23 @@ class ClusterBroker(Standalone):
         bookie_token(self.config)
         return await super()._open_store()
 
-    async def _open_bookies(
-        self, stack: AsyncExitStack, store: MetadataStore
-    ) -> tuple[BookiePool, Callable[[int], None] | None]:
+    async def _open_bookies(self, stack: AsyncExitStack, store: MetadataStore) -> BookieCluster:
         config = self.config
-        connector = BookieConnector(store, transport_config(config), tls_files(config))
+        layout: BookKeeperLayout | None = None
+        connector: BookieConnector | ProtocolConnector
+        if config.apache_store_url is None:
+            connector = BookieConnector(store, transport_config(config), tls_files(config))
+        else:
+            store = await self._connect_store(config.apache_store_url)
+            stack.push_async_callback(store.close)
+            layout = BookKeeperLayout()
+            connector = ProtocolConnector(store, layout, protocol_config(config))
         stack.push_async_callback(connector.close)
         health = bookie_health(config, _monotonic_ms, random.Random())
-        pool = BookiePool(store, connector.connect, health)
+        pool = BookiePool(store, connector.connect, health, layout)
         stack.push_async_callback(pool.close)
         await pool.start()
-        return pool, None  # bookies find out by themselves
+        return BookieCluster(pool, store, layout, has_auto_recovery=layout is None)
 
     async def _open_placement(
         self, stack: AsyncExitStack, pool: BookiePool, rng: random.Random
@@ -59,10 +69,8 @@ class ClusterBroker(Standalone):
         settings = placement_config(self.config)
         return await stack.enter_async_context(placement_for(settings, pool, rng))
 
-    def _directory(
-        self, stack: AsyncExitStack, store: MetadataStore, pool: BookiePool
-    ) -> BookieAddressResolver:
-        return RegisteredBookies(store, pool)
+    def _directory(self, stack: AsyncExitStack, bookies: BookieCluster) -> BookieAddressResolver:
+        return RegisteredBookies(bookies.store, bookies.pool)
 
     def _with_place_of_copies(self, config: BrokerConfig) -> BrokerConfig:
         return config  # brokers must share it: nobody but an operator knows such a place
@@ -95,6 +103,19 @@ def transport_config(config: BrokerConfig) -> TransportConfig:
         pending_bytes_max=2
         * (config.max_message_publish_buffer_size_in_mb * _MIB + _BACKLOG_BYTES),
         entry_bytes_max=max(64 * _MIB, config.max_message_size + _ENTRY_OVERHEAD_BYTES),
+    )
+
+
+def protocol_config(config: BrokerConfig) -> ProtocolConfig:
+    """How Apache's bookies are talked to, out of the broker's settings."""
+    of_ours = transport_config(config)
+    return ProtocolConfig(
+        add_timeout_s=of_ours.add_timeout_s,
+        read_timeout_s=of_ours.call_timeout_s,
+        backlog_bytes=of_ours.backlog_bytes,
+        pending_bytes_max=of_ours.pending_bytes_max,
+        # As Pulsar sets it, whose bookies are configured to it.
+        frame_bytes_max=config.max_message_size + _FRAME_OVERHEAD_BYTES,
     )
 
 

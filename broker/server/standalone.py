@@ -43,6 +43,7 @@ from magnetar.broker.logs import set_up_logging
 from magnetar.broker.server.embedded_bookie_server import EmbeddedBookieServer
 from magnetar.broker.server.startup_probe_server import StartupProbeServer
 from magnetar.broker.service.bookie_access import BookieAddressResolver
+from magnetar.broker.service.bookie_cluster import BookieCluster
 from magnetar.broker.service.broker_service import BrokerService, wall_clock_ms
 from magnetar.broker.service.virtual_clock import VirtualClock
 from magnetar.managed_ledger.entry_cache import EntryCache
@@ -142,15 +143,16 @@ class Standalone:
         store = await self._open_store()
         stack.push_async_callback(store.close)
         self._stage("starting: opening its storage")
-        pool, on_ledger_deleted = await self._open_bookies(stack, store)
-        placement = await self._open_placement(stack, pool, rng)
+        bookies = await self._open_bookies(stack, store)
+        placement = await self._open_placement(stack, bookies.pool, rng)
         client = BookKeeperClient(
-            *(store, pool, placement),
+            *(bookies.store, bookies.pool, placement),
             clock=wall_clock_ms,
             rng=rng,
             config=reading_and_writing,
+            layout=bookies.layout,
         )
-        client.on_ledger_deleted = on_ledger_deleted
+        client.on_ledger_deleted = bookies.on_ledger_deleted
         clock = wall_clock_ms if self._virtual_clock is None else self._virtual_clock.now_ms
         cache = EntryCache(config.managed_ledger_cache_size_mb * _MIB)
         offloader = FilesystemOffloader(
@@ -164,8 +166,8 @@ class Standalone:
         self.service = service = BrokerService(
             config, store, ledgers, virtual_clock=self._virtual_clock
         )
-        service.bookie, service.bookies = self._own_bookie, pool
-        service.bookie_directory = self._directory(stack, store, pool)
+        service.bookie, service.bookie_cluster = self._own_bookie, bookies
+        service.bookie_directory = self._directory(stack, bookies)
         self._share_load(service)
         stack.push_async_callback(service.close)
         await self._listen(stack, service)
@@ -185,10 +187,8 @@ class Standalone:
         if self._pre_auth is not None:
             self._pre_auth.stage = text
 
-    async def _open_bookies(
-        self, stack: AsyncExitStack, store: MetadataStore
-    ) -> tuple[BookiePool, Callable[[int], None] | None]:
-        """The bookies, and whom to tell of deleted ledgers."""
+    async def _open_bookies(self, stack: AsyncExitStack, store: MetadataStore) -> BookieCluster:
+        """Where ledgers are."""
         config = self.config
         settings = bookie_config(config)
         self.bookie = bookie = await open_bookie(
@@ -208,18 +208,16 @@ class Standalone:
         integrity_service.start()
         pool = BookiePool()
         pool.add(bookie)
-        return pool, collector.ledger_deleted_hint
+        return BookieCluster(pool, store, on_ledger_deleted=collector.ledger_deleted_hint)
 
     async def _open_placement(
         self, stack: AsyncExitStack, pool: BookiePool, rng: random.Random
     ) -> EnsemblePlacementPolicy:
         return RandomPlacement(rng)  # there is one bookie
 
-    def _directory(
-        self, stack: AsyncExitStack, store: MetadataStore, pool: BookiePool
-    ) -> BookieAddressResolver:
+    def _directory(self, stack: AsyncExitStack, bookies: BookieCluster) -> BookieAddressResolver:
         """Where readers in other processes find the bookies."""
-        port = EmbeddedBookieServer(self.config, store, self.bookie)
+        port = EmbeddedBookieServer(self.config, bookies.store, self.bookie)
         stack.push_async_callback(port.close)
         return port
 
@@ -248,10 +246,14 @@ class Standalone:
         import magnetar.broker.http.server.app
         import magnetar.broker.http.server.server  # noqa: F401
 
+        return await self._connect_store(config.metadata_store_url)
+
+    async def _connect_store(self, url: str) -> MetadataStore:
+        config = self.config
         path = config.metadata_store_config_path
         try:
             return await connect_store(
-                config.metadata_store_url,
+                url,
                 Path(path) if path else None,
                 session_timeout_s=config.metadata_store_session_timeout_millis / 1000,
                 operation_timeout_s=float(config.metadata_store_operation_timeout_seconds),

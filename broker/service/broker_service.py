@@ -38,6 +38,7 @@ from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.service.access_control import AccessControl
 from magnetar.broker.service.background_tasks import BackgroundTasks
 from magnetar.broker.service.bookie_access import BookieAddressResolver
+from magnetar.broker.service.bookie_cluster import BookieCluster
 from magnetar.broker.service.dynamic_configuration import DynamicConfiguration
 from magnetar.broker.service.metrics import BrokerMetrics
 from magnetar.broker.service.periodic_tasks import PeriodicTasks
@@ -55,7 +56,6 @@ from magnetar.metadata.recipes import IdGenerator
 from magnetar.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
-    from magnetar.bookkeeper.client.pool import BookiePool
     from magnetar.broker.auth.authenticator import Authenticator
     from magnetar.broker.cluster.load_sharing import LoadSharing
     from magnetar.broker.http.messaging.local_producer import LocalProducer
@@ -117,8 +117,8 @@ class BrokerService:
     """Ends the process in an orderly way; None where the process isn't this broker's."""
     bookie: Bookie | None = None
     """The one in this process, for its metrics; None: bookies are elsewhere."""
-    bookies: BookiePool | None = None
-    """All that topics are stored on; None: not known."""
+    bookie_cluster: BookieCluster | None = None
+    """What topics are stored on; None: not known."""
     bookie_directory: BookieAddressResolver | None = None
     """For readers in other processes; None: they can reach no bookie."""
     sharing: LoadSharing | None = None

@@ -5,15 +5,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+import pulsar
 import pytest
+from pulsar import InitialPosition
 
 from magnetar.bookkeeper.errors import LedgerFencedError, UnauthorizedAccessError
 from magnetar.bookkeeper.ledgers import Ledgers, WriteHandle, connect_ledgers
 from tests.apache_bookies import ApacheBookie, needs_bookkeeper, start_bookies
+from tests.broker_process import BrokerProcess
+from tests.official_client import client_of
 from tests.waiting import eventually
 from tests.zookeeper_process import ZooKeeperProcess
 
 pytestmark = needs_bookkeeper
+RECEIVE_MS = 60_000
 
 
 @dataclass
@@ -121,3 +127,43 @@ async def test_a_reader_follows_a_growing_ledger(apache: Apache) -> None:
         assert await waiting >= 9
         assert await view.read(0, 9) == [b"a"] * 10
         await ledger.close()
+
+
+def send(url: str, topic: str, texts: list[bytes]) -> None:
+    """Returns once all are acknowledged."""
+    with client_of(url) as client:
+        producer = client.create_producer(topic, block_if_queue_full=True)
+        results: list[pulsar.Result] = []
+        for text in texts:
+            producer.send_async(text, lambda result, _: results.append(result))
+        producer.flush()
+        assert results == [pulsar.Result.Ok] * len(texts)
+
+
+def test_a_broker_keeps_its_topics_there(apache: Apache, tmp_path: Path) -> None:
+    """A broker is killed, a bookie too: what was acknowledged comes from those that are left."""
+    url = apache.zookeeper.url("/magnetar")
+    settings = [f"bookkeeperMetadataServiceUri={apache.uri}", "managedLedgerDefaultAckQuorum=2"]
+    settings += [f"managedLedgerDefault{name}=3" for name in ("EnsembleSize", "WriteQuorum")]
+    settings.append("metadataStoreSessionTimeoutMillis=3000")
+    options = [word for each in settings for word in ("--set", each)]
+    topic, texts = "persistent://public/default/kept", [b"%d" % number for number in range(600)]
+    with BrokerProcess(tmp_path / "broker", url, *options) as broker:
+        send(broker.service_url, topic, texts[:300])
+        with client_of(broker.service_url) as client:
+            consumer = client.subscribe(topic, "s", initial_position=InitialPosition.Earliest)
+            for _ in range(100):
+                consumer.acknowledge(consumer.receive(RECEIVE_MS))
+            consumer.close()
+        answer = httpx.get(f"{broker.admin_url}/admin/v2/bookies/state").json()
+        victim = apache.of(answer["bookies"][0]["bookieId"])
+        victim.kill()
+        send(broker.service_url, topic, texts[300:])
+        broker.kill()
+    with BrokerProcess(tmp_path / "broker2", url, *options) as broker:
+        with client_of(broker.service_url) as client:
+            consumer = client.subscribe(topic, "s")
+            found = [consumer.receive(RECEIVE_MS).data() for _ in texts[100:]]
+        assert found == texts[100:]
+    victim.start()
+    asyncio.run(registered(apache))

@@ -61,8 +61,9 @@ Bookie = Annotated[str, Path(description="Bookie id", examples=["bookie-1:3181"]
 @routes.get("/all", example={"bookies": [{"bookieId": "b1:3181"}]})
 async def list_bookies(service: Service) -> Response:
     """Registered bookies, those that only read included."""
-    ids = await service.cluster_documents.bookies()
-    return JsonResponse({"bookies": [{"bookieId": each} for each in ids]})
+    bookies = service.bookie_cluster
+    ids = () if bookies is None else bookies.pool.registered
+    return JsonResponse({"bookies": [{"bookieId": each} for each in sorted(ids)]})
 
 
 @routes.get("/state", example=_STATE_EXAMPLE)
@@ -73,14 +74,13 @@ async def state(service: Service) -> Response:
     not moved. `quarantined`: this broker makes no new ledgers there for a while, because requests
     failed. `answerMs` is how long the bookie took to answer just now, `error` why it didn't.
     `addLatencyMs` is the time until an entry is on the bookie's disk; null where the bookie had
-    none lately. `repair` is null in a standalone process.
+    none lately. `repair` is null in a standalone process and on Apache BookKeeper.
     """
-    pool = service.bookies
-    registered = await service.cluster_documents.bookies()
+    bookies = service.bookie_cluster
     states = []
-    if pool is not None:
+    if bookies is not None:
         states = await bookie_states(
-            pool, service.store, registered, answer_s=_ANSWER_S, clock_ms=service.wall_clock
+            bookies.pool, bookies.store, answer_s=_ANSWER_S, clock_ms=service.wall_clock
         )
     found = {"bookies": list(map(_shown, states)), "repair": await _repair(service)}
     return JsonResponse(found)
@@ -108,7 +108,7 @@ def _shown(bookie: BookieState) -> dict[str, Any]:
 
 
 async def _repair(service: BrokerService) -> dict[str, Any] | None:
-    if service.sharing is None:
+    if service.bookie_cluster is None or not service.bookie_cluster.has_auto_recovery:
         return None
     # Loaded here: a broker doesn't need it otherwise.
     from magnetar.bookkeeper.replication.repair_state import repair_state

@@ -19,8 +19,8 @@ from magnetar.broker.pulsar_settings import (
     FEATURES,
     LACKING,
     TUNING,
+    apache_store_url,
     is_default,
-    ledgers_uri_error,
 )
 
 _ROWS = (Path(__file__).parent / "pulsar_settings_4_2_4.tsv").read_text().splitlines()
@@ -101,7 +101,7 @@ def test_pulsars_own_files_start(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(LACKING | BOOKKEEPER))
 def test_a_promise_that_is_not_kept_ends_the_start(name: str, source: str, tmp_path: Path) -> None:
     row = (LACKING | BOOKKEEPER)[name]
-    reason = "" if name == _URI else re.escape(row.instead)  # which says what is wrong with it
+    reason = re.escape(row.instead)
     with pytest.raises(ConfigError, match=rf"^{name}=.*{reason}"):
         load(source, {name: another(row.default)}, tmp_path)
 
@@ -203,28 +203,36 @@ def test_lists_and_words_are_compared_by_meaning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "url", "is_ours"),
+    ("uri", "url", "expected"),
     [
-        ("", "", True),
-        ("zk+null://a:2181/ledgers", "", False),
-        ("metadata-store:zk:b:2181,a:2181/ledgers", "zk:a:2181,b:2181", True),
-        ("zk+hierarchical://a:2181;b:2181/ledgers", "a,b", True),
-        ("zk://a/x/ledgers/", "zk:a:2181/x", True),
-        ("zk://a/ledgers", "zk:a:2181/x", False),
-        ("zk://c/ledgers", "zk:a:2181", False),
-        ("zk://a:2182/ledgers", "zk:a:2181", False),
-        ("zk://a", "zk:a", False),
-        ("etcd:http://a/ledgers", "zk:a", False),
+        ("", "", None),
+        ("metadata-store:zk:b:2181,a:2181/ledgers", "zk:a:2181,b:2181", None),
+        ("zk+hierarchical://a:2181;b:2181/ledgers", "a,b", None),
+        ("zk://a/x/ledgers/", "zk:a:2181/x", None),
+        ("zk://a/ledgers", "zk:a:2181/x", "zk:a"),
+        ("zk+null://c;d:2182/bk/ledgers", "zk:a:2181", "zk:c,d:2182/bk"),
+        ("metadata-store:zk:c/ledgers", "zk:a:2181", "zk:c"),
+        ("zk://a:2182/ledgers", "zk:a:2181", "zk:a:2182"),
     ],
 )
-def test_ledgers_elsewhere_end_the_start(uri: str, url: str, is_ours: bool) -> None:
-    assert (ledgers_uri_error(uri, url) is None) == is_ours
-    settings = {_URI: uri, "metadataStoreUrl": url}
-    if is_ours:
-        BrokerConfig.load(None, {}, settings)
-    else:
-        with pytest.raises(ConfigError, match=f"^{_URI}="):
-            BrokerConfig.load(None, {}, settings)
+def test_whose_ledgers_are_used(uri: str, url: str, expected: str | None) -> None:
+    assert apache_store_url(uri, url) == expected
+    config = BrokerConfig.load(None, {}, {_URI: uri, "metadataStoreUrl": url})
+    assert config.apache_store_url == expected
+
+
+@pytest.mark.parametrize(
+    ("uri", "url"),
+    [
+        ("zk+null://a:2181/ledgers", ""),
+        ("zk://a", "zk:a"),
+        ("zk+flat://b/ledgers", "zk:a"),
+        ("etcd:http://a/ledgers", "zk:a"),
+    ],
+)
+def test_ledgers_that_cannot_be_used_end_the_start(uri: str, url: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{_URI}="):
+        BrokerConfig.load(None, {}, {_URI: uri, "metadataStoreUrl": url})
 
 
 def test_types_of_subscriptions_that_nobody_has() -> None:

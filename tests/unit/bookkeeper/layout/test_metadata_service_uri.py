@@ -12,6 +12,7 @@ from magnetar.bookkeeper.layout.metadata_service_uri import store_url_of
         ("zk+hierarchical://a:2181;b:2182/bk/ledgers/", "zk:a:2181,b:2182/bk"),
         ("zk+null://a/ledgers", "zk:a"),
         ("zk://a,b/ledgers", "zk:a,b"),
+        ("metadata-store:zk:a,b:2182/bk/ledgers", "zk:a,b:2182/bk"),
         ("zk:a:2181/chroot", None),
         ("etcd://a/ledgers", None),
     ],

@@ -18,6 +18,7 @@ from magnetar.broker.doctor import broker_collector, cluster_collector
 from magnetar.broker.doctor.doctor import Doctor
 from magnetar.broker.doctor.findings import Finding, Report
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.service.bookie_cluster import BookieCluster
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.bundles.ownership import OWNERS_ROOT
 from magnetar.loadbalance.leader import LEADER_PATH, LeaderBroker
@@ -61,7 +62,8 @@ async def subscribed(broker: Broker) -> Any:
 def share(broker: Broker, patch: pytest.MonkeyPatch) -> None:
     """As one broker of several, whose bookies are away."""
     patch.setattr(broker.service, "sharing", SimpleNamespace())
-    patch.setattr(broker.service, "bookies", BookiePool())
+    cluster = BookieCluster(BookiePool(), broker.service.store, has_auto_recovery=True)
+    patch.setattr(broker.service, "bookie_cluster", cluster)
 
 
 async def test_a_broker_alone_that_is_well(broker: Broker) -> None:
@@ -101,7 +103,7 @@ async def test_a_topic_without_storage(broker: Broker) -> None:
 
 async def test_a_lost_bookie_a_silent_broker_and_no_leader(broker: Broker) -> None:
     store = broker.service.store
-    broker.service.bookies = BookiePool()
+    broker.service.bookie_cluster = BookieCluster(BookiePool(), store)
     await store.put(f"{COOKIES_PATH}/gone:3181", b"")
     registration = {"webServiceUrl": "http://127.0.0.1:1", "brokerVersionString": "0.0.1"}
     await store.put(f"{BROKERS_ROOT}/127.0.0.1:1", orjson.dumps(registration))
@@ -120,7 +122,8 @@ async def test_a_lost_bookie_a_silent_broker_and_no_leader(broker: Broker) -> No
 async def test_damage_that_a_bookie_knows_of(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.service.bookies = pool = BookiePool()
+    pool = BookiePool()
+    broker.service.bookie_cluster = BookieCluster(pool, broker.service.store)
     pool.add(cast(Any, broker.bookie))
     answers: list[str | Exception] = [
         '{"damagedEntries": 1, "damages": [{"ledger": 7}]}',

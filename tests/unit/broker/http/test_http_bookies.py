@@ -1,7 +1,6 @@
 """State of bookies over HTTP: those that answer, those that don't, those that are gone."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from magnetar.bookkeeper.replication.under_replication import UnderReplicationSt
 from magnetar.bookkeeper.service_info import COOKIES_PATH, ServiceInfo
 from magnetar.bookkeeper.transport import BookieStatus
 from magnetar.broker.http.server.app import create_app
+from magnetar.broker.service.bookie_cluster import BookieCluster
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import client_of
 
@@ -60,7 +60,8 @@ async def test_each_bookie_has_its_state(
     await authorized.service.store.put(f"{COOKIES_PATH}/b2:1", b"")
     await authorized.service.store.put(f"{COOKIES_PATH}/b9:1", b"")
     monkeypatch.setattr(pool.health, "is_quarantined", lambda name: name == "b1:1")
-    monkeypatch.setattr(authorized.service, "bookies", pool)
+    cluster = BookieCluster(pool, authorized.service.store)
+    monkeypatch.setattr(authorized.service, "bookie_cluster", cluster)
     answer = await shown(authorized)
     first, silent, full, gone = (each for each in answer["bookies"] if each["bookieId"][0] == "b")
     assert first.pop("answerMs") >= 0
@@ -88,7 +89,7 @@ async def test_a_bookie_that_says_nothing_is_given_up(authorized: Broker) -> Non
     pool = pool_of(_Silent("b0:1"), _Answering(BookieStatus("b1:1", False, 3, 4)))
     now_ms = iter(range(100))
     silent, other = await bookie_states(
-        pool, authorized.service.store, ["b1:1"], answer_s=0.0, clock_ms=lambda: next(now_ms)
+        pool, authorized.service.store, answer_s=0.0, clock_ms=lambda: next(now_ms)
     )
     assert (silent.status, silent.error) == (None, "no answer within 0 s")
     assert other.status is not None
@@ -99,7 +100,8 @@ async def test_ledgers_that_need_repair_are_counted(
     authorized: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = authorized.service
-    monkeypatch.setattr(service, "sharing", SimpleNamespace())
+    cluster = BookieCluster(BookiePool(), service.store, has_auto_recovery=True)
+    monkeypatch.setattr(service, "bookie_cluster", cluster)
     assert (await shown(authorized))["repair"] == {
         "enabled": True,
         "offReason": None,
