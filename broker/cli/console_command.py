@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from magnetar.broker.cli.errors import CliError, UnreachableError
+from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
 from magnetar.broker.cli.profiles import target_of
 
 
@@ -30,6 +30,7 @@ async def _serve(options: argparse.Namespace) -> None:
             access.headers,
             tls,
             bind_address=options.bind,
+            say=lambda step, result: print(f"{step:<8} {result}", flush=True),
             environment=options.environment,
             read_only=options.read_only,
         ) as app:
@@ -42,9 +43,15 @@ async def _serve(options: argparse.Namespace) -> None:
                 server_header=False,
             )
             server = uvicorn.Server(config)
-            print(f"console of {target.admin_url}: http://{options.bind}:{options.port}/console/")
+            print(
+                f"console of {target.admin_url}: http://{options.bind}:{options.port}/console/",
+                flush=True,
+            )
             await server.serve()
     except AdminError as error:
         if error.status == 503:
             raise UnreachableError(str(error), target.admin_url) from error
-        raise CliError(f"{target.admin_url}: {error}") from error
+        if error.status in (401, 403):
+            text = f"login    HTTP {error.status}\nReason: {error}"
+            raise RefusedError(text, error.status) from error
+        raise CliError(f"{target.admin_url} is no admin API: {error}") from error

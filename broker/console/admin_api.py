@@ -35,9 +35,14 @@ _REDIRECTS_MAX: Final = 5
 class AdminError(Exception):
     """A refusal, or no answer; ``str(error)`` is the reason."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, asked: str = "", request_id: str = "") -> None:
+        """
+        Args:
+            asked: method and path of the call.
+            request_id: by which the broker's log knows it; empty: the broker gave none.
+        """
         super().__init__(reason)
-        self.status = status
+        self.status, self.asked, self.request_id = status, asked, request_id
 
 
 class AdminApi(Protocol):
@@ -84,10 +89,10 @@ class LocalApi:
         if answer.status == 307:  # the other broker keeps the audit line
             location = answer.headers[b"location"].decode()
             return await self._ask_owner(location, BrokerCall(method, path, encoded, body))
+        request_id = scope["state"].get("request_id", "")
         if method not in SAFE_METHODS:
-            request_id = scope["state"].get("request_id", "")
             self._app.state.audit_log.add(scope, answer.status, request_id)
-        return _value(answer.status, answer.content)
+        return _value(answer.status, answer.content, f"{method} {path}", request_id)
 
     def _scope(self, method: str, path: str, query: str, has_body: bool) -> Scope:
         kept = ("app", "client", "server", "scheme", "http_version", "root_path")
@@ -116,7 +121,8 @@ class LocalApi:
             is_chosen = "authoritative=true" in urlsplit(location).query
             return await peers.ask(replace(owner, is_chosen=is_chosen), call)
         except BrokerError as error:
-            raise AdminError(error.http_status, str(error)) from error
+            asked = f"{call.method} {location}"
+            raise AdminError(error.http_status, str(error), asked) from error
 
 
 class _Answer:
@@ -165,7 +171,9 @@ class RemoteApi:
         for _ in range(_REDIRECTS_MAX):
             answer = await self._send(method, url, content)
             if answer.status_code != 307:
-                return _value(answer.status_code, answer.content)
+                request_id = answer.headers.get("x-request-id", "")
+                asked = f"{method} {answer.url.path}"
+                return _value(answer.status_code, answer.content, asked, request_id)
             url = _sent_on(answer.headers.get("location", ""), path, url)
         raise AdminError(503, f"{self._url} sends {path} from broker to broker")
 
@@ -180,7 +188,8 @@ class RemoteApi:
             )
         except httpx.HTTPError as error:
             what = str(error) or type(error).__name__
-            raise AdminError(503, f"{self._url} has not answered: {what}") from error
+            asked = f"{method} {urlsplit(url).path}"
+            raise AdminError(503, f"{self._url} has not answered: {what}", asked) from error
 
 
 def _sent_on(location: str, path: str, before: str) -> str:
@@ -212,7 +221,7 @@ def _word(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _value(status: int, content: bytes) -> Any:
+def _value(status: int, content: bytes, asked: str, request_id: str) -> Any:
     """JSON is read whatever its type is called: Pulsar sends some of it as text."""
     try:
         value = orjson.loads(content) if content else None
@@ -221,4 +230,4 @@ def _value(status: int, content: bytes) -> Any:
     if status < 400:
         return value
     reason = value.get("reason") if isinstance(value, dict) else None
-    raise AdminError(status, reason or f"the broker answers {status}")
+    raise AdminError(status, reason or f"the broker answers {status}", asked, request_id)

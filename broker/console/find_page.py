@@ -6,6 +6,7 @@ It is the list below the field at the head of every page, and a page of its own 
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,10 @@ from magnetar.broker.console.views import Ask, View
 _EACH: Final = 6
 """Entries of a group."""
 _TEXT_MAX: Final = 400
+_NAMES_MAX: Final = 1_000
+"""Of a namespace, that a name which isn't there is compared with."""
+_LIKE: Final = 0.6
+"""From 0 to 1, see difflib: ``order`` and ``orders`` are 0.9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,20 @@ async def _topics(ask: Ask, text: str, parts: Sequence[Part] | None = None) -> l
         ]
 
     return await _some(found())
+
+
+async def nearby(ask: Ask, missing: TopicPath) -> list[TopicPath]:
+    """Topics that may be meant by a name that is none: of its namespace, and of others."""
+    space = IndexQuery(namespace=_place(missing), limit=_NAMES_MAX)
+    elsewhere = IndexQuery(q=missing.local[:_TEXT_MAX], limit=_EACH)
+    try:
+        pages = await asyncio.gather(ask.source.topics(space), ask.source.topics(elsewhere))
+    except AdminError:
+        return []
+    own, same = ([TopicPath.parse(row["topic"]) for row in page.rows] for page in pages)
+    names = difflib.get_close_matches(missing.local, {t.local for t in own}, _EACH, _LIKE)
+    alike = [topic for name in names for topic in own if topic.local == name]
+    return list(dict.fromkeys([*alike, *same]))[:_EACH]
 
 
 def _place(topic: TopicPath) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 import unicodedata
 from collections.abc import Sequence
@@ -80,6 +81,11 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
+def quoted(text: str) -> str:
+    """A name as one word of a command line."""
+    return shlex.quote(text)
+
+
 def visible(text: object) -> str:
     """Foreign text; what has no look of its own, or turns the direction of writing, as its code."""
     return "".join(
@@ -110,5 +116,17 @@ def ceiling(values: Sequence[float]) -> float:
 
 FILTERS: Final[dict[str, Any]] = {
     each.__name__: each
-    for each in (number, short, size, span, age, moment, segment, visible, visible_lines, plural)
+    for each in (
+        number,
+        short,
+        size,
+        span,
+        age,
+        moment,
+        segment,
+        quoted,
+        visible,
+        visible_lines,
+        plural,
+    )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from magnetar.broker.console.actions import (
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.bookie_view import bookie_rows
 from magnetar.broker.console.export import Download, export
-from magnetar.broker.console.find_page import Part, find
+from magnetar.broker.console.find_page import Part, find, nearby
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
 from magnetar.broker.console.formats import moment, segment
 from magnetar.broker.console.index_view import (
@@ -47,6 +48,8 @@ ROWS: Final = 50
 _BEHIND: Final = 8
 _ASKED: Final = ("q", "namespace", "view", "sort", "order", "after")
 """Parameters of the pages of topics and subscriptions."""
+_FIRST: Final = "magnetar consume persistent://public/default/hello -s mine"
+"""What to type where there is nothing yet: it makes a topic with a subscription."""
 _MARKS: Final = {"critical": "e", "warning": "w"}
 """Of a finding, by its severity."""
 _TABS: Final = (
@@ -88,8 +91,16 @@ async def overview(ask: Ask) -> View:
             "findings": findings,
             "charts": history.value or (),
             **(service.value or {"service_url": "?", "web_url": "?"}),
+            "where": _option(service.value),
         },
     )
+
+
+def _option(addresses: Mapping[str, str] | None) -> str:
+    """What a command of this machine's user needs to find the cluster."""
+    url = (addresses or {}).get("service_url", "?")
+    is_default = url in ("?", "pulsar://localhost:6650", "pulsar://127.0.0.1:6650")
+    return "" if is_default else f" --url {shlex.quote(url.partition(',')[0])}"
 
 
 def _findings(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -173,6 +184,7 @@ def _table(
             "address": ask.address,
             "limit": ROWS,
             "nothing": nothing,
+            "command": _FIRST,
             "row_template": "topic_row.html" if menu == "topics" else "subscription_row.html",
         },
     )
@@ -185,6 +197,7 @@ async def namespaces(ask: Ask) -> View:
         "rows": rows,
         "titles": ("Namespace", "Topics", "In /s", "Backlog"),
         "nothing": "No namespace has a topic.",
+        "command": _FIRST,
     }
     return View("list.html", "Namespaces", "namespaces", content)
 
@@ -285,10 +298,10 @@ async def topic(ask: Ask) -> View:
     stats = await panel("Statistics", _stats(ask, path), lambda found: found)
     content: dict[str, Any] = {"topic": path, "tab": tab, "tabs": _TABS, "counts": {}}
     if stats.value is None:
-        status = 404 if stats.error is not None and stats.error.status == 404 else 200
-        return View(
-            "topic.html", path.local, "topics", {**content, "stats": stats, "partitions": 0}, status
-        )
+        is_missing = stats.error is not None and stats.error.status == 404
+        near = await nearby(ask, path) if is_missing else []
+        content |= {"stats": stats, "partitions": 0, "nearby": near}
+        return View("topic.html", path.local, "topics", content, 404 if is_missing else 200)
     partitions, found = stats.value
     explained = await panel("Explanation", ask.source.explanations(path, found), dict)
     figures = topic_figures(found, explained.value or {}, ask.query.get("open", ""))

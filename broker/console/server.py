@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from magnetar.bookkeeper.origin_check import OriginCheck, names_to_answer
 from magnetar.broker.console.admin_api import AdminApi, AdminError, RemoteApi, get
+from magnetar.broker.console.connection_steps import network_steps, rights
 from magnetar.broker.console.console import ClusterLook, Console
 from magnetar.broker.console.pulsar_source import PulsarSource, url_of
 from magnetar.broker.console.source import Source
@@ -34,6 +35,7 @@ async def console_app(
     tls: ssl.SSLContext | None,
     *,
     bind_address: str,
+    say: Callable[[str, str], None] = lambda step, result: None,
     environment: str = "",
     read_only: bool = False,
 ) -> AsyncIterator[ASGIApp]:
@@ -41,14 +43,21 @@ async def console_app(
 
     Args:
         headers: credentials; everybody who reaches the console uses them.
+        say: is told each step of the way to the cluster, and what came of it.
         environment: as the setting ``webConsoleEnvironment``.
     Raises:
-        AdminError: nothing answers there, or something else.
+        AdminError: nothing answers there (503), or something else; or it refuses.
     """
+    async for step, result in network_steps(admin_url, tls):
+        say(step, result)
     async with httpx.AsyncClient(verify=tls or True, trust_env=False) as client:
         source = await connect(lambda url: RemoteApi(client, url, headers), admin_url)
         name = next(each for each in await get(source.api, "clusters") if each != "global")
+        visitor = await source.visitor()
+        say("login", f"as {visitor['role']}" if visitor else "accepted")
         version = str(await get(source.api, "brokers/version"))
+        say("version", f"{source.product} {version}")
+        say("rights", await rights(source))
         look = ClusterLook.of(name, source.product, version, environment, read_only)
         console = Console(look, lambda _: source)
 

@@ -26,6 +26,9 @@ class PanelError:
     asked: str
     status: int
     reason: str
+    call: str = ""
+    """Method and path of the admin API."""
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ async def panel(asked: str, call: Awaitable[R], read: Callable[[R], T]) -> Panel
     try:
         return Panel(read(await call))
     except AdminError as error:
-        return Panel(error=PanelError(asked, error.status, str(error)))
+        refusal = PanelError(asked, error.status, str(error), error.asked, error.request_id)
+        return Panel(error=refusal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,11 +130,13 @@ function showState() {
   const isStale = failures >= RETRIES;
   live.className = isStale ? "live failed" : isPaused ? "live paused" : "live";
   main().classList.toggle("stale", isStale);
-  const age = Math.round((Date.now() - updatedAt) / 1000);
-  document.getElementById("live-text").textContent = isStale
-    ? `No answer since ${clock.format(updatedAt)}`
-    : isPaused ? "Paused" : `Live, every ${period() / 1000} s`;
-  live.title = `Figures are ${age} s old`;
+  const s = Math.round((Date.now() - updatedAt) / 1000);
+  const age = s < 100 ? `${s} s old` : `of ${clock.format(updatedAt)}`;
+  const text = isStale
+    ? `No answer since ${clock.format(updatedAt)}, figures ${age}`
+    : isPaused ? `Paused, ${age}` : s > 2 + period() / 1000 ? `Live, ${age}` : `Live, every ${period() / 1000} s`;
+  const place = document.getElementById("live-text");
+  if (place.textContent !== text) place.textContent = text;
 }
 
 function pause() {
@@ -241,4 +243,5 @@ readZone();
 showColumns();
 showTimes(document);
 showState();
+setInterval(showState, 1000);
 schedule();

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from html import unescape
 import httpx
 import pytest
 
+from magnetar.broker.cli.main import build_parser
 from magnetar.broker.console.console import FragmentCache, find_page
 from magnetar.broker.console.pages import PAGES
 from magnetar.broker.http.server.app import create_app
@@ -244,6 +246,49 @@ async def test_a_role_without_rights_is_told_what_it_lacks() -> None:
     assert "brokerDeduplicationEnabled" in shown["admin"]
     assert "brokerDeduplicationEnabled" not in shown["prod"]
     assert re.search(r"\((401|403)\)", shown["prod"])
+
+
+async def test_a_panel_that_fails_says_what_was_asked_and_by_which_request() -> None:
+    headers = {"X-Request-ID": "seen-in-the-log"}
+    async with authorized_broker() as broker, client_of(create_app(broker.service), "prod") as own:
+        page = await own.get("/console/settings", headers=headers)
+    assert "prod lacks superuser on the cluster" in page.text
+    assert "GET /admin/v2/brokers/configuration/runtime" in page.text
+    assert "request <code>seen-in-the-log</code>" in page.text
+
+
+async def test_a_topic_that_is_not_there_leads_to_names_like_it(client: httpx.AsyncClient) -> None:
+    await make_topic(client)
+    url = httpx.URL("http://localhost/console/topic/persistent/public/default/order/storage")
+    for wrong in (url, url.join("../../elsewhere/orders")):
+        page = await client.get(wrong)
+        assert page.status_code == 404
+        (link,) = re.findall(r'<li><a href="([^"]*)">public/default/orders</a>', page.text)
+        assert (await client.get(wrong.join(link))).status_code == 200
+    assert "Names like it" not in (await client.get(url.join("zzz"))).text
+
+
+async def test_empty_lists_say_what_to_type(client: httpx.AsyncClient) -> None:
+    """Each is a command of ours."""
+    typed = []
+    for path in ("topics", "subscriptions", "namespaces"):
+        typed += re.findall(r'class="none">.*?<code>(.*?)</code>', (await get(client, path)))
+    start = re.search("<pre>(.*?)</pre>", await get(client, ""), re.S)
+    assert start is not None
+    typed += start[1].splitlines()
+    await make_topic(client)
+    for tab in ("subscriptions", "producers", "messages", "permissions"):
+        text = await get(client, f"topic/{TOPIC}/{tab}")
+        typed += re.findall(r'class="none">.*?<code>(.*?)</code>', text)
+    assert len(typed) == 9
+    for each in typed:
+        program, *words = shlex.split(unescape(each))
+        assert program == "magnetar"
+        build_parser(words).parse_args(words)  # SystemExit: not a command of ours
+
+
+async def get(client: httpx.AsyncClient, path: str) -> str:
+    return (await client.get(f"/console/{path}")).text
 
 
 def test_the_code_is_loaded_by_the_first_page_only() -> None:
