@@ -281,6 +281,12 @@ def ports_fit(objects: list[Object]) -> Iterator[str]:
             for port in container.get("ports", ())
         }
 
+    services = {
+        (each["metadata"]["name"], port["name"])
+        for each in objects
+        if each["kind"] == "Service"
+        for port in each["spec"]["ports"]
+    }
     for each in objects:
         name, kind, spec = each["metadata"]["name"], each["kind"], each.get("spec", {})
         if kind == "Service":
@@ -293,20 +299,28 @@ def ports_fit(objects: list[Object]) -> Iterator[str]:
             opened = {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
             if opened != known.keys():
                 yield f"NetworkPolicy {name} opens {sorted(opened)} of {sorted(known)}"
+        if kind == "Ingress":
+            for back in (
+                path["backend"]["service"]
+                for rule in spec["rules"]
+                for path in rule["http"]["paths"]
+            ):
+                if (back["name"], back["port"]["name"]) not in services:
+                    yield f"Ingress {name} leads to a port that isn't there: {back}"
         if kind == "PodMonitor":
             known = ports(spec["selector"]["matchLabels"])
             if any(end["port"] not in known for end in spec["podMetricsEndpoints"]):
                 yield f"PodMonitor {name} reads a port that isn't there"
         if kind == "ServiceMonitor":
             labels = spec["selector"]["matchLabels"].items()
-            services = [
+            found = [
                 other
                 for other in objects
                 if other["kind"] == "Service" and labels <= other["metadata"]["labels"].items()
             ]
-            known_names = {port["name"] for other in services for port in other["spec"]["ports"]}
-            if len(services) != 1 or any(e["port"] not in known_names for e in spec["endpoints"]):
-                yield f"ServiceMonitor {name} finds {len(services)} Services with {known_names}"
+            known_names = {port["name"] for other in found for port in other["spec"]["ports"]}
+            if len(found) != 1 or any(e["port"] not in known_names for e in spec["endpoints"]):
+                yield f"ServiceMonitor {name} finds {len(found)} Services with {known_names}"
 
 
 def stores_are_closed(objects: list[Object]) -> Iterator[str]:

@@ -35,6 +35,25 @@ ROLE: Object = {
     "metadata": {"name": "r"},
     "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}],
 }
+INGRESS: Object = {
+    "kind": "Ingress",
+    "metadata": {"name": "i"},
+    "spec": {
+        "rules": [
+            {
+                "http": {
+                    "paths": [
+                        {
+                            "backend": {
+                                "service": {"name": "m-magnetar-broker", "port": {"name": "x"}}
+                            }
+                        }
+                    ]
+                }
+            }
+        ]
+    },
+}
 JOB: Object = {"kind": "Job", "metadata": {"name": "initialise"}}
 
 PLANTS: list[tuple[str, Plant]] = [
@@ -129,6 +148,7 @@ PLANTS: list[tuple[str, Plant]] = [
         ),
     ),
     ("no port", lambda o: _set(o[SERVICE]["spec"]["ports"][0], "port", 1)),
+    ("leads to a port that isn't there", lambda o: _set(o, "Ingress/i", INGRESS)),
     ("opens", lambda o: o[POLICY]["spec"]["ingress"][0]["ports"].pop()),
     (
         "reads a port that isn't there",

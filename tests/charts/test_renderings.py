@@ -277,6 +277,7 @@ def _has(value: Any, path: str) -> bool:
         ({"broker": {"external": {"domain": "not a name"}}}, "not a name"),
         ({"labels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name"),
         ({"tls": {"toolset": {"allowPlain": True}}}, "allowPlain"),
+        ({"console": {"ingress": {"host": "a.example.com"}}}, "host"),
         ({"auth": {"superUsers": {"broker": "a_b"}}}, "a_b"),
     ],
 )

@@ -208,6 +208,40 @@ def test_settings_are_the_texts_that_values_have() -> None:
     assert data["managedLedgerCacheSizeMB"] == given["PULSAR_PREFIX_managedLedgerCacheSizeMB"]
 
 
+def test_the_console_is_what_values_say() -> None:
+    found = {}
+    for rendering in VALUES:
+        for name, _, variables in _processes(rendering):
+            if name.endswith(("/broker", "/standalone")):
+                found[rendering.name] = BrokerConfig.load(None, variables)
+    default, secured = found["default"], found["secured"]
+    assert default.web_console_enabled
+    assert not default.web_console_read_only
+    assert (default.web_console_messages, default.web_console_environment) == ("full", "")
+    assert secured.web_console_read_only
+    assert secured.web_console_messages == "metadata"
+    assert secured.web_console_environment == "production:red"
+    # An Ingress keeps the browser's Host.
+    assert "magnetar.example.com" in found["standalone"].web_service_allowed_hosts.split(",")
+
+
+def test_an_ingress_leads_to_the_console_and_to_nothing_else() -> None:
+    found = {
+        rendering.name: each["spec"]
+        for rendering in VALUES
+        for each in rendering.objects()
+        if each["kind"] == "Ingress"
+    }
+    for spec in found.values():
+        [rule] = spec["rules"]
+        ways = {(path["path"], path["pathType"]) for path in rule["http"]["paths"]}
+        assert ways == {("/", "Exact"), ("/console", "Prefix")}
+    assert found.keys() == {"secured", "standalone"}
+    [tls] = found["secured"]["tls"]
+    assert tls == {"hosts": ["console.example.com"], "secretName": "console-certificate"}
+    assert "tls" not in found["standalone"]
+
+
 def test_a_digest_is_a_version() -> None:
     image = _of("odd", "broker")["image"]
     assert re.fullmatch(r"magnetar@sha256:[0-9a-f]{64}", image)

@@ -167,6 +167,19 @@ zoo.cfg: |
 {{- end }}
 {{- end -}}
 
+{{/* The web console, of broker and standalone. */}}
+{{- define "magnetar.consoleEnv" -}}
+{{- $console := .root.Values.console }}
+- name: MAGNETAR_webConsoleEnabled
+  value: {{ $console.enabled | quote }}
+- name: MAGNETAR_webConsoleReadOnly
+  value: {{ $console.readOnly | quote }}
+- name: MAGNETAR_webConsoleMessages
+  value: {{ $console.messages | quote }}
+- name: MAGNETAR_webConsoleEnvironment
+  value: {{ $console.environment | quote }}
+{{- end -}}
+
 {{/* Who clients are and what they may do, of broker and standalone. */}}
 {{- define "magnetar.authEnv" -}}
 {{- $auth := .root.Values.auth -}}

@@ -67,7 +67,9 @@ re-pointed to a pod is refused (docs/guides/http.md, "Browsers"). Addresses (pro
 {{- $inNamespace := printf "%s.%s" $host $.root.Release.Namespace -}}
 {{- $names = concat $names (list $host $inNamespace (printf "%s.svc" $inNamespace) (printf "%s.svc.%s" $inNamespace $.root.Values.clusterDomain)) -}}
 {{- end -}}
-{{- join "," (concat $names .root.Values.allowedHosts) -}}
+{{- $ingress := .root.Values.console.ingress -}}
+{{- $names = concat $names (ternary (list $ingress.hostname) list $ingress.enabled) -}}
+{{- join "," (concat $names .root.Values.allowedHosts | uniq) -}}
 {{- end -}}
 
 {{- define "magnetar.selector" -}}

@@ -67,6 +67,7 @@
 - name: MAGNETAR_bookkeeperEnsemblePlacementPolicy
   value: {{ .root.Values.topology.placement }}
 {{ include "magnetar.doorEnv" . }}
+{{- include "magnetar.consoleEnv" . }}
 {{- if $isTls }}
 - name: MAGNETAR_brokerClientTlsEnabled
   value: "true"
@@ -90,6 +91,7 @@
 - name: MAGNETAR_bookiePort
   value: {{ .root.Values.standalone.ports.bookie | quote }}
 {{ include "magnetar.doorEnv" . }}
+{{- include "magnetar.consoleEnv" . }}
 {{- include "magnetar.authEnv" . }}
 {{- end -}}
 
