@@ -4,6 +4,7 @@ Magnetar's own. ``broker/index`` has the figures; nothing is kept before the fir
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
@@ -15,7 +16,7 @@ from magnetar.broker.http.dependencies import Flag, Service, flag
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
-from magnetar.broker.http.routing.scatter_gather import Spread
+from magnetar.broker.http.routing.scatter_gather import ScatterGather, Spread
 from magnetar.broker.http.routing.visitors import sight_of, visitor_of
 from magnetar.broker.index.broker_index import IndexTables
 from magnetar.broker.index.figure_table import (
@@ -80,33 +81,62 @@ _AROUND: Final = {
 
 TopicView = Literal["backlog", "unconsumed", "active", "noSubscription", "notLoaded"]
 SubscriptionView = Literal["backlog", "unconsumed", "growing"]
-_Q = Annotated[str, Query(description="A part of the name, in any case of letters")]
-_Namespace = Annotated[str, Query(description="Only of this one, `tenant/namespace`")]
 _SORT: Final = "The name, or a figure; equal ones are in the order of names"
-_Order = Annotated[
-    Literal["asc", "desc"] | None,
-    Query(description="`asc` for names and `desc` for figures if left out"),
-]
-_After = Annotated[str | None, Query(description="`next` of the page before")]
-_Limit = Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="Rows of a page")]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which page of a list: what both lists have."""
+
+    text: str
+    order: str | None
+    after: str | None
+    limit: int
+    namespace: str
+
+    def query(self, sort: str, view: str | None, place_max: int) -> PageQuery:
+        """``sort``: a figure, or "topic". Raises ApiError: 400 ``after`` is of another order."""
+        figure = "" if sort == "topic" else sort
+        try:
+            key = None if self.after is None else parse_key(self.after, figure)
+        except ValueError as error:
+            raise ApiError(400, f"after: {error}") from error
+        return PageQuery(
+            figure,
+            bool(figure) if self.order is None else self.order == "desc",
+            key,
+            self.limit,
+            self.text.lower(),
+            self.namespace,
+            view or "",
+            place_max,
+        )
+
+
+# Dependencies are coroutines: FastAPI would call a class in a thread.
+
+
+async def _asked(
+    q: Annotated[str, Query(description="A part of the name, in any case of letters")] = "",
+    order: Annotated[
+        Literal["asc", "desc"] | None,
+        Query(description="`asc` for names and `desc` for figures if left out"),
+    ] = None,
+    after: Annotated[str | None, Query(description="`next` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="Rows of a page")] = 50,
+    namespace: Annotated[str, Query(description="Only of this one, `tenant/namespace`")] = "",
+) -> Asked:
+    return Asked(q, order, after, limit, namespace)
+
+
+_Asked = Annotated[Asked, Depends(_asked)]
 
 
 class Visitor:
     """Whose rights count in a request."""
 
-    def __init__(
-        self,
-        request: Request,
-        service: Service,
-        role: Annotated[
-            str | None, Query(description="What this role may see; of superusers' calls")
-        ] = None,
-        originalRole: Annotated[
-            str | None, Query(description="For whom that role, a proxy, speaks")
-        ] = None,
-    ) -> None:
-        self._service: BrokerService = service
-        self.caller: Caller | None = visitor_of(request, role, originalRole)
+    def __init__(self, service: BrokerService, caller: Caller | None) -> None:
+        self.service, self.caller = service, caller
 
     def parameters(self) -> list[tuple[str, str]]:
         """For other brokers, which this one asks as itself."""
@@ -119,40 +149,37 @@ class Visitor:
     async def sight(self, table: FigureTable) -> Sight | None:
         if self.caller is None:
             return None
-        assert self._service.access is not None
-        return await sight_of(self._service.access, self.caller, table)
+        assert self.service.access is not None
+        return await sight_of(self.service.access, self.caller, table)
 
 
-def _query(sort: str, order: str | None, after: str | None, text: str, **others: Any) -> PageQuery:
-    """``sort``: a figure; "": names. Raises ApiError: 400 ``after`` is of another order."""
-    try:
-        key = None if after is None else parse_key(after, sort)
-    except ValueError as error:
-        raise ApiError(400, f"after: {error}") from error
-    descending = bool(sort) if order is None else order == "desc"
-    return PageQuery(sort, descending, key, text=text.lower(), **others)
+async def _visitor(
+    request: Request,
+    service: Service,
+    role: Annotated[
+        str | None, Query(description="What this role may see; of superusers' calls")
+    ] = None,
+    originalRole: Annotated[
+        str | None, Query(description="For whom that role, a proxy, speaks")
+    ] = None,
+) -> Visitor:
+    return Visitor(service, visitor_of(request, role, originalRole))
 
 
 class Everywhere:
     """Asks the other brokers of the cluster the same, for what they serve."""
 
     def __init__(
-        self,
-        request: Request,
-        service: Service,
-        spread: Spread,
-        visitor: Annotated[Visitor, Depends(Visitor)],
-        local: Annotated[
-            str | None, Flag(False, "`true`: only topics of the asked broker's bundles")
-        ] = None,
+        self, request: Request, spread: ScatterGather, visitor: Visitor, *, is_local: bool
     ) -> None:
+        """``is_local``: nobody else is asked, and only topics of this broker's bundles count."""
         self._request, self._spread, self.visitor = request, spread, visitor
-        self._alone = flag(local) or service.sharing is None
-        self.place_max = UNLOADED_HERE if flag(local) else UNLOADED
+        self._is_local = is_local
+        self.place_max = UNLOADED_HERE if is_local else UNLOADED
 
     async def ask(self, here: Callable[[], Awaitable[T]]) -> tuple[list[T | Any], dict[str, str]]:
         """This broker's answer, the JSON of others', and why which ones gave none."""
-        if self._alone:
+        if self._is_local or self.visitor.service.sharing is None:
             return [await here()], {}
         scope = self._request.scope
         kept = [
@@ -179,7 +206,18 @@ class Everywhere:
         return JsonResponse(page.to_json(rows_name, query, silent))
 
 
-_Everywhere = Annotated[Everywhere, Depends(Everywhere)]
+async def _everywhere(
+    request: Request,
+    spread: Spread,
+    visitor: Annotated[Visitor, Depends(_visitor)],
+    local: Annotated[
+        str | None, Flag(False, "`true`: only topics of the asked broker's bundles")
+    ] = None,
+) -> Everywhere:
+    return Everywhere(request, spread, visitor, is_local=flag(local))
+
+
+_Everywhere = Annotated[Everywhere, Depends(_everywhere)]
 
 
 @routes.get(
@@ -199,12 +237,8 @@ _Everywhere = Annotated[Everywhere, Depends(Everywhere)]
 async def topics_index(
     service: Service,
     everywhere: _Everywhere,
-    q: _Q = "",
+    asked: _Asked,
     sort: Annotated[Literal["topic", TopicField], Query(description=_SORT)] = "topic",
-    order: _Order = None,
-    after: _After = None,
-    limit: _Limit = 50,
-    namespace: _Namespace = "",
     view: Annotated[TopicView | None, Query(description="Only such topics; left out: all")] = None,
 ) -> Response:
     """Topics with their figures, a page of them by name or by a figure.
@@ -215,16 +249,7 @@ async def topics_index(
     caller may look up are there.
     """
     tables = await service.index.tables()
-    query = _query(
-        "" if sort == "topic" else sort,
-        order,
-        after,
-        q,
-        limit=limit,
-        namespace=namespace,
-        view=view or "",
-        place_max=everywhere.place_max,
-    )
+    query = asked.query(sort, view, everywhere.place_max)
 
     async def here() -> PageAnswer:
         return await tables.topic_page(query, await everywhere.visitor.sight(tables.topics))
@@ -243,12 +268,8 @@ async def topics_index(
 async def subscriptions_index(
     service: Service,
     everywhere: _Everywhere,
-    q: _Q = "",
+    asked: _Asked,
     sort: Annotated[Literal["topic", SubscriptionField], Query(description=_SORT)] = "topic",
-    order: _Order = None,
-    after: _After = None,
-    limit: _Limit = 50,
-    namespace: _Namespace = "",
     view: Annotated[
         SubscriptionView | None, Query(description="Only such ones; left out: all")
     ] = None,
@@ -259,16 +280,7 @@ async def subscriptions_index(
     entries a second the backlog grows, below 0: shrinks, a moving average over half a minute.
     """
     tables = await service.index.tables()
-    query = _query(
-        "" if sort == "topic" else sort,
-        order,
-        after,
-        q,
-        limit=limit,
-        namespace=namespace,
-        view=view or "",
-        place_max=everywhere.place_max,
-    )
+    query = asked.query(sort, view, everywhere.place_max)
 
     async def here() -> PageAnswer:
         return await tables.subscription_page(
