@@ -2,7 +2,8 @@
 
 ``MAGNETAR_CHAOS_ROUNDS`` and ``MAGNETAR_CHAOS_SEED``: how many, and which (``make chaos``). Judged
 by the history: nothing acknowledged is lost, nothing is out of order, nothing is stored twice but
-what was unacknowledged, and everybody goes on by themselves.
+what was unacknowledged, and everybody goes on by themselves. Meanwhile somebody looks at pages of
+the console, searches messages and asks for explanations: see ``cluster_visits.Visits``.
 """
 
 import os
@@ -37,6 +38,7 @@ from tests.cluster_traffic import (
     reset_gaps,
     start_traffic,
 )
+from tests.cluster_visits import Visits, check_nothing_moved
 from tests.simulation import rotation
 from tests.waiting import wait_until
 
@@ -68,9 +70,13 @@ def kinds(rng: random.Random, rounds: int) -> Iterator[str]:
 
 class Chaos:
     def __init__(
-        self, cluster: ClusterProcess, traffic: list[TopicTraffic], rng: random.Random
+        self,
+        cluster: ClusterProcess,
+        traffic: list[TopicTraffic],
+        visits: Visits,
+        rng: random.Random,
     ) -> None:
-        self.cluster, self.traffic, self.rng = cluster, traffic, rng
+        self.cluster, self.traffic, self.visits, self.rng = cluster, traffic, visits, rng
         self.stalls_s: dict[str, list[float]] = {}
 
     def round(self, number: int, kind: str) -> None:
@@ -78,6 +84,7 @@ class Chaos:
         what = f"round {number} of {ROUNDS}, seed {SEED}: {kind}"
         victim = self._hurt(kind, what)
         all_go_on(self.traffic, f"{what} {victim}")
+        self.visits.all_answer(f"{what} {victim}")
         stall_s = max(each.longest_gap_s for each in self.traffic)
         self.stalls_s.setdefault(kind, []).append(stall_s)
         print(f"{what} {victim}, stall {stall_s:.2f} s", flush=True)
@@ -114,15 +121,16 @@ class Chaos:
         process = broker_at(self.cluster, url)
         before = owned_bundles(url)
         others = [each for each in self.cluster.web_urls if each != url]
-        suspend(process.pid)
-        try:
-            wait_until(
-                lambda: {owner_of(others[0], topic) for topic in TOPICS} <= set(others),
-                "the others own everything",
-                WAIT_S,
-            )
-        finally:
-            os.kill(process.pid, signal.SIGCONT)
+        with self.visits.stopped(url):
+            suspend(process.pid)
+            try:
+                wait_until(
+                    lambda: {owner_of(others[0], topic) for topic in TOPICS} <= set(others),
+                    "the others own everything",
+                    WAIT_S,
+                )
+            finally:
+                os.kill(process.pid, signal.SIGCONT)
         assert before
         wait_until(lambda: self._agree(url), "it has given up what it lost", WAIT_S)
         return broker_name(self.cluster, url)
@@ -189,6 +197,8 @@ class Chaos:
         sent = sum(each.acknowledged for each in self.traffic)
         again = sum(len(each.received) - each.consumed for each in self.traffic)
         print(f"{sent} messages, {repetitions} stored twice, {again} delivered again", flush=True)
+        visits = self.visits
+        print(f"answers {dict(visits.answers)}, longest {visits.longest_s:.1f} s", flush=True)
 
 
 def start_features(cluster: ClusterProcess) -> list[TopicTraffic]:
@@ -220,7 +230,11 @@ def test_random_kills(tmp_path: Path) -> None:
         traffic = start_traffic(cluster.service_url, TOPICS)
         traffic += start_features(cluster)
         all_go_on(traffic, "the start")
-        chaos = Chaos(cluster, traffic, rng)
+        visits = Visits(cluster.web_urls, TOPICS, SEED)
+        visits.start()
+        chaos = Chaos(cluster, traffic, visits, rng)
         for number, kind in enumerate(kinds(rng, ROUNDS), 1):
             chaos.round(number, kind)
+        visits.stop()
+        check_nothing_moved(cluster.web_urls[0], TOPICS, {"keeper", "traffic"})
         chaos.print_table(stop_and_check(cluster.service_url, traffic))
