@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -292,20 +292,12 @@ class BrokerClient:
         """
         import httpx
 
-        access = self.access
-        query = as_authoritative(call.query) if peer.is_chosen else call.query
-        url = access.url_of(peer) + call.path + (f"?{query}" if query else "")
-        headers = {"Accept": "application/json", **await access.headers(CALLER.get())}
-        body = None
-        if call.body is not None:
-            body, headers["Content-Type"] = orjson.dumps(call.body), "application/json"
+        request = await self._request(peer, call)
         if until_s is None:
             until_s = self._service.loop.time() + ANSWER_S
         try:
             async with asyncio.timeout_at(until_s):
-                answer = await self._client_now(access).request(
-                    call.method, url, content=body, headers=headers
-                )
+                answer = await self._client_now(self.access).send(request)
         except TimeoutError as error:
             raise BrokerUnreachableError(
                 f"Broker {peer.name} has not answered in time; it may have done it"
@@ -321,6 +313,45 @@ class BrokerClient:
         if call.wants_text and is_json and answer.is_success:
             return answer.content
         return self._value_of(peer, answer)
+
+    @asynccontextmanager
+    async def stream(
+        self, peer: BrokerEndpoint, call: BrokerCall, silent_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """An answer that goes on, by pieces as they come.
+
+        Args:
+            silent_s: so long without a piece means that it will not go on.
+        Raises:
+            as ``ask``; BrokerUnreachableError also from the pieces.
+        """
+        import httpx
+
+        request = await self._request(peer, call)
+        request.extensions["timeout"] = {"connect": _CONNECT_S, "read": silent_s}
+        try:
+            answer = await self._client_now(self.access).send(request, stream=True)
+            try:
+                if not answer.is_success:
+                    await answer.aread()
+                    self._value_of(peer, answer)
+                yield answer.aiter_raw()
+            finally:
+                await answer.aclose()
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise BrokerUnreachableError(f"Broker {peer.name} has left: {what}") from error
+
+    async def _request(self, peer: BrokerEndpoint, call: BrokerCall) -> httpx.Request:
+        access = self.access
+        query = as_authoritative(call.query) if peer.is_chosen else call.query
+        url = access.url_of(peer) + call.path + (f"?{query}" if query else "")
+        headers = {"Accept": "application/json", **await access.headers(CALLER.get())}
+        body = None
+        if call.body is not None:
+            body, headers["Content-Type"] = orjson.dumps(call.body), "application/json"
+        client = self._client_now(access)
+        return client.build_request(call.method, url, content=body, headers=headers)
 
     def _value_of(self, peer: BrokerEndpoint, answer: httpx.Response) -> Any:
         status = answer.status_code

@@ -7,7 +7,9 @@ visitor of the page: with his role, so by the same authorization, and nobody ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlencode, urlsplit
@@ -23,12 +25,16 @@ from magnetar.broker.http.middleware.audit import SAFE_METHODS
 if TYPE_CHECKING:
     import httpx
     from starlette.requests import Request
-    from starlette.types import Message, Scope
+    from starlette.types import ASGIApp, Message, Scope
 
-    from magnetar.broker.cluster.broker_client import BrokerClient
+    from magnetar.broker.cluster.broker_client import BrokerClient, BrokerEndpoint
+
+logger = logging.getLogger(__name__)
 
 Query = Mapping[str, str | int | bool]
 _WAIT_S: Final = 30.0
+_SILENT_S: Final = 60.0
+"""An answer that goes on has a sign of life every 15 s."""
 _REDIRECTS_MAX: Final = 5
 
 
@@ -59,6 +65,16 @@ class AdminApi(Protocol):
             AdminError: an answer of 400 and above, or none (503).
         """
         ...
+
+    def stream(
+        self, path: str, query: Query | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The answer of a GET that goes on, by pieces as they come.
+
+        Raises:
+            AdminError: as ``call``; from the pieces too, when it breaks off.
+        """
+        raise AdminError(501, "answers that go on are not read here")
 
 
 async def get(api: AdminApi, path: str, **query: str | int | bool) -> Any:
@@ -94,6 +110,42 @@ class LocalApi:
             self._app.state.audit_log.add(scope, answer.status, request_id)
         return _value(answer.status, answer.content, f"{method} {path}", request_id)
 
+    @asynccontextmanager
+    async def stream(
+        self, path: str, query: Query | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        encoded, answer = _encoded(query), _Pieces()
+        scope = self._scope("GET", path, encoded, has_body=False)
+        task = asyncio.create_task(answer.run(self._app.router, scope))
+        try:
+            await answer.started.wait()
+            if answer.status == 307:
+                location = answer.headers[b"location"].decode()
+                async with self._stream_of_owner(
+                    location, BrokerCall("GET", path, encoded)
+                ) as found:
+                    yield found
+                return
+            if answer.status >= 400:
+                content = b"".join([piece async for piece in answer.pieces()])
+                _value(answer.status, content, f"GET {path}", scope["state"].get("request_id", ""))
+            yield answer.pieces()
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    @asynccontextmanager
+    async def _stream_of_owner(
+        self, location: str, call: BrokerCall
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        peers: BrokerClient = self._app.state.service.broker_client
+        try:
+            owner = await self._owner_at(location)
+            async with peers.stream(owner, call, _SILENT_S) as pieces:
+                yield pieces
+        except BrokerError as error:
+            raise AdminError(error.http_status, str(error)) from error
+
     def _scope(self, method: str, path: str, query: str, has_body: bool) -> Scope:
         kept = ("app", "client", "server", "scheme", "http_version", "root_path")
         # By this version, answers in pieces don't listen beside their sending.
@@ -115,14 +167,17 @@ class LocalApi:
         """Another broker has the topic; it is asked in the visitor's name."""
         peers: BrokerClient = self._app.state.service.broker_client
         try:
-            owner = await peers.at(location)
-            if owner is None:
-                raise AdminError(503, "the topic is just changing its broker: ask again")
-            is_chosen = "authoritative=true" in urlsplit(location).query
-            return await peers.ask(replace(owner, is_chosen=is_chosen), call)
+            return await peers.ask(await self._owner_at(location), call)
         except BrokerError as error:
             asked = f"{call.method} {location}"
             raise AdminError(error.http_status, str(error), asked) from error
+
+    async def _owner_at(self, location: str) -> BrokerEndpoint:
+        """Raises AdminError, ServiceNotReadyError."""
+        peers: BrokerClient = self._app.state.service.broker_client
+        if (owner := await peers.at(location)) is None:
+            raise AdminError(503, "the topic is just changing its broker: ask again")
+        return replace(owner, is_chosen="authoritative=true" in urlsplit(location).query)
 
 
 class _Answer:
@@ -148,6 +203,42 @@ class _Answer:
             self.content += message.get("body", b"")
 
 
+class _Pieces:
+    """What a route sends, piece by piece: the route waits until one was taken."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.status = 500
+        self.headers: dict[bytes, bytes] = {}
+        self._pieces = asyncio.Queue[bytes | None](maxsize=1)
+
+    async def run(self, router: ASGIApp, scope: Scope) -> None:
+        try:
+            await AsyncExitStackMiddleware(router)(scope, self._receive, self._send)
+        except Exception as error:
+            if self.started.is_set():
+                logger.warning("an answer of %s broke off: %s", scope["path"], error)
+            else:
+                await response_of(error)(scope, self._receive, self._send)
+        await self._pieces.put(None)
+
+    async def _receive(self) -> Message:
+        """Nothing: it doesn't leave before the task is cancelled."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], dict(message["headers"])
+            self.started.set()
+        elif message.get("body"):
+            await self._pieces.put(bytes(message["body"]))
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while (piece := await self._pieces.get()) is not None:
+            yield piece
+
+
 class RemoteApi:
     """A cluster by the URL of its web service, asked with fixed credentials."""
 
@@ -165,31 +256,68 @@ class RemoteApi:
         self, method: str, path: str, query: Query | None = None, body: Any = None
     ) -> Any:
         content = None if body is None else orjson.dumps(body)
+        return _value_of(await self._answer(method, path, query, content), method)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, query: Query | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        import httpx
+
+        answer = await self._answer("GET", path, query, None, is_stream=True)
+        try:
+            if answer.status_code >= 400:
+                await answer.aread()
+                _value_of(answer, "GET")
+            yield answer.aiter_raw()
+        except httpx.HTTPError as error:
+            raise AdminError(503, f"{self._url} has left: {error}") from error
+        finally:
+            await answer.aclose()
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        content: bytes | None,
+        *,
+        is_stream: bool = False,
+    ) -> httpx.Response:
+        """From the broker that the call is sent to. Raises AdminError: none."""
         encoded = _encoded(query)
-        target = path + (f"?{encoded}" if encoded else "")
-        url = self._url + target
+        url = self._url + path + (f"?{encoded}" if encoded else "")
         for _ in range(_REDIRECTS_MAX):
-            answer = await self._send(method, url, content)
+            answer = await self._send(method, url, content, is_stream=is_stream)
             if answer.status_code != 307:
-                request_id = answer.headers.get("x-request-id", "")
-                asked = f"{method} {answer.url.path}"
-                return _value(answer.status_code, answer.content, asked, request_id)
+                return answer
+            await answer.aclose()
             url = _sent_on(answer.headers.get("location", ""), path, url)
         raise AdminError(503, f"{self._url} sends {path} from broker to broker")
 
-    async def _send(self, method: str, url: str, content: bytes | None) -> httpx.Response:
+    async def _send(
+        self, method: str, url: str, content: bytes | None, *, is_stream: bool
+    ) -> httpx.Response:
         import httpx
 
         kind = {} if content is None else {"Content-Type": "application/json"}
         headers = {"Accept": "application/json", **self._headers(), **kind}
+        client, wait_s = self._client, _SILENT_S if is_stream else _WAIT_S
+        request = client.build_request(
+            method, url, content=content, headers=headers, timeout=wait_s
+        )
         try:
-            return await self._client.request(
-                method, url, content=content, headers=headers, timeout=_WAIT_S
-            )
+            return await client.send(request, stream=is_stream)
         except httpx.HTTPError as error:
             what = str(error) or type(error).__name__
             asked = f"{method} {urlsplit(url).path}"
             raise AdminError(503, f"{self._url} has not answered: {what}", asked) from error
+
+
+def _value_of(answer: httpx.Response, method: str) -> Any:
+    """Raises AdminError: it is a refusal."""
+    request_id = answer.headers.get("x-request-id", "")
+    return _value(answer.status_code, answer.content, f"{method} {answer.url.path}", request_id)
 
 
 def _sent_on(location: str, path: str, before: str) -> str:

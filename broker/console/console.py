@@ -22,14 +22,14 @@ from starlette.responses import Response, StreamingResponse
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.formats import FILTERS
-from magnetar.broker.console.pages import DOWNLOADS, FORMS, PAGES, Page
-from magnetar.broker.console.views import Ask, View
+from magnetar.broker.console.pages import FORMS, PAGES, STREAMS, Page
+from magnetar.broker.console.views import Ask, Streamed, View
 from magnetar.broker.http.middleware.console_sessions import FRAGMENT
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
-    from magnetar.broker.console.export import Download
     from magnetar.broker.console.source import Source
 
 T = TypeVar("T")
@@ -41,6 +41,7 @@ _STATIC: Final = {
     "console.js": "text/javascript; charset=utf-8",
     "find.js": "text/javascript; charset=utf-8",
     "theme.js": "text/javascript; charset=utf-8",
+    "follow.js": "text/javascript; charset=utf-8",
     "idiomorph.min.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
@@ -169,8 +170,8 @@ class Console:
         """
         if path.startswith("static/"):
             return _static_response(path.removeprefix("static/"))
-        if (found := _find(path, _downloads())) is not None:
-            return await self._download(request, path, *found)
+        if (found := _find(path, _streams())) is not None:
+            return await self._stream(request, path, *found)
         if FRAGMENT not in request.headers:
             view, source = await self._view(request, path)
             return await self.page(request, view, path, source)
@@ -184,24 +185,21 @@ class Console:
                 return _page_response(view.status, body)
         return _page_response(200, body)
 
-    async def _download(
+    async def _stream(
         self,
         request: Request,
         path: str,
-        make: Callable[[Ask], Awaitable[Download]],
+        make: Callable[[Ask], Awaitable[Streamed]],
         names: Mapping[str, str],
     ) -> Response:
-        """A file; what goes wrong behind its beginning ends the connection."""
+        """What goes wrong behind its beginning ends the connection."""
         try:
             found = await make(self._ask(self._open_source(request), names, request))
         except AdminError as error:
-            return await self.page(request, _refusal(str(error), error.status), path)
-        headers = {
-            **_HEADERS,
-            "Cache-Control": "no-store",
-            "Content-Disposition": f'attachment; filename="{found.name}"',
-        }
-        return StreamingResponse(found.pieces, 200, headers, "application/octet-stream")
+            if "text/html" in request.headers.get("accept", ""):
+                return await self.page(request, _refusal(str(error), error.status), path)
+            return Response(str(error), error.status, _HEADERS, "text/plain")
+        return _StreamedResponse(found)
 
     async def act(self, request: Request, path: str) -> Response:
         """A form that was sent: does it, and leads back; else the form again, with the reason."""
@@ -255,6 +253,21 @@ class Console:
         return await page(self._ask(source, names, request)), source
 
 
+class _StreamedResponse(StreamingResponse):
+    """Closes what it is made of however it ends: a client may leave before the first piece."""
+
+    def __init__(self, found: Streamed) -> None:
+        headers = {**_HEADERS, "Cache-Control": "no-store", **found.headers}
+        super().__init__(found.pieces, 200, headers, found.media_type)
+        self._found = found
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._found.close()
+
+
 def _refusal(text: str, status: int) -> View:
     return View("message.html", "Nothing here", "", {"text": text}, status, live=0)
 
@@ -305,8 +318,8 @@ def _patterns() -> tuple[tuple[re.Pattern[str], Page], ...]:
 
 
 @functools.cache
-def _downloads() -> tuple[tuple[re.Pattern[str], Callable[[Ask], Awaitable[Download]]], ...]:
-    return tuple((re.compile(_expression(path)), each) for path, each in DOWNLOADS.items())
+def _streams() -> tuple[tuple[re.Pattern[str], Callable[[Ask], Awaitable[Streamed]]], ...]:
+    return tuple((re.compile(_expression(path)), each) for path, each in STREAMS.items())
 
 
 def _expression(path: str) -> str:

@@ -11,7 +11,6 @@ import csv
 import io
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -20,7 +19,7 @@ from magnetar.broker.console.formats import moment
 from magnetar.broker.console.message_view import stored_id
 from magnetar.broker.console.messages_page import MESSAGES, asked_of, wanted
 from magnetar.broker.console.topic_path import TopicPath
-from magnetar.broker.console.views import Ask
+from magnetar.broker.console.views import Ask, Streamed
 
 MESSAGES_MAX: Final = 10_000
 _STEPS_MAX: Final = 20
@@ -35,13 +34,7 @@ _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 Messages = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
-    name: str
-    pieces: AsyncIterator[bytes]
-
-
-async def export(ask: Ask) -> Download:
+async def export(ask: Ask) -> Streamed:
     """Raises AdminError: nothing is found, as it is refused."""
     names = ask.names
     path = TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
@@ -56,7 +49,9 @@ async def export(ask: Ask) -> Download:
 
     kind = names["kind"]
     stem = re.sub(r"[^A-Za-z0-9._-]", "_", search.topic.local)[:100]
-    return Download(f"{stem}.{kind}", _pieces(await step({}, limit), step, _WRITERS[kind]))
+    headers = {"Content-Disposition": f'attachment; filename="{stem}.{kind}"'}
+    pieces = _pieces(await step({}, limit), step, _WRITERS[kind])
+    return Streamed(pieces, headers=headers)
 
 
 async def _pieces(

@@ -60,7 +60,7 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
     """Of one partition; a page is one search, so it isn't fetched again by itself."""
     number = ask.query.get("partition", "0")
     asked = asked_of(ask.query)
-    position = {"position": asked["position"]}
+    position, at = {"position": asked["position"]}, number if partitions else ""
     try:
         search = wanted(ask, path, asked, number if partitions else None)
     except AdminError as error:
@@ -73,7 +73,10 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
         "messages": found,
         "asked": asked | {"partition": number},
         "address": ask.address,
-        "file_query": ask.address(id="", partition=number if partitions else "", **position),
+        "can_follow": ask.source.can_follow and ask.contents != "off" and not path.is_volatile,
+        "follow_query": ask.address(id="", position="", subscription="", partition=at),
+        "product": ask.source.product,
+        "file_query": ask.address(id="", partition=at, **position),
         "values": ask.contents == "full",
         "opened": opened[0] if opened else None,
     }

@@ -18,8 +18,9 @@ from magnetar.broker.console.actions import (
 )
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.bookie_view import bookie_rows
-from magnetar.broker.console.export import Download, export
+from magnetar.broker.console.export import export
 from magnetar.broker.console.find_page import Part, find, nearby
+from magnetar.broker.console.follow import follow
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
 from magnetar.broker.console.formats import moment, segment
 from magnetar.broker.console.index_view import (
@@ -39,7 +40,7 @@ from magnetar.broker.console.produce_page import produce, send
 from magnetar.broker.console.source import IndexPage, IndexQuery, schema_path
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import partition_rows, stored_topics, topic_figures
-from magnetar.broker.console.views import Ask, Panel, View, panel
+from magnetar.broker.console.views import Ask, Panel, Streamed, View, panel
 
 Page = Callable[[Ask], Awaitable[View]]
 Act = Callable[[Ask, Mapping[str, str]], Awaitable[View | str]]
@@ -442,10 +443,11 @@ PAGES: Final[dict[str, Page]] = {
     **{f"{_TOPIC}/{{tab:{key}}}": topic for key, _ in _TABS if key},
 }
 """By path below ``/console/``; ``{name:text}`` is only that text."""
-DOWNLOADS: Final[dict[str, Callable[[Ask], Awaitable[Download]]]] = {
+STREAMS: Final[dict[str, Callable[[Ask], Awaitable[Streamed]]]] = {
     f"{_TOPIC}/messages.{{kind:ndjson|csv}}": export,
+    f"{_TOPIC}/messages/follow": follow,
 }
-"""Files, by path as the pages."""
+"""What isn't a page, by path as these."""
 FORMS: Final[dict[Page, tuple[Act, int]]] = {
     step: (act, BODY_MAX),
     produce: (send, LONG_BODY_MAX),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -52,6 +53,7 @@ _OWN_FORMS: Final = frozenset({"AVRO", "KEY_VALUE", "PROTOBUF", "PROTOBUF_NATIVE
 
 class PulsarSource(Source):
     product = "Apache Pulsar"
+    can_follow = False
     takes_bytes = False
     produce_note = "REST of Apache Pulsar gives a topic that has no schema the schema STRING."
 
@@ -99,6 +101,11 @@ class PulsarSource(Source):
 
     async def messages(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
         raise AdminError(501, "Apache Pulsar has no search over REST")
+
+    def follow(
+        self, topic: TopicPath, query: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        raise AdminError(501, "REST of Apache Pulsar doesn't tell of new messages")
 
     def produce_body(self, delivery: Delivery, schema: TopicSchema | None) -> dict[str, Any]:
         """By the rules of Pulsar's REST, which stores an empty value for one that doesn't fit."""

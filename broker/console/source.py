@@ -14,7 +14,8 @@ from magnetar.broker.console.formats import segment
 from magnetar.broker.console.topic_view import of_all_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from magnetar.broker.console.admin_api import AdminApi
     from magnetar.broker.console.draft import Delivery
@@ -70,6 +71,8 @@ class Source:
     """A cluster of Magnetar."""
 
     product = "Magnetar"
+    can_follow = True
+    """Whether new messages of a topic are shown as they come."""
     takes_bytes = True
     """Whether a value or a key may be produced that is no text."""
     produce_note = ""
@@ -125,6 +128,12 @@ class Source:
     async def messages(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
         """Stored messages, see the route ``messages`` of a topic. Raises AdminError."""
         return dict(await get(self.api, f"{topic.rest}/messages", **query))
+
+    def follow(
+        self, topic: TopicPath, query: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """New messages, see the route ``messages/follow`` of a topic. Raises AdminError."""
+        return self.api.stream(f"/admin/v2/{topic.rest}/messages/follow", query)
 
     def produce_body(self, delivery: Delivery, schema: TopicSchema | None) -> dict[str, Any]:
         """Of the call that produces a message.

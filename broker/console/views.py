@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlencode
@@ -64,6 +64,21 @@ class View:
     status: int = 200
     live: int = 5
     """Seconds between two fetches of it; 0: it is the same for ever."""
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """An answer that is no page: a file, or one that goes on."""
+
+    pieces: AsyncIterator[bytes]
+    media_type: str = "application/octet-stream"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    close: Callable[[], Awaitable[None]] = _nothing
+    """Called when it was sent, or can't be."""
 
 
 @dataclass(frozen=True, slots=True)

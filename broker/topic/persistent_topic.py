@@ -117,6 +117,7 @@ class PersistentTopic(Topic):
         "deduplication",
         "ledger",
         "publish_figures",
+        "watchers",
     )
 
     def __init__(
@@ -131,6 +132,8 @@ class PersistentTopic(Topic):
         self.created_ms = ledger.lists.created_ms  # the topic's, not that of this load
         self.backlog = BacklogCheck(self)
         self.publish_figures = PublishMetrics()
+        self.watchers: tuple[Callable[[], None], ...] = ()
+        """Told of what subscriptions are woken for, and of the end of the topic."""
         self._in_flight = 0  # batches given to the ledger and not answered in full
         self._has_failed = False  # fenced until every answer is out, for a failed append
         self._recovering = False
@@ -309,6 +312,15 @@ class PersistentTopic(Topic):
         """Once per tick in which the end of the log moved."""
         for subscription in self.subscriptions.values():
             subscription.wake()
+        for told in self.watchers:
+            told()
+
+    def watch(self, told: Callable[[], None]) -> None:
+        """Call it in each tick in which the end of the log moved, and when the topic closes."""
+        self.watchers += (told,)
+
+    def unwatch(self, told: Callable[[], None]) -> None:
+        self.watchers = tuple(each for each in self.watchers if each != told)
 
     def _on_storage_failure(self, error: BaseException) -> None:
         if not self.fenced:
@@ -480,16 +492,20 @@ class PersistentTopic(Topic):
         self._recovering = True  # it is being unloaded already
         self.ledger.fence(ManagedLedgerFencedError(f"{self.name}: another broker owns its bundle"))
 
-    async def _close_storage(self) -> None:
+    def _end_news(self) -> None:
         self.ledger.on_appended = None
         self.ledger.on_fenced = None
+        for told in self.watchers:
+            told()
+
+    async def _close_storage(self) -> None:
+        self._end_news()
         if self.deduplication is not None and self.ledger.is_open:
             self.deduplication.snapshot()  # stored by the close: the next owner reads little
         await self.ledger.close()
 
     async def _delete_storage(self) -> None:
-        self.ledger.on_appended = None
-        self.ledger.on_fenced = None
+        self._end_news()
         try:
             await self.ledger.delete()
         except BaseException:  # also when the deletion is cancelled

@@ -394,6 +394,28 @@ def test_rest_publishes_and_consumes_at_every_broker(cluster: Cluster, topic: st
     assert gone.status_code == 404
 
 
+def test_the_console_of_every_broker_follows_and_exports(cluster: Cluster, topic: str) -> None:
+    """Whichever broker has the partition."""
+    owners = cluster.owners(topic)
+    page = f"/console/topic/persistent/public/default/{topic}/messages"
+    for owner in cluster.names:
+        number = owners.index(owner)
+        path = f"/topics/persistent/public/default/{topic}/partitions/{number}"
+        for broker in cluster.brokers:
+            url = f"{page}/follow?partition={number}"
+            with broker.stream("GET", url) as answer:
+                assert answer.status_code == 200, answer.read()
+                lines = answer.iter_lines()
+                assert json.loads(next(lines))["found"] == 0
+                text = secrets.token_hex(4)
+                cluster.done("POST", path, json=rest_messages([text]))
+                assert json.loads(next(lines))["payload"] == text
+            whole = broker.get(f"{page}.ndjson?position=earliest&partition={number}")
+            assert text in whole.text
+            refused = broker.get(f"{url}&filter=%3D")
+            assert refused.status_code == 400, refused.text
+
+
 def socket_of(cluster: Cluster, number: int, path: str) -> ClientConnection:
     url = f"ws://{cluster.names[number]}/ws/v2/{path}"
     return connect(url, open_timeout=WAIT_S, compression=None)

@@ -249,6 +249,44 @@ def test_a_message_is_produced_and_produced_again(browser: Browser, console: str
         assert [each for each in watch.complaints if "400" not in each] == []
 
 
+def test_new_messages_are_followed(
+    browser: Browser, console: str, standalone: StandaloneProcess
+) -> None:
+    name = TOPIC.replace("console-orders", "console-followed")
+    url = f"{standalone.admin_url}/topics/{name}"
+
+    def publish(*texts: str) -> None:
+        body = {"messages": [{"payload": each, "key": each[:2]} for each in texts]}
+        assert httpx.post(url, json=body, timeout=60).is_success
+
+    publish("old")
+    with browser.new_page() as page:
+        watch = Watch(page, console.removesuffix("console/"))
+        page.goto(console + f"topic/{name}/messages?filter=key+!%3D+no")
+        rows, text = page.locator("#follow-rows tr"), page.locator("#follow-text")
+        page.get_by_role("button", name="Follow").click()
+        expect(text).to_have_text("Following: 0 new")
+        publish(HOSTILE, "no, not this one", "second")
+        expect(rows).to_have_count(2)
+        expect(rows.nth(0)).to_contain_text("second")
+        expect(rows.nth(1)).to_contain_text("<script>document.title='owned'</script>")
+        expect(rows.nth(1)).to_contain_text("\u27e8U+202E\u27e9")
+        page.get_by_role("button", name="Pause").click()
+        expect(text).to_have_text("Paused")
+        publish("while it is paused")
+        page.get_by_role("button", name="Resume").click()
+        expect(rows.nth(0)).to_contain_text("while it is paused")
+        publish(*map(str, range(600)))
+        expect(text).to_contain_text("of 600")
+        expect(rows.nth(0)).to_contain_text("599")
+        rows.nth(0).get_by_role("link").click()
+        expect(page.locator("pre")).to_have_text("599")
+        assert page.title() != "owned"
+        assert watch.complaints == []
+        stats = httpx.get(f"{standalone.admin_url}/admin/v2/{name}/stats", timeout=60).json()
+        assert stats["subscriptions"] == {}
+
+
 def test_nobody_shows_it_in_a_frame(browser: Browser, console: str) -> None:
     with browser.new_page() as page:
         page.set_content(f'<iframe src="{console}" width="800" height="600"></iframe>')

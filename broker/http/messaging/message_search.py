@@ -138,6 +138,23 @@ class MessageSearch:
                 return run.result
             entries *= 4
 
+    async def newest(
+        self, ledger: ManagedLedger, search: Search, kept: Newest, until_s: float
+    ) -> tuple[list[dict[str, Any]], Place, bool]:
+        """Of what is found up to the end of the log, or a time, what ``kept`` keeps.
+
+        Returns:
+            With it: where to go on, and whether that is the end of the log.
+
+        Raises as `run`.
+        """
+        run = _Run(search, kept)
+        run.until_s = until_s
+        await self._read(ledger, run)
+        place, is_end = run.result.next or run.end, run.result.next is None
+        await self._show(list(kept), run)
+        return run.result.messages, place, is_end
+
     async def _read(self, ledger: ManagedLedger, run: _Run) -> None:
         """Until there is enough, or the end of the log."""
         largest = self._service.config.max_message_size
@@ -145,6 +162,8 @@ class MessageSearch:
         while True:
             count = min(_ENTRIES_AT_ONCE, ENTRIES_MAX - run.result.entries)
             if (batch := await ledger.read(position, count, _BYTES_AT_ONCE)) is None:
+                if position != run.search.start.position:
+                    run.end = Place(position)
                 return
             # Copies: the bodies may be views of a buffer that is used again.
             ids = [(batch.ledger_id, batch.first + place) for place in range(len(batch.bodies))]
@@ -203,6 +222,31 @@ class MessageSearch:
         return await self._service.schemas.in_value_thread(work)
 
 
+class Newest(deque[_Item]):
+    """Keeps the last ones of what is found, of at most some messages and bytes."""
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        super().__init__()
+        self.found = 0
+        self.bytes = 0
+        """Of the payloads that are kept."""
+        self._messages_max, self._bytes_max = messages_max, bytes_max
+
+    def extend(self, items: Iterable[_Item]) -> None:
+        for each in items:
+            self.append(each)
+            self.found += 1
+            self.bytes += _payload_bytes(each)
+            while len(self) > self._messages_max or (
+                len(self) > 1 and self.bytes > self._bytes_max
+            ):
+                self.bytes -= _payload_bytes(self.popleft())
+
+
+def _payload_bytes(item: _Item) -> int:
+    return 0 if item.message is None else len(item.message.payload)
+
+
 class _Run:
     """One search: what it has found, and how much it may still read."""
 
@@ -213,6 +257,8 @@ class _Run:
         """
         self.search, self.tail = search, tail
         self.until_s = time.monotonic() + SECONDS_MAX
+        self.end = search.start
+        """Of the log, when it was reached: the place of the next message."""
         self.result = SearchResult()
         self._shown = 0
 

@@ -3,16 +3,23 @@
 import asyncio
 import base64
 import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Annotated, Literal
 
+import orjson
 from fastapi import Path, Query, Request, Response
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
 from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
+from magnetar.broker.http.messaging.message_follow import MESSAGES_PER_S, Follower, FollowStep
 from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
+from magnetar.broker.http.routing.route_permissions import right_of
 from magnetar.broker.http.topics.topic_access import TOPIC, message_id, persistent
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import parse_header
@@ -29,6 +36,18 @@ from magnetar.managed_ledger.position import EARLIEST, Position
 routes = Routes(TOPIC, tag="persistent topics", access=Access.CONSUME_401, mode=RoutingMode.TOPIC)
 
 _Id = Annotated[int, Path(ge=0, lt=2**63)]
+_Filter = Annotated[
+    str, Query(description='As `key = "c-1" and value.status ~ "^dec" and size > 1kB`')
+]
+_Payload = Annotated[
+    Literal["cut", "whole", "none"],
+    Query(description="Values: of more than 64 KiB the beginning, the whole, or none"),
+]
+_ALIVE_S = 15.0
+_FOLLOWED = (
+    '{"messageId":"12:4","publishTime":1800000000000,"payload":"hello","encoding":"text"}\n'
+    '{"next":"12:5","found":1,"shown":1,"skippedEntries":0}\n'
+)
 _EXPANSION_MAX = 4
 """Uncompressed bytes of a shown message, in multiples of the largest message."""
 _STEPS_AT_ONCE = 500
@@ -183,13 +202,8 @@ async def search(
     timestamp: Annotated[int, Query(description="From this publish time on, ms", ge=0)] = 0,
     subscription: Annotated[str, Query(description="From its first unacknowledged one on")] = "",
     limit: Annotated[int, Query(ge=1, le=500, description="Messages of the answer")] = 50,
-    filter: Annotated[
-        str, Query(description='As `key = "c-1" and value.status ~ "^dec" and size > 1kB`')
-    ] = "",
-    payload: Annotated[
-        Literal["cut", "whole", "none"],
-        Query(description="Values: of more than 64 KiB the beginning, the whole, or none"),
-    ] = "cut",
+    filter: _Filter = "",
+    payload: _Payload = "cut",
 ) -> Response:
     """Stored messages from a position on, those that a filter finds. No cursor moves.
 
@@ -213,6 +227,104 @@ async def search(
     is_last = position == "latest" and not (subscription or timestamp)
     result = await (searching.last if is_last else searching.run)(found.ledger, wanted)
     return JsonResponse(result.as_json())
+
+
+class _Followed(StreamingResponse):
+    """Ends the follower however it ends: a client may leave before the first piece."""
+
+    def __init__(self, follower: Follower, lines: AsyncIterator[bytes], media_type: str) -> None:
+        # Nothing between here and the client may collect what is to arrive at once.
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(lines, headers=headers, media_type=media_type)
+        self._follower = follower
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._follower.close()
+
+
+@routes.get(
+    "/messages/follow",
+    statuses={
+        200: {
+            "description": "One JSON object a line, or server-sent events where `Accept` names "
+            "`text/event-stream`: messages as in `messages`, and after some of them where to go on",
+            "content": {
+                "application/x-ndjson": {"example": _FOLLOWED},
+                "text/event-stream": {
+                    "example": 'data: {"messageId":"12:4",...}\n\nid: 12:5\nevent: next\n'
+                    'data: {"next":"12:5","found":1,"shown":1,"skippedEntries":0}\n\n'
+                },
+            },
+        },
+        400: "Not a filter, or not a position",
+        404: "No such topic",
+        429: "Too many follow topics of this broker",
+    },
+    response_class=StreamingResponse,
+)
+async def follow(
+    request: Request,
+    service: Service,
+    topic: Topic,
+    position: Annotated[
+        str,
+        Query(
+            description="`latest`: from now on; else from where a call before it has ended. "
+            "`Last-Event-ID`, which browsers send by themselves, comes first"
+        ),
+    ] = "latest",
+    filter: _Filter = "",
+    payload: _Payload = "cut",
+) -> Response:
+    """New messages of a topic as they are stored, those that a filter finds. No cursor moves.
+
+    Shows at most 200 messages and 1 MiB of values a second: of more the last ones, with their
+    number as `found`. A client that reads too slowly, or a filter that takes too long, skips
+    entries. The answer ends after five minutes, when the topic moves and when the right to consume
+    is taken away: ask again with the last `next` as `position`. An empty line, or a comment,
+    every 15 s is a sign of life.
+    """
+    found = await persistent(
+        service, topic, "Follow", "Follow is not allowed on partitioned-topic: ask a partition"
+    )
+    with answer_for(FilterError, 400):
+        matches = parse_filter(filter)
+    position = request.headers.get("last-event-id") or position
+    if position == "latest":
+        start = Place(found.ledger.offsets.next_position(found.ledger.last_confirmed))
+    else:
+        start = _start(found.ledger, position)
+    wanted = Search(start, MESSAGES_PER_S, matches, payload != "none", payload == "whole")
+    searching = MessageSearch(service, request.app.state.rest_publishers.schemas, topic)
+    right, client = right_of(request), request.client
+    who = str(right[0]) if right is not None else client.host if client else ""
+    events = "text/event-stream" in request.headers.get("accept", "")
+    follower = request.app.state.followers.open(found, who, right)
+    lines = _lines(follower.steps(searching, wanted, _ALIVE_S), events=events)
+    return _Followed(follower, lines, "text/event-stream" if events else "application/x-ndjson")
+
+
+async def _lines(
+    steps: AsyncGenerator[FollowStep | None, None], *, events: bool
+) -> AsyncIterator[bytes]:
+    async with aclosing(steps):
+        async for step in steps:
+            if step is None:
+                yield b":\n\n" if events else b"\n"
+                continue
+            place = str(step.next)
+            counts = {"found": step.found, "shown": len(step.messages)}
+            last = orjson.dumps({"next": place, **counts, "skippedEntries": step.skipped})
+            lines = [orjson.dumps(each) for each in step.messages]
+            if events:
+                parts = [b"data: " + each + b"\n\n" for each in lines]
+                head = f"id: {place}\nevent: next\ndata: ".encode()
+                yield b"".join([*parts, head, last, b"\n\n"])
+            else:
+                yield b"".join(each + b"\n" for each in [*lines, last])
 
 
 def _first_unacked(topic: PersistentTopic, name: str) -> Position:

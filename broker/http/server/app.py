@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from magnetar.broker.http.errors import install_error_handlers
+from magnetar.broker.http.messaging.message_follow import Followers
 from magnetar.broker.http.messaging.rest_consume import RestSessions
 from magnetar.broker.http.messaging.rest_produce import RestPublishers
 from magnetar.broker.http.metrics.broker_metrics import CacheRates
@@ -159,6 +160,7 @@ def attach(app: FastAPI, service: BrokerService) -> None:
     app.state.service = service
     app.state.rest_publishers = RestPublishers(service)
     app.state.rest_sessions = RestSessions(service)
+    app.state.followers = Followers(service)
     app.state.topic_changes = TopicChanges(service)
     app.state.access = service.access
     app.state.audit_log.clear()

@@ -119,6 +119,7 @@ class HttpServer:
             if each is not None:
                 each.close()
         self._app.state.rest_sessions.close_all()
+        self._app.state.followers.close_all()
         await server.shutdown(sockets=[self._socket] if self._socket is not None else None)
         await asyncio.sleep(0)
 

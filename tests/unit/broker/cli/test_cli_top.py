@@ -11,7 +11,7 @@ from magnetar.broker.cli.main import main
 from magnetar.broker.cli.top.figures import VIEWS, Figures, explain, read_figures, read_state
 from magnetar.broker.cli.top.lines import counts_text, head_lines, list_lines
 from magnetar.broker.cli.top.texts import bars_text, catch_up_text, trend_text
-from magnetar.broker.console.admin_api import AdminError, Query
+from magnetar.broker.console.admin_api import AdminApi, AdminError, Query
 from magnetar.broker.console.source import Source
 
 NOW_MS = 1_800_000_000_000
@@ -82,7 +82,7 @@ CLUSTER: dict[str, Any] = {
 }
 
 
-class Cluster:
+class Cluster(AdminApi):
     """Answers as an `AdminApi`; what it doesn't have is refused. ``fails``: nobody answers."""
 
     def __init__(self, known: dict[str, Any] = CLUSTER) -> None:

@@ -169,7 +169,7 @@ async def test_links_are_relative_and_files_are_there_whatever_the_depth(
         links = [unescape(each) for each in re.findall(r'(?:href|src|action)="([^"]*)"', text)]
         assert not [each for each in links if each.startswith(("/", "http"))]
         files = [each for each in links if "static/" in each]
-        assert len(files) == 6
+        assert len(files) == 7
         for each in files:
             answer = await client.get(url.join(each))
             assert answer.status_code == 200

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from magnetar.broker.console.admin_api import AdminError
+from magnetar.broker.console.admin_api import AdminApi, AdminError
 from magnetar.broker.console.console import ClusterLook, Console
 from magnetar.broker.console.pulsar_source import PulsarSource
 from magnetar.broker.console.snapshot import explanation_of
@@ -17,7 +17,7 @@ from magnetar.broker.http.server.app import create_app
 from tests.unit.broker.doubles import Broker
 
 
-class OneBrokerIsSilent:
+class OneBrokerIsSilent(AdminApi):
     """A cluster of two brokers and no topics; the figures of one can't be read."""
 
     def __init__(self, is_silent: bool = False) -> None:

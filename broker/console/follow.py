@@ -1,0 +1,24 @@
+"""New messages of a topic for its page, as the visitor may see them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from magnetar.broker.console.messages_page import asked_of, wanted
+from magnetar.broker.console.topic_path import TopicPath
+from magnetar.broker.console.views import Ask, Streamed
+
+_TEXT = "application/x-ndjson"
+
+
+async def follow(ask: Ask) -> Streamed:
+    """From ``position`` on, else from now on. Raises AdminError: it is refused."""
+    names = ask.names
+    path = TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
+    asked = asked_of({"filter": ask.query.get("filter", "")})
+    search = wanted(ask, path, asked, ask.query.get("partition"))
+    query = {**search.query, "position": ask.query.get("position", "latest")}
+    stack = AsyncExitStack()
+    pieces = await stack.enter_async_context(ask.source.follow(search.topic, query))
+    headers = {"X-Accel-Buffering": "no"}  # nothing on the way may collect what is to arrive now
+    return Streamed(pieces, _TEXT, headers, stack.aclose)

@@ -1,0 +1,178 @@
+"""Follows the end of a topic's log: new messages that a filter finds, as they are stored.
+
+No cursor and no subscription take part, and nothing is read before the topic says that its log has
+grown. A follower sees at most some messages and bytes a second: of more the last ones, and how many
+there were. One that can't keep up with reading goes on at the end of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.broker.http.errors import ApiError
+from magnetar.broker.http.messaging.message_search import MessageSearch, Newest, Place, Search
+
+if TYPE_CHECKING:
+    from magnetar.broker.service.access_control import Right
+    from magnetar.broker.service.broker_service import BrokerService
+    from magnetar.broker.topic.persistent_topic import PersistentTopic
+
+FOLLOWERS_MAX: Final = 32
+"""Of a broker."""
+MESSAGES_PER_S: Final = 200
+BYTES_PER_S: Final = 1 << 20
+"""Of payloads."""
+SECONDS_MAX: Final = 300.0
+"""Then whoever follows asks again, so his rights are looked at again."""
+_GATHER_S: Final = 0.05
+"""What is stored within it is read together."""
+_READING_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FollowStep:
+    next: Place
+    """Where to go on after it."""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """As `SearchResult` has them."""
+    found: int = 0
+    """Messages, of which the last ones are shown."""
+    skipped: int = 0
+    """Entries that were not read."""
+
+
+class Pace:
+    """How much may still be shown in the second that runs. Pure."""
+
+    def __init__(self, now_s: float) -> None:
+        self._began_s, self._messages, self._bytes = now_s, 0, 0
+
+    def took(self, messages: int, size: int) -> None:
+        self._messages += messages
+        self._bytes += size
+
+    def wait_s(self, now_s: float) -> float:
+        """Until something may be shown."""
+        if now_s - self._began_s >= 1.0:
+            self._began_s, self._messages, self._bytes = now_s, 0, 0
+        is_full = self._messages >= MESSAGES_PER_S or self._bytes >= BYTES_PER_S
+        return self._began_s + 1.0 - now_s if is_full else 0.0
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Messages and bytes. REQUIRES: nothing is to be waited for."""
+        return MESSAGES_PER_S - self._messages, BYTES_PER_S - self._bytes
+
+
+class Follower:
+    """Somebody who follows a topic, until he leaves, loses his rights, or the topic closes."""
+
+    def __init__(
+        self, owner: Followers, topic: PersistentTopic, who: str, right: Right | None
+    ) -> None:
+        self.who = who
+        self.closed = False
+        self.rights: Iterable[Right] = () if right is None else (right,)
+        self._owner, self._topic = owner, topic
+        self._news = asyncio.Event()
+        topic.watch(self._news.set)
+
+    def revoke(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._topic.unwatch(self._news.set)
+            self._owner.forget(self)
+            self._news.set()
+
+    async def steps(
+        self, searching: MessageSearch, search: Search, alive_s: float
+    ) -> AsyncGenerator[FollowStep | None, None]:
+        """New messages, by steps; the first one has none and says where it begins.
+
+        Args:
+            search: its ``start`` is where to begin.
+            alive_s: None is yielded when nothing else was for so long.
+        Raises:
+            ManagedLedgerError, LedgerError: the log can't be read now.
+        """
+        clock_s = asyncio.get_running_loop().time
+        until_s, pace, place = clock_s() + SECONDS_MAX, Pace(clock_s()), search.start
+        yield FollowStep(place)
+        self._news.set()  # there may be some already
+        while clock_s() < until_s:
+            try:
+                async with asyncio.timeout(alive_s):
+                    await self._news.wait()
+            except TimeoutError:
+                yield None
+                continue
+            await asyncio.sleep(max(_GATHER_S, pace.wait_s(clock_s())))
+            if self.closed or self._topic.closing:
+                return
+            self._news.clear()
+            kept = Newest(*pace.room)
+            step = await self._step(searching, replace(search, start=place), kept)
+            pace.took(len(step.messages), kept.bytes)
+            if step.found or step.skipped:
+                yield step
+            place = step.next
+
+    async def _step(self, searching: MessageSearch, search: Search, kept: Newest) -> FollowStep:
+        ledger = self._topic.ledger
+        until_s = time.monotonic() + _READING_S
+        messages, place, is_end = await searching.newest(ledger, search, kept, until_s)
+        if is_end:
+            return FollowStep(place, messages, kept.found)
+        end, offsets = ledger.last_confirmed, ledger.offsets
+        at = place.position
+        read = at if place.index else offsets.previous_position(at)
+        skipped = offsets.entries_between(read, end)
+        return FollowStep(Place(offsets.next_position(end)), messages, kept.found, skipped)
+
+
+class Followers:
+    """All of a broker."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._open: set[Follower] = set()
+        self._by_opener: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, topic: PersistentTopic, who: str, right: Right | None) -> Follower:
+        """
+        Args:
+            who: the role, or the address where roles are unknown: the half of all is for others.
+        Raises:
+            ApiError: 429 there are too many.
+        """
+        if len(self._open) >= FOLLOWERS_MAX:
+            raise ApiError(429, f"{FOLLOWERS_MAX} clients follow topics of this broker already")
+        if self._by_opener[who] >= FOLLOWERS_MAX // 2:
+            raise ApiError(429, f"You follow {FOLLOWERS_MAX // 2} topics of this broker already")
+        follower = Follower(self, topic, who, right)
+        self._open.add(follower)
+        self._by_opener[who] += 1
+        if (access := self._service.access) is not None and right is not None:
+            access.start_use(follower)
+        return follower
+
+    def forget(self, follower: Follower) -> None:
+        if (access := self._service.access) is not None:
+            access.live.discard(follower)
+        self._open.discard(follower)
+        self._by_opener -= Counter((follower.who,))
+
+    def close_all(self) -> None:
+        for each in list(self._open):
+            each.close()
