@@ -4,10 +4,10 @@ No clock: durations are given, and periods end when they are read. Pure.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import ceil, log2, nan
-from operator import add
+from operator import sub
 from typing import Final
 
 LATENCY_LIMITS_MS: Final = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
@@ -25,13 +25,14 @@ class Durations:
     Sizes and counts fit as well: anything from a thousandth to some billions.
     """
 
-    __slots__ = ("_before", "_counts", "_period_end_s", "count", "sum_ms")
+    __slots__ = ("_before", "_between", "_period_end_s", "count", "counts", "sum_ms")
 
     def __init__(self) -> None:
         self.count = 0
         self.sum_ms = 0.0
-        self._counts = [0] * _SIZE
-        self._before = [0] * _SIZE
+        self.counts = [0] * _SIZE
+        """By step, since the start."""
+        self._before = self._between = self.counts.copy()  # when the periods began
         self._period_end_s = 0.0
 
     def record(self, ms: float, count: int = 1) -> None:
@@ -39,21 +40,40 @@ class Durations:
         self.count += count
         self.sum_ms += ms * count
         step = ceil(log2(ms) * _STEPS) - _LOWEST if ms > _LEAST else 0
-        self._counts[step if step < _SIZE else -1] += count
+        self.counts[step if step < _SIZE else -1] += count
 
     def quantiles(self, wanted: Sequence[float], now_s: float, period_s: float) -> list[float]:
         """Upper bounds in ms, NaN when nothing was recorded lately (as Prometheus wants it)."""
         if now_s >= self._period_end_s:
+            now = self.counts.copy()
             # Nobody asked for two periods: what there is, is old.
             stale = now_s >= self._period_end_s + period_s and self._period_end_s > 0
-            self._before = [0] * _SIZE if stale else self._counts
-            self._counts = [0] * _SIZE
+            self._before, self._between = now if stale else self._between, now
             self._period_end_s = now_s + period_s
-        upto = list(accumulate(map(add, self._before, self._counts)))
-        if not (total := upto[-1]):
-            return [nan] * len(wanted)
-        ranks = [max(1, ceil(total * each)) for each in wanted]
-        return [2.0 ** ((bisect_left(upto, rank) + _LOWEST) / _STEPS) for rank in ranks]
+        return _quantiles(map(sub, self.counts, self._before), wanted)
+
+
+class RecentDurations:
+    """Quantiles of what was recorded between two questions, whoever else asks for others."""
+
+    __slots__ = ("_before", "_durations")
+
+    def __init__(self, durations: Durations) -> None:
+        self._durations = durations
+        self._before = durations.counts.copy()
+
+    def quantiles(self, wanted: Sequence[float]) -> list[float]:
+        """Since the last call: upper bounds in ms, NaN when nothing was recorded."""
+        before, self._before = self._before, self._durations.counts.copy()
+        return _quantiles(map(sub, self._before, before), wanted)
+
+
+def _quantiles(counts: Iterable[int], wanted: Sequence[float]) -> list[float]:
+    upto = list(accumulate(counts))
+    if not (total := upto[-1]):
+        return [nan] * len(wanted)
+    ranks = [max(1, ceil(total * each)) for each in wanted]
+    return [2.0 ** ((bisect_left(upto, rank) + _LOWEST) / _STEPS) for rank in ranks]
 
 
 class PeriodBuckets:

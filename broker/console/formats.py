@@ -63,6 +63,13 @@ def span(seconds: float | None) -> str:
     return _NOTHING
 
 
+def milliseconds(value: float | None) -> str:
+    """``4.1 ms``; below 10 two digits count."""
+    if value is None:
+        return _NOTHING
+    return f"{value:.2g} ms" if value < 10 else f"{number(round(value))} ms"
+
+
 def age(at_ms: float | None) -> str:
     """How long ago a time in milliseconds since 1970 was."""
     return span(max(0.0, time.time() - at_ms / 1000)) if at_ms else _NOTHING
@@ -121,6 +128,7 @@ FILTERS: Final[dict[str, Any]] = {
         short,
         size,
         span,
+        milliseconds,
         age,
         moment,
         segment,

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.console.charts import Chart, chart
 from magnetar.broker.console.formats import number, span
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import row_id
+from magnetar.broker.index.backlog_trend import catch_up_s, is_steady
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import IndexPage
 
 Json = Mapping[str, Any]
-
-_STEADY: Final = 0.05
-"""Messages a second; a backlog that changes by less stays as it is."""
-_NEVER_S: Final = 30 * 86_400
-"""Seconds to catch up that are as good as never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +141,7 @@ def trend(growth: float | None) -> str:
     """Messages a minute, with the sign."""
     if growth is None:
         return "–"
-    if abs(growth) < _STEADY:
+    if is_steady(growth):
         return "steady"
     return f"{'+' if growth > 0 else '−'}{number(round(abs(growth) * 60))} /min"
 
@@ -153,9 +150,8 @@ def caught_up(backlog: int | None, growth: float | None) -> str:
     """When the backlog is gone if it goes on like this."""
     if not backlog or growth is None:
         return "–"
-    if growth > -_STEADY or backlog / -growth > _NEVER_S:
-        return "never"
-    return span(backlog / -growth)
+    seconds = catch_up_s(backlog, growth)
+    return "never" if seconds == inf else span(seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +167,7 @@ class Sums:
     backlog: int
     stored: int
     oldest_ms: int | None
+    trend: str
 
 
 def sums_of(namespaces: Mapping[str, Json]) -> Sums:
@@ -190,23 +187,74 @@ def sums_of(namespaces: Mapping[str, Json]) -> Sums:
         backlog=total("msgBacklog"),
         stored=total("storageSize"),
         oldest_ms=min((each for each in times if each), default=None),
+        trend=trend(total("msgBacklogTrend")),
     )
 
 
-def charts_of(history: Json) -> list[Chart]:
-    """Of what is kept of the last hour; none before there are two points."""
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Of a history."""
+
+    since_ms: int | None
+    charts: Sequence[Chart]
+    """None of them before there are two points."""
+    has_latency: bool = False
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    late: Mapping[str, int] = field(default_factory=dict)
+    """Brokers that count for a shorter time, and since when."""
+    silent: Mapping[str, str] = field(default_factory=dict)
+    """Brokers that gave no answer, and why."""
+
+
+def recent_of(history: Json) -> Recent:
+    """Of the cluster."""
+    since_ms, brokers = history["since"], history.get("brokers", {})
+
+    def latest(name: str) -> float | None:
+        values = [each.get(name) for each in brokers.values()]
+        return max((value for value in values if value is not None), default=None)
+
+    return Recent(
+        since_ms,
+        _charts(history, _OF_CLUSTER),
+        "publishLatencyP99Ms" in history["series"],
+        latest("publishLatencyP50Ms"),
+        latest("publishLatencyP99Ms"),
+        {
+            name: each["since"]
+            for name, each in brokers.items()
+            if each["since"] and since_ms and each["since"] > since_ms + _SAME_START_MS
+        },
+        history.get("silentBrokers", {}),
+    )
+
+
+def recent_of_topic(history: Json) -> Recent:
+    return Recent(history["since"], _charts(history, _OF_TOPIC))
+
+
+def _charts(history: Json, charts: Sequence[tuple[str, str, _Lines]]) -> list[Chart]:
     series = history["series"]
     found = [
-        chart(title, history["times"], [(label, series[name]) for label, name in lines])
-        for title, lines in _CHARTS
-        if all(name in series for _, name in lines)
+        chart(title, history["times"], [(label, series[name]) for label, name in lines], unit)
+        for title, unit, lines in charts
     ]
     return [each for each in found if each is not None]
 
 
-_CHARTS: Final = (
-    ("Messages per second", (("In", "msgRateIn"), ("Out", "msgRateOut"))),
-    ("Backlog, messages", (("All subscriptions", "msgBacklog"),)),
+_Lines = Sequence[tuple[str, str]]
+_SAME_START_MS: Final = 120_000
+"""Brokers that begin within it have begun together."""
+_RATES: Final = ("Messages per second", "", (("In", "msgRateIn"), ("Out", "msgRateOut")))
+_OF_CLUSTER: Final = (
+    _RATES,
+    ("Backlog, messages", "", (("All subscriptions", "msgBacklog"),)),
+)
+_OF_TOPIC: Final = (
+    _RATES,
+    ("Backlog, messages", "", (("All subscriptions", "msgBacklog"),)),
+    ("Stored", "B", (("Of all existing messages", "storageSize"),)),
 )
 
 

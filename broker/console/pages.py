@@ -30,8 +30,9 @@ from magnetar.broker.console.index_view import (
     TOPIC_VIEWS,
     Column,
     behind_rows,
-    charts_of,
     namespace_rows,
+    recent_of,
+    recent_of_topic,
     sums_of,
     topic_rows,
 )
@@ -73,7 +74,7 @@ async def overview(ask: Ask) -> View:
         panel("What needs attention", source.findings(), _findings),
         panel("Figures", source.namespaces(), sums_of),
         panel("Subscriptions", source.subscriptions(behind), _behind),
-        panel("History", source.history(), charts_of),
+        panel("History", source.history(), recent_of),
     )
     brokers, bookies, service = await asyncio.gather(
         panel("Brokers", _brokers(ask), dict),
@@ -90,7 +91,7 @@ async def overview(ask: Ask) -> View:
             "brokers": brokers,
             "bookies": bookies,
             "findings": findings,
-            "charts": history.value or (),
+            "history": history,
             **(service.value or {"service_url": "?", "web_url": "?"}),
             "where": _option(service.value),
         },
@@ -386,6 +387,10 @@ async def _stats(ask: Ask, path: TopicPath) -> tuple[int, Any]:
     return partitions, await call
 
 
+async def _recent(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
+    return {"history": await panel("History", ask.source.history_of(path), recent_of_topic)}
+
+
 async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     route = "partitioned-internalStats" if partitions else "internalStats"
     found = get(ask.source.api, f"{path.rest}/{route}")
@@ -418,6 +423,7 @@ async def _permissions(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
 
 
 _OF_TABS: Final[dict[str, Callable[[Ask, TopicPath, int], Awaitable[dict[str, Any]]]]] = {
+    "": _recent,
     "messages": messages_tab,
     "storage": _storage,
     "policies": _policies,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import segment, span
 from magnetar.broker.console.snapshot import (
     Snapshot,
+    SnapshotHistory,
     explanation_of,
     page_of,
     rows_of,
@@ -20,6 +21,12 @@ from magnetar.broker.console.snapshot import (
 )
 from magnetar.broker.console.source import IndexPage, IndexQuery, Source, TopicSchema
 from magnetar.broker.errors import InvalidSchemaError
+from magnetar.broker.index.figure_recorder import LATENCIES
+from magnetar.broker.index.history_answer import (
+    broker_history,
+    merged_partitions,
+    topic_history,
+)
 from magnetar.broker.schema.definition import SchemaDefinition
 from magnetar.broker.schema.value_errors import ValueCodecError
 from magnetar.broker.schema.values import codec_of, encode_message
@@ -33,6 +40,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_WATCH_S: Final = 60.0
+"""A snapshot is taken as often for the history while nobody looks."""
 _AT_ONCE: Final = 8
 """Calls at the same time."""
 _FRESH_S: Final = 10.0
@@ -67,6 +76,7 @@ class PulsarSource(Source):
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._snapshot: Snapshot | None = None
         self._taking: asyncio.Task[Snapshot] | None = None
+        self._history = SnapshotHistory()
 
     async def topics(self, query: IndexQuery) -> IndexPage:
         found = await self._figures()
@@ -135,8 +145,33 @@ class PulsarSource(Source):
         ]
 
     async def history(self) -> dict[str, Any]:
-        """Pulsar keeps none."""
-        return {"times": [], "series": {}}
+        """Pulsar keeps none: it is what this process has seen."""
+        found = await self._figures()
+        answer = broker_history(self._history.recorder, "all")
+        for name in LATENCIES:  # its statistics have none
+            del answer["series"][name]
+        return {**answer, "brokers": {}, "silentBrokers": dict(found.silent)}
+
+    async def history_of(self, topic: TopicPath) -> dict[str, Any]:
+        found = await self._figures()
+        name, prefix = str(topic), f"{topic}-partition-"
+        subscriptions: dict[str, list[str]] = {
+            row["topic"]: []
+            for row in found.topics
+            if row["topic"] == name or row["topic"].startswith(prefix)
+        }
+        for row in found.subscriptions:
+            if row["topic"] in subscriptions:
+                subscriptions[row["topic"]].append(row["subscription"])
+        recorder = self._history.recorder
+        parts = [topic_history(recorder, part, names) for part, names in subscriptions.items()]
+        return merged_partitions(parts or [topic_history(recorder, name, ())])
+
+    async def watch(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            with suppress(AdminError):
+                await self._figures()
 
     async def audit(self) -> list[dict[str, Any]]:
         """Pulsar remembers no changes."""
@@ -179,6 +214,7 @@ class PulsarSource(Source):
         names, (stats, silent) = await asyncio.gather(self._names(), self._stats())
         # Sorting 100,000 names takes longer than pages may wait for each other.
         topics, subscriptions = await asyncio.to_thread(rows_of, names, stats)
+        self._history.add(time.time_ns() // 1_000_000, topics, subscriptions)
         now_s = time.monotonic()
         self._snapshot = Snapshot(topics, subscriptions, now_s, now_s - started_s, silent)
         return self._snapshot

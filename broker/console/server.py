@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -72,13 +73,17 @@ async def console_app(
 
         hosts = names_to_answer("", bind_address=bind_address, own=(), is_authenticated=False)
         check = OriginCheck(hosts=hosts, hosts_setting="--bind")
-        yield Starlette(
-            routes=[
-                Route(each, page, methods=["GET", "POST"])
-                for each in ("/", "/console", "/console/{path:path}")
-            ],
-            middleware=[Middleware(OriginMiddleware, sites=check)],
-        )
+        watching = asyncio.create_task(source.watch())
+        try:
+            yield Starlette(
+                routes=[
+                    Route(each, page, methods=["GET", "POST"])
+                    for each in ("/", "/console", "/console/{path:path}")
+                ],
+                middleware=[Middleware(OriginMiddleware, sites=check)],
+            )
+        finally:
+            watching.cancel()
 
 
 async def connect(at: Callable[[str], AdminApi], admin_url: str) -> Source:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from magnetar.bookkeeper.metrics import Durations
 from magnetar.broker.console.source import IndexPage, IndexQuery
 from magnetar.broker.dispatch.explanation import (
     Explanation,
@@ -21,14 +22,54 @@ from magnetar.broker.dispatch.explanation import (
     no_consumer,
 )
 from magnetar.broker.dispatch.interfaces import ConsumerState
+from magnetar.broker.index.backlog_trend import trend
+from magnetar.broker.index.figure_recorder import FigureRecorder
+from magnetar.broker.index.topic_figures import TOPIC_FIELDS
 
 Row = dict[str, Any]
 
 _AFTER = re.compile("[0-9]{1,9}")
 _SUMS = (
     *("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgBacklog"),
-    "storageSize",
+    *("storageSize", "msgBacklogTrend"),
 )
+
+
+class SnapshotHistory:
+    """What snapshots told, and by how much backlogs have changed between them."""
+
+    def __init__(self) -> None:
+        self.recorder = FigureRecorder(Durations())  # it tells of no latency
+        self._before: dict[tuple[str, str], tuple[float, float]] = {}  # backlog and its trend
+        self._at_ms = 0
+
+    def add(self, now_ms: int, topics: Sequence[Row], subscriptions: Iterable[Row]) -> None:
+        """A snapshot, whose rows get their trends."""
+        backlogs: dict[str, dict[str, float]] = {}
+        growths: dict[str, float] = {}
+        before, self._before = self._before, {}
+        elapsed_s = (now_ms - self._at_ms) / 1000
+        for row in subscriptions:
+            key, backlog = (row["topic"], row["subscription"]), row["msgBacklog"]
+            if (known := before.get(key)) is not None:
+                row["msgBacklogTrend"] = trend(known[0], known[1], backlog, elapsed_s)
+            growth = row["msgBacklogTrend"] or 0.0
+            self._before[key] = backlog, growth
+            growths[key[0]] = growths.get(key[0], 0.0) + growth
+            backlogs.setdefault(key[0], {})[key[1]] = backlog
+        recording = self.recorder.begin(now_ms)
+        for row in topics:
+            if row.get("msgRateIn") is None:
+                continue  # no broker has loaded it
+            name = row["topic"]
+            row["msgBacklogTrend"] = growths.get(name, 0.0)
+            if recording is not None:
+                of_topic = backlogs.get(name, {})
+                figures = [row[field] or 0.0 for field in TOPIC_FIELDS]
+                recording.add(name, of_topic, of_topic.values(), figures)
+        if recording is not None:
+            recording.end()
+        self._at_ms = now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +117,7 @@ def _topic(name: str, stats: Mapping[str, Any]) -> Row:
         "producerCount": len(stats.get("publishers", ())),
         "consumerCount": sum(len(each.get("consumers", ())) for each in subscriptions),
         "subscriptionCount": len(backlogs),
+        "msgBacklogTrend": None,
     }
 
 

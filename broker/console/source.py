@@ -178,8 +178,15 @@ class Source:
         return list((await get(self.api, "bookies/state"))["bookies"])
 
     async def history(self) -> dict[str, Any]:
-        """Totals of the asked broker, see the route ``history``. Raises AdminError."""
+        """Totals of all brokers, see the route ``history``. Raises AdminError."""
         return dict(await get(self.api, "history"))
+
+    async def history_of(self, topic: TopicPath) -> dict[str, Any]:
+        """See the route ``history`` of a topic. Raises AdminError."""
+        return dict(await get(self.api, f"{topic.rest}/history"))
+
+    async def watch(self) -> None:
+        """Do what has to be done all the time, for a console that runs: nothing here."""
 
     async def audit(self) -> list[dict[str, Any]]:
         """The last changes over HTTP, see the route ``audit``. Raises AdminError."""

@@ -14,6 +14,7 @@ from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.errors import STORAGE_ERRORS, ServiceNotReadyError
+from magnetar.broker.index.backlog_trend import trend
 from magnetar.broker.index.bundle_places import BundlePlaces
 from magnetar.broker.index.figure_table import (
     LOADED,
@@ -25,7 +26,6 @@ from magnetar.broker.index.figure_table import (
     Sight,
     SumScan,
 )
-from magnetar.broker.index.history import History
 from magnetar.broker.index.page_answer import PageAnswer, Row
 from magnetar.broker.index.stored_names import StoredNames, is_system_topic
 from magnetar.broker.index.topic_figures import (
@@ -34,11 +34,9 @@ from magnetar.broker.index.topic_figures import (
     SUBSCRIPTION_VIEWS,
     TOPIC_FIELDS,
     TOPIC_VIEWS,
-    TOTALS,
     shown,
     subscription_figures,
     topic_figures,
-    trend,
 )
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.broker.subscription.consumer import SUB_TYPE_NAMES
@@ -46,6 +44,7 @@ from magnetar.broker.subscription.persistent_subscription import PersistentSubsc
 from magnetar.bundles.namespace_bundles import namespace_of
 
 if TYPE_CHECKING:
+    from magnetar.broker.index.figure_recorder import Recording
     from magnetar.broker.service.broker_service import BrokerService
     from magnetar.broker.subscription.subscription import Subscription
     from magnetar.broker.topic.topic import Topic
@@ -142,7 +141,6 @@ class IndexTables:
             None if service.sharing is None else BundlePlaces(service.store, service.bundles)
         )
         self._unread: dict[int, tuple[PersistentSubscription, Position]] = {}
-        self.history = History(TOTALS)
         self._renewing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ended_s = 0.0
@@ -213,15 +211,12 @@ class IndexTables:
         self.as_of_ms = now_ms
         served, keys, places = self._service.topics, self.topics.keys, self._places
         moved = frozenset[int]() if places is None else await places.renew(self.topics.space_names)
-        begin, used, took_s = perf_counter(), thread_time(), 0.0
-        totals = [0.0] * len(TOTALS)
-        columns, slot = [self.topics.columns[field] for field in TOTALS], 0
+        recording = self._service.figure_recorder.begin(self._service.wall_clock())
+        begin, used, took_s, slot = perf_counter(), thread_time(), 0.0, 0
         while slot < self.topics.end:  # rows may come meanwhile
             full = keys[slot]
             if (topic := served.get(full)) is not None:
-                self._look(slot, topic, elapsed_s)
-                for at, column in enumerate(columns):
-                    totals[at] += column[slot]
+                self._look(slot, topic, elapsed_s, recording)
             elif full is not None and (full in self._subscriptions_of or full not in self._names):
                 self._unload(slot, full)
             elif self.topics.spaces[slot] in moved:
@@ -233,12 +228,15 @@ class IndexTables:
                 begin, used = perf_counter(), thread_time()
         self.took_s = took_s + thread_time() - used
         self._ended_s = perf_counter()
-        self.history.add(now_ms, totals)
+        if recording is not None:
+            recording.end()
         self._pages.clear()
         if self._unread and (self._reading is None or self._reading.done()):
             self._reading = self._service.run(self._read_oldest())
 
-    def _look(self, slot: int, topic: Topic, elapsed_s: float) -> None:
+    def _look(
+        self, slot: int, topic: Topic, elapsed_s: float, recording: Recording | None = None
+    ) -> None:
         full = topic.full_name
         self.topics.move(slot, LOADED)
         known = self._subscriptions_of.get(full)
@@ -247,17 +245,22 @@ class IndexTables:
                 if name not in topic.subscriptions:
                     self._forget(full, name)
             self._subscriptions_of[full] = names
-        backlogs, consumers, oldest = [], 0, UNKNOWN
+        backlogs, consumers, oldest, growth = [], 0, UNKNOWN, 0.0
         for name, subscription in topic.subscriptions.items():
-            backlog, age = self._look_at(full, name, subscription, elapsed_s)
+            backlog, age, grows = self._look_at(full, name, subscription, elapsed_s)
             backlogs.append(backlog)
+            growth += grows
             consumers += len(subscription.consumers)
             oldest = max(oldest, age)
-        self.topics.set(slot, topic_figures(topic, backlogs, consumers, oldest))
+        figures = topic_figures(topic, backlogs, consumers, oldest, growth)
+        self.topics.set(slot, figures)
+        if recording is not None:
+            recording.add(full, names, backlogs, figures)
 
     def _look_at(
         self, full: str, name: str, subscription: Subscription, elapsed_s: float
-    ) -> tuple[int, float]:
+    ) -> tuple[int, float, float]:
+        """Its backlog, the figure of its oldest message, and its trend."""
         table = self.subscriptions
         slot = table.slot_of.get((full, name))
         if slot is None:
@@ -270,7 +273,7 @@ class IndexTables:
             columns["msgBacklog"][slot], columns["msgBacklogTrend"][slot], backlog, elapsed_s
         )
         table.set(slot, subscription_figures(subscription, backlog, growth, oldest))
-        return backlog, oldest
+        return backlog, oldest, growth
 
     def _unload(self, slot: int, full: str) -> None:
         for name in self._subscriptions_of.pop(full, ()):

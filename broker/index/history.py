@@ -1,38 +1,195 @@
-"""The last hour of a broker's totals, in memory."""
+"""Figures of the last hours, in memory, of the rows that matter most.
 
+A point has the figures of all rows at one time, in one array of 32-bit floats. The last ten minutes
+have a point every ten seconds while somebody looks, what is older has one a minute.
+"""
+
+from __future__ import annotations
+
+import heapq
 from array import array
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import Final
 
 POINTS_MAX: Final = 360
 POINT_MS: Final = 10_000
+FINE_MS: Final = 600_000
+"""What is older has a point every ``COARSE_MS``."""
+COARSE_MS: Final = 60_000
+_REPLACED_MAX: Final = 200
+"""Rows that are exchanged at a point: half a millisecond."""
+_BETTER: Final = 1.25
+"""So many times as important must a row be that takes another one's place: else two rows of about
+the same traffic would take turns, and neither had a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Of one row, the oldest point first."""
+
+    times_ms: list[int]
+    """Since 1970."""
+    values: dict[str, list[float]]
+    """By field, as many each; NaN: not known at that time."""
 
 
 class History:
-    """A ring of points, the oldest first; a point has a time and a figure for each field."""
+    """Points of at most ``rows_max`` rows; memory: 4 bytes a row, field and point.
 
-    def __init__(self, fields: Sequence[str]) -> None:
+    Invariant: ``_times_ms`` and ``_points`` are of the same length. A row keeps its slot; what
+    points before ``_since_ms`` of its slot have is another row's.
+    """
+
+    def __init__(self, fields: Sequence[str], rows_max: int) -> None:
+        self.fields = tuple(fields)
+        self._rows_max = rows_max
         self._times_ms = array("q")
-        self._series = {field: array("f") for field in fields}
+        self._points: list[array[float]] = []
+        self._coarse = 0  # points before this one are thinned out
+        self._slot_of: dict[Hashable, int] = {}
+        self._keys: list[Hashable] = []
+        self._since_ms = array("q")
+        self._free: list[int] = []
+        self._least = 0.0  # what a new row has to be worth when all slots are taken
+        self._draft: PointDraft | None = None
 
-    def add(self, now_ms: int, figures: Sequence[float]) -> None:
-        """In the order of the fields; ignored before ``POINT_MS`` have passed since the last."""
-        times_ms = self._times_ms
-        if times_ms and now_ms - times_ms[-1] < POINT_MS:
-            return
-        times_ms.append(now_ms)
-        for series, figure in zip(self._series.values(), figures, strict=True):
-            series.append(figure)
-        if len(times_ms) > POINTS_MAX:
-            del times_ms[0]
-            for series in self._series.values():
-                del series[0]
+    def __len__(self) -> int:
+        return len(self._slot_of)
 
-    def to_json(self) -> dict[str, Any]:
-        """Times in ms since 1970, and a list as long for each field; since when it counts."""
-        times_ms = self._times_ms.tolist()
-        return {
-            "since": times_ms[0] if times_ms else None,
-            "times": times_ms,
-            "series": {field: series.tolist() for field, series in self._series.items()},
+    @property
+    def stored_bytes(self) -> int:
+        """Of all points."""
+        return sum(len(point) * point.itemsize for point in self._points)
+
+    def begin(self, now_ms: int) -> PointDraft | None:
+        """A point to be filled; None: ``POINT_MS`` have not passed since the last one, or one is
+        being filled. One that takes longer than a minute is given up.
+        """
+        if self._times_ms and 0 <= now_ms - self._times_ms[-1] < POINT_MS:
+            return None
+        if self._draft is not None and 0 <= now_ms - self._draft.now_ms < COARSE_MS:
+            return None
+        self._draft = PointDraft(self, now_ms)
+        return self._draft
+
+    def series(self, key: Hashable) -> Series | None:
+        """None: the row isn't among those that are kept."""
+        if (slot := self._slot_of.get(key)) is None:
+            return None
+        since_ms, width = self._since_ms[slot], len(self.fields)
+        first = next(
+            (at for at, time_ms in enumerate(self._times_ms) if time_ms >= since_ms),
+            len(self._times_ms),
+        )
+        place, points = slot * width, self._points[first:]
+        values = {
+            field: [point[place + at] for point in points] for at, field in enumerate(self.fields)
         }
+        return Series(self._times_ms[first:].tolist(), values)
+
+    def _slot(self, key: Hashable, now_ms: int) -> int:
+        """Of a row that is kept, or may be as there is room; -1: all are taken."""
+        if (slot := self._slot_of.get(key)) is not None:
+            return slot
+        if self._free:
+            slot = self._free.pop()
+            self._keys[slot], self._since_ms[slot] = key, now_ms
+        elif len(self._keys) < self._rows_max:
+            slot = len(self._keys)
+            self._keys.append(key)
+            self._since_ms.append(now_ms)
+        else:
+            return -1
+        self._slot_of[key] = slot
+        return slot
+
+    def _forget(self, slot: int) -> None:
+        del self._slot_of[self._keys[slot]]
+        self._keys[slot] = None
+        self._free.append(slot)
+
+    def _append(self, now_ms: int, point: array[float]) -> None:
+        times_ms = self._times_ms
+        while times_ms and times_ms[-1] >= now_ms:  # the clock was set back
+            del times_ms[-1], self._points[-1]
+        self._coarse = min(self._coarse, len(times_ms))
+        times_ms.append(now_ms)
+        self._points.append(point)
+        while times_ms[self._coarse] < now_ms - FINE_MS:
+            at = self._coarse
+            if at and times_ms[at] - times_ms[at - 1] < COARSE_MS:
+                del times_ms[at], self._points[at]
+            else:
+                self._coarse += 1
+        if len(times_ms) > POINTS_MAX:
+            del times_ms[0], self._points[0]
+            self._coarse = max(0, self._coarse - 1)
+
+
+class PointDraft:
+    """A point that is being taken, row by row; nothing of it is in the history before ``end``."""
+
+    def __init__(self, history: History, now_ms: int) -> None:
+        self._history, self.now_ms = history, now_ms
+        self._width = len(history.fields)
+        self._figures = array("f", [nan]) * (len(history._keys) * self._width)
+        self._worth = array("f", [nan]) * len(history._keys)  # by slot; NaN: not seen
+        self._others: list[tuple[float, int, Hashable, Sequence[float]]] = []  # a heap
+        self._offered = 0
+
+    def add(self, key: Hashable, figures: Sequence[float], worth: float) -> None:
+        """A row that is there, with its figures in the order of the fields.
+
+        Args:
+            worth: the rows that are worth most are kept if there are too many.
+        """
+        history = self._history
+        slot = history._slot(key, self.now_ms)
+        if slot < 0:
+            if worth > history._least:
+                self._offer(key, figures, worth)
+            return
+        if (missing := slot + 1 - len(self._worth)) > 0:
+            self._worth.extend([nan] * missing)
+            self._figures.extend([nan] * (missing * self._width))
+        place = slot * self._width
+        self._figures[place : place + self._width] = array("f", figures)
+        self._worth[slot] = worth
+
+    def _offer(self, key: Hashable, figures: Sequence[float], worth: float) -> None:
+        self._offered += 1
+        row = (worth, self._offered, key, figures)
+        if len(self._others) < _REPLACED_MAX:
+            heapq.heappush(self._others, row)
+        elif worth > self._others[0][0]:
+            heapq.heapreplace(self._others, row)
+
+    def end(self) -> None:
+        """Add the point. Rows that were not seen are forgotten."""
+        history, worth = self._history, self._worth
+        if history._draft is not self:
+            return  # given up
+        history._draft = None
+        for slot, value in enumerate(worth):
+            if isnan(value) and history._keys[slot] is not None:
+                history._forget(slot)
+        self._exchange()
+        history._append(self.now_ms, self._figures)
+
+    def _exchange(self) -> None:
+        """Rows without a slot take those of rows that are worth less."""
+        history, worth = self._history, self._worth
+        if len(history._keys) < history._rows_max:
+            return
+        kept = sorted(history._slot_of.values(), key=worth.__getitem__)
+        lost = 0
+        for value, _, key, figures in sorted(self._others, key=lambda row: row[0], reverse=True):
+            if not history._free:
+                if lost == len(kept) or value <= worth[kept[lost]] * _BETTER:
+                    break
+                history._forget(kept[lost])
+                lost += 1
+            self.add(key, figures, value)
+        history._least = worth[kept[lost]] * _BETTER if lost < len(kept) else 0.0

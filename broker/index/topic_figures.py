@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import exp
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from magnetar.broker.index.figure_table import UNKNOWN, FigureTable, SlotFilter
@@ -24,6 +23,7 @@ TopicField = Literal[
     "producerCount",
     "consumerCount",
     "subscriptionCount",
+    "msgBacklogTrend",
 ]
 SubscriptionField = Literal[
     "msgRateOut",
@@ -41,16 +41,14 @@ SUBSCRIPTION_OLDEST: Final = "earliestMsgPublishTimeInBacklog"
 """Of these columns the time is kept below zero: the greatest figure is the oldest message."""
 GREATEST: Final = frozenset(("maxMsgBacklog", TOPIC_OLDEST))
 """Of a namespace the greatest one is told, not the sum."""
-TOTALS: Final = (
+TOPIC_TOTALS: Final = (
     *("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"),
     *("msgBacklog", "storageSize"),
 )
-"""Of a broker, as its history has them."""
+"""Of a broker's history the figures that are sums of its topics'."""
 _RATES: Final = frozenset(
     ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgBacklogTrend")
 )
-_TREND_S: Final = 30.0
-"""After so long a change counts for a third in the trend."""
 
 
 def shown(field: str, figure: float) -> float | None:
@@ -69,24 +67,11 @@ def kept(field: str, value: float | None) -> float:
     return -float(value) if field in (TOPIC_OLDEST, SUBSCRIPTION_OLDEST) else float(value)
 
 
-def trend(before: float, before_trend: float, now: float, elapsed_s: float) -> float:
-    """Messages a second by which a backlog grows (below 0: shrinks), a moving average."""
-    if before == now and not before_trend:
-        return 0.0  # most of them
-    if before == UNKNOWN:
-        return 0.0
-    if elapsed_s <= 0:
-        return before_trend
-    rate = (now - before) / elapsed_s
-    found = before_trend + (rate - before_trend) * (1 - exp(-elapsed_s / _TREND_S))
-    return found if abs(found) >= 0.01 else 0.0
-
-
 def topic_figures(
-    topic: Topic, backlogs: list[int], consumer_count: int, oldest: float
+    topic: Topic, backlogs: list[int], consumer_count: int, oldest: float, growth: float = 0.0
 ) -> tuple[float, ...]:
-    """In the order of ``TOPIC_FIELDS``. ``backlogs``, and ``oldest``, the greatest of the figures:
-    of its subscriptions."""
+    """In the order of ``TOPIC_FIELDS``. ``backlogs``, ``growth``, the sum of the trends, and
+    ``oldest``, the greatest of the figures: of its subscriptions."""
     _, rate_in, bytes_in, _ = topic.rates.rates
     rate_out = bytes_out = 0.0
     for subscription in topic.subscriptions.values():
@@ -105,6 +90,7 @@ def topic_figures(
         len(topic.producers),
         consumer_count,
         len(backlogs),
+        growth,
     )
 
 

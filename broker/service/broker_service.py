@@ -25,6 +25,7 @@ from magnetar.broker.connection.send_path import SendMessages
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.broker.doctor.doctor import Doctor
 from magnetar.broker.index.broker_index import BrokerIndex
+from magnetar.broker.index.figure_recorder import FigureRecorder
 from magnetar.broker.listener.file_limit import SocketQuota, file_limit
 from magnetar.broker.listener.pre_auth_acceptor import PreAuthAcceptor
 from magnetar.broker.listener.tls import TlsListener, listening_socket
@@ -155,6 +156,7 @@ class BrokerService:
         self.policies = PolicyWatcher(store, self.resources, self.topics, config)
         self.loader, self.broker_client = TopicLoader(self), BrokerClient(self)
         self.directory, self.index = TopicDirectory(self), BrokerIndex(self)
+        self.figure_recorder = FigureRecorder(self.metrics.publish)
         self.watchers = TopicListWatchers(self.resources, self.directory)
         header = make_header if virtual_clock is None else virtual_clock.make_header
         self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages(header)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SLICE: Final = 100
-"""Objects looked at before others get their turn on the loop: 0.5 ms, cold 2 ms, when rates are
-sampled."""
+"""Connections looked at before others get their turn on the loop."""
+_SLICE_S: Final = 0.0005
+"""Of the loop, for topics whose rates are sampled."""
 
 
 class PeriodicTasks:
@@ -73,7 +74,14 @@ class PeriodicTasks:
                 await asyncio.sleep(0)
 
     async def _sample(self, now_ms: int) -> None:
-        for number, topic in enumerate(list(self._service.topics.values()), 1):
+        recording = self._service.figure_recorder.begin(now_ms)
+        begin = time.perf_counter()
+        for topic in list(self._service.topics.values()):
             topic.sample(now_ms)
-            if number % _SLICE == 0:
+            if recording is not None:
+                recording.look(topic)
+            if time.perf_counter() - begin > _SLICE_S:
                 await asyncio.sleep(0)
+                begin = time.perf_counter()
+        if recording is not None:
+            recording.end()

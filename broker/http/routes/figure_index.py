@@ -27,7 +27,7 @@ from magnetar.broker.index.figure_table import (
     Sight,
 )
 from magnetar.broker.index.page_answer import PageAnswer, merged, merged_sums, parse_key
-from magnetar.broker.index.topic_figures import TOTALS, SubscriptionField, TopicField
+from magnetar.broker.index.topic_figures import SubscriptionField, TopicField
 from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes(
@@ -57,6 +57,7 @@ _TOPIC: Final = {
     "producerCount": 6,
     "consumerCount": 9,
     "subscriptionCount": 4,
+    "msgBacklogTrend": 122.5,
 }
 _SUBSCRIPTION: Final = {
     "topic": "persistent://public/default/orders",
@@ -245,6 +246,7 @@ async def topics_index(
 
     Each partition is a topic. A figure is null where it isn't known, as of topics that no broker
     has loaded; these come last in both orders. The oldest message is also null without a backlog.
+    `msgBacklogTrend` is by how many entries a second the backlogs of its subscriptions grow.
     `views` counts the topics of each view, with `q` and `namespace` applied. Only topics that the
     caller may look up are there.
     """
@@ -326,22 +328,3 @@ async def namespaces_index(service: Service, everywhere: _Everywhere) -> Respons
             "silentBrokers": silent,
         }
     )
-
-
-@routes.get(
-    "/history",
-    access=Access.SUPERUSER,
-    example={
-        "since": 1795867250000,
-        "times": [1795867250000, 1795867260000],
-        "series": {field: [0.0, 12.5] for field in TOTALS},
-    },
-)
-async def history(service: Service) -> Response:
-    """Totals of the asked broker in the last hour, a point every ten seconds.
-
-    They are sums of its topics' figures, kept while somebody asks for this or for a list with
-    figures, and forgotten 75 seconds after the last time. With very many topics the points are
-    further apart.
-    """
-    return JsonResponse((await service.index.tables()).history.to_json())

@@ -25,7 +25,7 @@ NOT_ASKED = re.compile(
     r"|POST /admin/v2/clusters/{cluster}/migrate"  # Pulsar lists the cluster for ever after it
     r"|GET /(ready|livez|readyz)"  # probes; Pulsar has the first below brokers only
     r"|\w+ /topics/.*/subscription/.*"  # REST consume is ours
-    r"|GET .*/{topic}/(segments|messages(/follow)?)"  # ours, too
+    r"|GET .*/{topic}/(segments|messages(/follow)?|history)"  # ours, too
     r"|GET /admin/v2/(whoami|audit|history|doctor|doctor/broker|roles|roles/{role}|[a-z]+-index)"
     r"|GET /admin/v2/(broker-stats/connections|bookies/state)"
     r"|GET .*/{(topic|namespace)}/policies"

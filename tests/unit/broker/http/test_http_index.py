@@ -215,8 +215,48 @@ async def test_others_are_asked_what_the_visitor_may_see(
     assert [call.query for call in other] == ["role=cons&local=true", "local=true"]
 
 
-async def test_the_history_begins_with_the_first_request(broker: Broker) -> None:
+async def test_history_is_of_all_brokers_and_names_the_silent_ones(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await fill(broker)
-    told = await ask(broker, "history")
-    assert told["since"] == told["times"][0]
-    assert [len(each) for each in told["series"].values()] == [1] * 6
+    await ask(broker, "topics-index")
+    own = await ask(broker, "history")
+    assert list(own["brokers"]) == [broker.service.broker_id]
+    assert len(own["times"]) == len(own["series"]["msgBacklog"]) == 1
+    asked: list[BrokerCall] = []
+
+    async def brokers(self: Any, here: Any, call: BrokerCall, *, answer_s: float) -> Any:
+        asked.append(call)
+        other = {**await here(), "brokers": {"other": {"since": 1}}}
+        silent = BrokerUnreachableError("Broker third can't be reached")
+        found = [PartResult("me", await here()), PartResult("other", other)]
+        return ScatterResults([*found, PartResult("third", error=silent)], "brokers")
+
+    monkeypatch.setattr(ScatterGather, "brokers", brokers)
+    monkeypatch.setattr(broker.service, "sharing", object())
+    found = await ask(broker, "history")
+    assert found["series"]["storageSize"] == [2 * own["series"]["storageSize"][0]]
+    assert set(found["brokers"]) == {broker.service.broker_id, "other"}
+    assert found["silentBrokers"] == {"third": "Broker third can't be reached"}
+    assert asked[0].query == "local=true"
+    assert (await ask(broker, "history?local=true"))["brokers"] == own["brokers"]
+
+
+async def test_history_of_a_topic_is_the_sum_of_its_partitions(broker: Broker) -> None:
+    await fill(broker)
+    await broker.service.directory.create_partitioned(TopicName.parse("t1/ns/p"), 2, {})
+    for number in range(2):
+        part = TopicName.parse(f"t1/ns/p-partition-{number}")
+        topic = await broker.service.loader.load(part, create=True)
+        await topic.create_subscription("s")
+    await ask(broker, "topics-index")
+    for name, count in (("t1/ns/a", 1), ("t1/ns/p", 2)):
+        found = await ask(broker, f"persistent/{name}/history")
+        assert len(found["times"]) == 1
+        stats = "stats" if count == 1 else "partitioned-stats"
+        size = (await ask(broker, f"persistent/{name}/{stats}"))["storageSize"]
+        assert found["series"]["storageSize"] == [size]
+        assert list(found["subscriptions"]) == ["s"]
+    async with client_of(create_app(broker.service), None) as client:
+        answer = await client.get("/admin/v2/persistent/t1/ns/missing/history")
+        assert answer.status_code == 404

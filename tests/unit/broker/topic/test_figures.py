@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations
+from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, Durations, RecentDurations
 from magnetar.broker.topic.persistent_topic import PublishMetrics
 
 
@@ -35,6 +35,19 @@ def test_quantiles_forget_after_two_periods() -> None:
     durations.record(7.0)
     assert math.isnan(durations.quantiles([1.0], 500.0, 60.0)[0]), "recorded before the silence"
     assert durations.count == 7
+
+
+def test_recent_quantiles_are_of_what_came_since_the_last_question() -> None:
+    durations = Durations()
+    durations.record(100.0)
+    recent = RecentDurations(durations)
+    assert math.isnan(recent.quantiles([0.5])[0]), "recorded before"
+    durations.record(1.0, 99)
+    assert durations.quantiles([1.0], 10.0, 60.0)[0] >= 100
+    durations.record(8.0)
+    assert recent.quantiles([0.5, 0.99, 1.0]) == pytest.approx([1, 1, 8], rel=0.1)
+    assert math.isnan(recent.quantiles([0.5])[0])
+    assert durations.quantiles([1.0], 20.0, 60.0)[0] >= 100, "nobody took these away"
 
 
 @pytest.mark.parametrize("ms", [0.0, -1.0, 1e-9, 1e12])

@@ -1,0 +1,98 @@
+"""Takes the points of the recent history, while others look at all topics anyway.
+
+That is the broker's sampling of rates, once a minute, and the index's looks, while somebody asks
+for lists. So a broker that nobody looks at has a history, too, and walks through its topics no
+oftener for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from magnetar.bookkeeper.metrics import RecentDurations
+from magnetar.broker.index.figure_table import UNKNOWN
+from magnetar.broker.index.history import History, PointDraft
+from magnetar.broker.index.stored_names import is_system_topic
+from magnetar.broker.index.topic_figures import TOPIC_TOTALS, topic_figures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from magnetar.bookkeeper.metrics import Durations
+    from magnetar.broker.topic.topic import Topic
+
+LATENCIES: Final = ("publishLatencyP50Ms", "publishLatencyP99Ms")
+TOTALS: Final = (*TOPIC_TOTALS, *LATENCIES)
+"""Of a broker."""
+TOPIC_SERIES: Final = ("msgRateIn", "msgRateOut", "msgBacklog", "storageSize")
+SUBSCRIPTION_SERIES: Final = ("msgBacklog",)
+_ROWS_MAX: Final = 2_000
+"""Topics, and subscriptions."""
+_BACKLOG_S: Final = 60.0
+"""A topic with a backlog is worth as much as one that would clear it in that time."""
+TOTAL: Final = ""
+"""Key of the only row of totals."""
+
+
+class FigureRecorder:
+    """Of one broker; nothing is written to disk."""
+
+    def __init__(self, publish: Durations) -> None:
+        """``publish``: durations from the arrival of a message until it is stored."""
+        self.totals = History(TOTALS, 1)
+        self.topics = History(TOPIC_SERIES, _ROWS_MAX)
+        self.subscriptions = History(SUBSCRIPTION_SERIES, _ROWS_MAX)
+        self._publish = RecentDurations(publish)
+
+    def begin(self, now_ms: int) -> Recording | None:
+        """Of a walk through all topics; None: there was a point just now."""
+        drafts = [each.begin(now_ms) for each in (self.totals, self.topics, self.subscriptions)]
+        if any(draft is None for draft in drafts):
+            return None
+        return Recording([draft for draft in drafts if draft is not None], self._publish)
+
+
+class Recording:
+    """A point of all three histories, which is there when the walk is at its end."""
+
+    def __init__(self, drafts: Sequence[PointDraft], publish: RecentDurations) -> None:
+        self._total, self._topics, self._subscriptions = drafts
+        self._publish = publish
+        self._sums = [0.0] * len(TOPIC_TOTALS)
+
+    def look(self, topic: Topic) -> None:
+        """Add a topic, unless it is the system's."""
+        if not is_system_topic(topic.full_name):
+            backlogs = [each.backlog for each in topic.subscriptions.values()]
+            figures = topic_figures(topic, backlogs, 0, UNKNOWN)
+            self.add(topic.full_name, topic.subscriptions, backlogs, figures)
+
+    def add(
+        self, full: str, names: Iterable[str], backlogs: Iterable[float], figures: Sequence[float]
+    ) -> None:
+        """
+        Args:
+            full: name of the topic.
+            names: of its subscriptions, and their backlogs in the same order.
+            figures: of the topic, in the order of ``TOPIC_FIELDS``.
+        """
+        sums = self._sums
+        rate_in, rate_out, bytes_in, bytes_out, backlog, _, _, stored, *_ = figures
+        sums[0] += rate_in
+        sums[1] += rate_out
+        sums[2] += bytes_in
+        sums[3] += bytes_out
+        sums[4] += backlog
+        sums[5] += stored
+        worth = rate_in + rate_out + backlog / _BACKLOG_S
+        self._topics.add(full, (rate_in, rate_out, backlog, stored), worth)
+        add = self._subscriptions.add
+        for name, each in zip(names, backlogs, strict=True):
+            add((full, name), (each,), each)
+
+    def end(self) -> None:
+        """All topics were added."""
+        latencies = self._publish.quantiles((0.5, 0.99))
+        self._total.add(TOTAL, (*self._sums, *latencies), 0.0)
+        for draft in (self._total, self._topics, self._subscriptions):
+            draft.end()

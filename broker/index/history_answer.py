@@ -1,0 +1,90 @@
+"""Recent history as it is answered; that of several brokers or partitions becomes one. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import isnan, nan
+from typing import Any, Final
+
+from magnetar.broker.index.figure_recorder import LATENCIES, TOTAL, FigureRecorder
+from magnetar.broker.index.history import History, Series
+
+_DIGITS: Final = 3
+"""Behind the point: points are 32-bit floats."""
+
+
+def history_json(history: History, key: object) -> dict[str, Any]:
+    """Since when, times and values of a row; empty if it isn't kept."""
+    found = history.series(key) or Series([], {field: [] for field in history.fields})
+    return _series_json(found)
+
+
+def broker_history(recorder: FigureRecorder, broker: str) -> dict[str, Any]:
+    """The answer of one broker."""
+    found = history_json(recorder.totals, TOTAL)
+    latest = {field: values[-1] for field, values in found["series"].items() if values}
+    return {**found, "brokers": {broker: {"since": found["since"], **latest}}}
+
+
+def topic_history(recorder: FigureRecorder, topic: str, names: Iterable[str]) -> dict[str, Any]:
+    """Of a topic and its subscriptions, which have these names."""
+    return {
+        **history_json(recorder.topics, topic),
+        "subscriptions": {
+            name: history_json(recorder.subscriptions, (topic, name)) for name in names
+        },
+    }
+
+
+def merged_brokers(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of the cluster; latencies are those of the slowest broker. REQUIRES: an answer."""
+    brokers = {name: each for answer in answers for name, each in answer["brokers"].items()}
+    return {**_merged(answers, LATENCIES), "brokers": brokers}
+
+
+def merged_partitions(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sums of the partitions. REQUIRES: an answer."""
+    names = dict.fromkeys(name for answer in answers for name in answer["subscriptions"])
+    subscriptions = {
+        name: _merged(
+            [each["subscriptions"][name] for each in answers if name in each["subscriptions"]]
+        )
+        for name in names
+    }
+    return {**_merged(answers), "subscriptions": subscriptions}
+
+
+def _merged(answers: Sequence[Mapping[str, Any]], greatest: Collection[str] = ()) -> dict[str, Any]:
+    """Sums, at the times of the answer that has most of them.
+
+    The others are what they were at their last point before; before their first one they count
+    nothing, which ``since`` of a broker tells.
+    """
+    longest = max(answers, key=lambda answer: len(answer["times"]))
+    times_ms: list[int] = longest["times"]
+    values: dict[str, list[float]] = {field: [nan] * len(times_ms) for field in longest["series"]}
+    for answer in answers:
+        places = [bisect_right(answer["times"], time_ms) - 1 for time_ms in times_ms]
+        for field, found in values.items():
+            series = answer["series"][field]
+            add = max if field in greatest else _sum
+            for at, place in enumerate(places):
+                if place >= 0 and (value := series[place]) is not None:
+                    found[at] = value if isnan(found[at]) else add(found[at], value)
+    return _series_json(Series(times_ms, values))
+
+
+def _sum(one: float, other: float) -> float:
+    return one + other
+
+
+def _series_json(found: Series) -> dict[str, Any]:
+    return {
+        "since": found.times_ms[0] if found.times_ms else None,
+        "times": found.times_ms,
+        "series": {
+            field: [None if isnan(each) else round(each, _DIGITS) for each in values]
+            for field, values in found.values.items()
+        },
+    }

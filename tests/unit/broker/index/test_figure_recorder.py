@@ -1,0 +1,73 @@
+"""Recent history is what lists and statistics tell, with and without somebody who looks."""
+
+import pytest
+
+from magnetar.broker.index.figure_recorder import TOTAL
+from magnetar.broker.index.history import POINT_MS
+from magnetar.broker.index.history_answer import broker_history, topic_history
+from magnetar.broker.protocol.topic_name import TopicName
+from tests.unit.broker.doubles import Broker, message
+from tests.unit.managed_ledger.cluster import eventually
+
+PREFIX = "persistent://public/default/"
+
+
+async def fill(broker: Broker, messages: int) -> None:
+    for name in ("a", "b", "__change_events"):
+        topic = await broker.service.loader.load(TopicName.parse(name), create=True, forced=True)
+        await topic.create_subscription("s")
+    client = broker.client()
+    await client.receive_one()
+    await client.produce("a")
+    for number in range(messages):
+        client.feed(message(number))
+    await client.receive(messages)
+
+
+async def test_a_look_of_the_index_is_a_point(broker: Broker) -> None:
+    await fill(broker, 3)
+    tables = await broker.service.index.tables()
+    recorder = broker.service.figure_recorder
+    found = broker_history(recorder, "me")
+    sums = (await tables.sums())["public/default"]
+    for name in ("msgBacklog", "storageSize", "msgRateIn"):
+        assert found["series"][name] == [pytest.approx(sums[name])]
+    assert found["series"]["msgBacklog"] == [3]
+    assert found["series"]["publishLatencyP99Ms"][0] > 0
+    assert found["brokers"]["me"]["since"] == found["since"] == found["times"][0]
+    assert found["brokers"]["me"]["msgBacklog"] == 3
+    one = topic_history(recorder, PREFIX + "a", ["s", "gone"])
+    assert one["series"]["msgBacklog"] == [3]
+    assert one["subscriptions"]["s"]["series"] == {"msgBacklog": [3]}
+    assert one["subscriptions"]["gone"]["since"] is None
+    assert topic_history(recorder, PREFIX + "__change_events", [])["since"] is None
+    await tables.renew()
+    assert broker_history(recorder, "me") == found  # ten seconds have not passed
+
+
+async def test_the_sampling_of_rates_is_a_point_without_anybody_who_looks(broker: Broker) -> None:
+    await fill(broker, 3)
+    service, recorder = broker.service, broker.service.figure_recorder
+    now_ms = service.wall_clock()
+    for number in range(2):
+        await service._periodic_tasks._sample(now_ms + number * POINT_MS)
+    assert service.index._opened is None
+    found = recorder.totals.series(TOTAL)
+    assert found is not None
+    assert found.times_ms == [now_ms, now_ms + POINT_MS]
+    assert found.values["msgBacklog"] == [3, 3]
+    stored = [service.topics[PREFIX + name].stored_bytes for name in ("a", "b")]
+    assert found.values["storageSize"][-1] == sum(stored) > 0
+    assert len(recorder.topics) == 2
+
+
+async def test_a_topic_that_is_unloaded_has_no_history_any_more(broker: Broker) -> None:
+    await fill(broker, 1)
+    service = broker.service
+    now_ms = service.wall_clock()
+    await service._periodic_tasks._sample(now_ms)
+    await service.loader.unload(PREFIX + "a")
+    await eventually(lambda: PREFIX + "a" not in service.topics)
+    await service._periodic_tasks._sample(now_ms + POINT_MS)
+    assert topic_history(service.figure_recorder, PREFIX + "a", ["s"])["since"] is None
+    assert len(service.figure_recorder.subscriptions) == 1
