@@ -154,9 +154,9 @@ build/console/axe.min.js:
 	mkdir -p build/console && cd build/console && npm pack --silent axe-core@$(AXE) >/dev/null && \
 		tar -xzf axe-core-$(AXE).tgz package/axe.min.js && mv package/axe.min.js . && rm -r package *.tgz
 
-test-console: $(STAMP) build/console/axe.min.js  ## all pages of the console in Chromium, with axe; pictures in build/console
+test-console: $(STAMP) build/console/axe.min.js  ## the console in Chromium: all pages with axe, faults, a cluster; pictures in build/console
 	MAGNETAR_AXE=build/console/axe.min.js MAGNETAR_PICTURES=build/console \
-		$(BIN)/python -m pytest tests/integration/test_console_browser.py tests/integration/test_console_pictures.py -v
+		$(BIN)/python -m pytest tests/integration/test_console_*.py -v
 
 console-pictures: $(STAMP)  ## the pictures of the docs anew, after a change of how pages look
 	MAGNETAR_DOCS_PICTURES=docs/_static/console $(BIN)/python -m pytest tests/integration/test_console_pictures.py

@@ -65,6 +65,8 @@ SUBSCRIPTION_VIEWS: Final = (
 class TopicRow:
     id: str
     topic: TopicPath
+    broker: str
+    """That told of it; empty: unknown."""
     known: bool
     """Whether a broker has loaded it; if not, it has no figures."""
     rate_in: float | None
@@ -82,6 +84,7 @@ def topic_rows(page: IndexPage) -> list[TopicRow]:
         TopicRow(
             id=row_id(each["topic"]),
             topic=TopicPath.parse(each["topic"]),
+            broker=each.get("broker") or "",
             known=each.get("msgRateIn") is not None,
             rate_in=each.get("msgRateIn"),
             rate_out=each.get("msgRateOut"),
@@ -102,6 +105,8 @@ class BehindRow:
 
     id: str
     topic: TopicPath
+    broker: str
+    """That told of it; empty: unknown."""
     name: str
     type: str
     kind: str
@@ -124,6 +129,7 @@ def _behind(row: Json) -> BehindRow:
     return BehindRow(
         id=row_id(row["topic"], row["subscription"]),
         topic=TopicPath.parse(row["topic"]),
+        broker=row.get("broker") or "",
         name=row["subscription"],
         type=row.get("type") or "not read yet",
         kind="o" if not backlog else "w" if consumers else "n",

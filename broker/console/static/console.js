@@ -113,9 +113,22 @@ async function update() {
   schedule();
 }
 
+// Rows of brokers that give no answer now stay, with the figures that were known.
+function keepSilent(fresh) {
+  const table = fresh.querySelector("table[data-silent]");
+  const silent = new Set(table?.dataset.silent.split(" "));
+  for (const row of table ? main().querySelectorAll("tr[data-broker]") : []) {
+    if (!silent.has(row.dataset.broker) || fresh.querySelector(`#${CSS.escape(row.id)}`)) continue;
+    row.classList.add("then");
+    row.title = `${row.dataset.broker} does not answer: figures of then`;
+    table.tBodies[0].append(row.cloneNode(true));
+  }
+}
+
 function morph(text) {
   const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
   const selected = document.querySelector("tr.cur")?.id;
+  keepSilent(fresh);
   // What is open or chosen in the browser alone stays.
   const beforeNodeMorphed = (old) => !(old instanceof HTMLElement && "keep" in old.dataset);
   Idiomorph.morph(main(), fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed } });
