@@ -276,6 +276,12 @@ def test_new_messages_are_followed(
         publish("while it is paused")
         page.get_by_role("button", name="Resume").click()
         expect(rows.nth(0)).to_contain_text("while it is paused")
+        hide(page, True)
+        expect(text).to_have_text("Paused, as this page is hidden")
+        publish("while it is hidden")
+        hide(page, False)
+        expect(rows.nth(0)).to_contain_text("while it is hidden")
+        expect(text).to_contain_text("Following")
         publish(*map(str, range(600)))
         expect(text).to_contain_text("of 600")
         expect(rows.nth(0)).to_contain_text("599")
@@ -285,6 +291,15 @@ def test_new_messages_are_followed(
         assert watch.complaints == []
         stats = httpx.get(f"{standalone.admin_url}/admin/v2/{name}/stats", timeout=60).json()
         assert stats["subscriptions"] == {}
+
+
+def hide(page: Page, is_hidden: bool) -> None:
+    """As if another tab was looked at."""
+    page.evaluate(
+        "is => { Object.defineProperty(document, 'hidden', { value: is, configurable: true });"
+        " document.dispatchEvent(new Event('visibilitychange')); }",
+        is_hidden,
+    )
 
 
 def test_nobody_shows_it_in_a_frame(browser: Browser, console: str) -> None:

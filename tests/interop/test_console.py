@@ -4,6 +4,7 @@
         --admin-url http://127.0.0.1:8080
 """
 
+import json
 import re
 import time
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ import pytest
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.pages import PAGES
 from magnetar.broker.console.server import console_app
+from tests.asgi_client import AsgiClient
 from tests.official_client import client_of
 
 LOCAL = "http://localhost"
@@ -141,6 +143,27 @@ async def test_a_value_that_does_not_fit_its_schema(
     assert (await post(console, path, value="7")).status_code == 303
     (found,) = read_with_delays(service_url, topic.replace("/", "://", 1), 1)
     assert found.data() == b"\0\0\0\x07"
+
+
+async def test_new_messages_are_followed(
+    console: httpx.AsyncClient, topic: str, service_url: str
+) -> None:
+    tab = f"/console/topic/{topic}/messages"
+    page = (await console.get(tab)).text
+    if "Apache Pulsar" in page:
+        assert "New messages can't be followed here" in unescape(page)
+        assert (await console.get(f"{tab}/follow")).status_code == 501
+        return
+    assert (await console.get(f"{tab}/follow?filter=%3D")).status_code == 400
+    app = console._transport.app  # type: ignore[attr-defined]
+    client = AsgiClient(app, f"{tab}/follow", "filter=value%20%3D%20new")
+    assert (await client.read())["status"] == 200
+    assert json.loads(await client.piece())["found"] == 0
+    for value in ("other", "new"):
+        assert (await post(console, f"/console/topic/{topic}/produce", value=value)).is_redirect
+    (line, *_) = (await client.piece()).splitlines()
+    assert json.loads(line)["payload"] == "new"
+    await client.leave()
 
 
 async def test_a_cluster_that_is_silent_is_told() -> None:

@@ -247,7 +247,9 @@ function onClick(event) {
 document.addEventListener("keydown", onKey);
 document.addEventListener("click", onClick);
 document.addEventListener("change", ({ target }) => target.dataset.column && chooseColumn(target));
-document.addEventListener("visibilitychange", () => document.hidden || isPaused || update());
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && !isPaused && period()) update();
+});
 pauseButton.addEventListener("click", pause);
 themeButton.addEventListener("click", toggleTheme);
 themeButton.hidden = false;

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import httpx
 import orjson
@@ -27,6 +26,7 @@ from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol.messages import OutgoingMessage, encode_batch
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.topic.persistent_topic import PersistentTopic
+from tests.asgi_client import AsgiClient
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import authorized_broker, client_of
 from tests.unit.managed_ledger.cluster import eventually
@@ -172,6 +172,8 @@ async def test_of_too_many_the_last_ones_are_shown(broker: Broker, http: httpx.A
     assert step is not None
     assert (step.found, len(step.messages)) == (1000, MESSAGES_PER_S)
     assert step.messages[-1]["payload"] == "999"
+    await publish(http, "a", "b")  # when the second is over
+    assert (await following.texts(2))[0] == ["a", "b"]
     await following.close()
 
 
@@ -246,53 +248,16 @@ def test_pace() -> None:
     pace = Pace(10.0)
     assert pace.wait_s(10.2) == 0
     pace.took(MESSAGES_PER_S - 1, BYTES_PER_S - 5)
-    assert pace.room == (1, 5)
+    assert pace.room(10.2) == (1, 5)
     pace.took(1, 0)
     assert pace.wait_s(10.25) == 0.75
-    assert pace.wait_s(11.0) == 0
-    assert pace.room == (MESSAGES_PER_S, BYTES_PER_S)
+    assert pace.room(10.999) == (0, 5)
+    assert pace.room(11.0) == (MESSAGES_PER_S, BYTES_PER_S)
+    pace.took(MESSAGES_PER_S, 0)
+    assert pace.wait_s(11.0) == 1.0
+    assert pace.wait_s(12.0) == 0
     pace.took(1, 3 * BYTES_PER_S)
-    assert pace.wait_s(11.5) == 0.5
-
-
-class Client:
-    """A request as a server makes it, whose answer is read while it comes."""
-
-    def __init__(self, app: Any, path: str, query: str = "", accept: str = "") -> None:
-        self.received = asyncio.Queue[dict[str, Any]]()
-        self._left = asyncio.Event()
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": "GET",
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "headers": [(b"host", b"localhost"), (b"accept", accept.encode())],
-            "client": ("127.0.0.1", 1),
-            "server": ("localhost", 80),
-        }
-        self.task = asyncio.create_task(app(scope, self._receive, self.received.put))
-        self._is_asked = False
-
-    async def _receive(self) -> dict[str, Any]:
-        if not self._is_asked:
-            self._is_asked = True
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await self._left.wait()
-        return {"type": "http.disconnect"}
-
-    async def read(self) -> dict[str, Any]:
-        return await asyncio.wait_for(self.received.get(), WAIT_S)
-
-    async def piece(self) -> str:
-        return str((await self.read())["body"].decode())
-
-    async def leave(self) -> None:
-        self._left.set()
-        await asyncio.wait_for(self.task, WAIT_S)
+    assert pace.wait_s(12.5) == 0.5
 
 
 @pytest.mark.parametrize("path", [PATH, f"/console/topic/{TOPIC}/messages/follow"])
@@ -301,7 +266,7 @@ async def test_a_client_that_leaves_leaves_nothing(broker: Broker, path: str) ->
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         topic = await loaded_after(broker, http, "x")
-        client = Client(app, path, "filter=key%20%3D%20b")
+        client = AsgiClient(app, path, "filter=key%20%3D%20b")
         assert (await client.read())["status"] == 200
         first = json.loads(await client.piece())
         assert (first["found"], first["shown"]) == (0, 0)
@@ -314,7 +279,7 @@ async def test_a_client_that_leaves_leaves_nothing(broker: Broker, path: str) ->
         assert len(app.state.followers) == 0
         assert topic.watchers == ()
         before = asyncio.all_tasks()
-        client = Client(app, path)
+        client = AsgiClient(app, path)
         await client.leave()  # before anything was sent
         assert len(app.state.followers) == 0
         assert asyncio.all_tasks() - before == set()
@@ -325,7 +290,7 @@ async def test_server_sent_events(broker: Broker) -> None:
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         await publish(http, "x")
-        client = Client(app, PATH, accept="text/event-stream")
+        client = AsgiClient(app, PATH, accept="text/event-stream")
         headers = dict((await client.read())["headers"])
         assert headers[b"content-type"].startswith(b"text/event-stream")
         assert (await client.piece()).startswith("id: ")
@@ -336,7 +301,7 @@ async def test_server_sent_events(broker: Broker) -> None:
         assert empty == ""
         await client.leave()
         await publish(http, "meanwhile")
-        scope_client = Client(app, PATH, f"position={place}")
+        scope_client = AsgiClient(app, PATH, f"position={place}")
         await scope_client.read()
         await scope_client.piece()
         assert "meanwhile" in await scope_client.piece()
@@ -371,7 +336,7 @@ async def test_values_that_are_withheld() -> None:
             path = f"/console/topic/{TOPIC}/messages/follow"
             refused = await http.get(path, params={"filter": 'value ~ "s"'})
             assert refused.status_code == 403
-            client = Client(app, path)
+            client = AsgiClient(app, path)
             assert (await client.read())["status"] == (200 if is_shown else 403)
             if is_shown:
                 await client.piece()
