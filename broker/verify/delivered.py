@@ -9,6 +9,7 @@ A session that the broker or the network ended was over, at the broker, at any t
 received something last: it counts as over from then on.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -25,6 +26,7 @@ from magnetar.broker.verify.history import (
     Position,
     Rule,
     Sent,
+    Sought,
     SubscriptionHistory,
     SubscriptionType,
     TopicHistory,
@@ -45,18 +47,22 @@ class SubscriptionChecker:
         subscription: SubscriptionHistory,
         *,
         durable_acks: bool = True,
+        durable_parts: bool = True,
         early_ms_max: int = 0,
     ) -> None:
         """
         Args:
             durable_acks: a confirmed acknowledgement survives a crash. Apache Pulsar writes them
                 once a second (managedLedgerDefaultMarkDeleteRateLimit).
+            durable_parts: a confirmed acknowledgement of a part of a batch survives when the topic
+                moves. Apache Pulsar 4.2.4 sometimes forgets it.
             early_ms_max: by how much a delayed message may be early: a broker that isn't strict
                 rounds down by a tick (delayedDeliveryTickTimeMillis).
         """
         self.violations: list[Violation] = []
         self.redelivered = 0
-        self._durable_acks, self._early_ms_max = durable_acks, early_ms_max
+        self._durable_acks, self._durable_parts = durable_acks, durable_parts
+        self._early_ms_max = early_ms_max
         self._kind = subscription.type
         self._one_at_a_time = self._kind in (
             SubscriptionType.EXCLUSIVE,
@@ -71,7 +77,12 @@ class SubscriptionChecker:
         self._state: dict[Position, int] = {}
         self._holder: dict[Position, int] = {}
         self._may_come: set[Position] = set()
-        self._acks: dict[int, Sequence[Position]] = {}
+        self._acks: dict[int, AckAsked] = {}
+        self._parts: set[Position] = set()
+        """Acknowledged, of batches that aren't as a whole."""
+        self._passed: set[Position] = set()
+        """Before the place of the last seek, and so acknowledged by it."""
+        self._sought_again: set[Position] = set()
         self._asked: set[Position] = set()
         """Of any acknowledgement: one whose answer is lost may be stored late."""
         self._attached: set[int] = set()
@@ -102,6 +113,8 @@ class SubscriptionChecker:
                     self._on_attached(event)
                 case Activated():
                     self._on_activated(event)
+                case Sought():
+                    self._on_sought(event)
         if complete:
             self._check_complete()
         return self.violations
@@ -138,6 +151,8 @@ class SubscriptionChecker:
         self._give_back(self._held_by(event.session))
         if event.why is End.LOST and not self._durable_acks:
             self._may_come |= self._state.keys()
+        if not self._durable_parts and (not self._attached or event.why in (End.MOVED, End.LOST)):
+            self._may_come |= self._parts  # the topic may have moved, which nobody was told
         if self._one_at_a_time and not self._attached:
             self._last = -1
 
@@ -164,7 +179,7 @@ class SubscriptionChecker:
         if event.message != self._messages[position]:
             text = f"{event.message} was delivered, {self._messages[position]} is stored"
             self._say(Rule.DAMAGED, text, position)
-        self._check_again(event)
+        may_come = self._check_again(event)
         match self._kind:
             case SubscriptionType.KEY_SHARED:
                 self._check_key(event)
@@ -172,20 +187,24 @@ class SubscriptionChecker:
                 self._check_turn(event)
         if not self._one_at_a_time:
             self._check_time(event)
-        if self._state.get(position) == _CONFIRMED:
+        if not may_come:
             return
         self._state[position] = _HELD
         self._holder[position] = event.session
         self._held_of_key.setdefault(self._key(position), set()).add(position)
 
-    def _check_again(self, event: Delivered) -> None:
+    def _check_again(self, event: Delivered) -> bool:
+        """Whether the consumer has it now, if it came before."""
         position = event.position
         state = self._state.get(position)
-        if state is None:
-            return
-        if position in self._may_come:
+        if state is None or position in self._may_come:
+            self.redelivered += state is not None or position in self._sought_again
             self._may_come.discard(position)
-            self.redelivered += 1
+            self._sought_again.discard(position)
+            return True
+        if position in self._passed:
+            text = f"{position} came to session {event.session} after a seek to behind it"
+            self._say(Rule.WRONG_PLACE, text, position)
         elif state == _CONFIRMED:
             text = f"{position} came to session {event.session} after it was acknowledged"
             self._say(Rule.DELIVERED_AFTER_ACK, text, position)
@@ -193,6 +212,7 @@ class SubscriptionChecker:
             holder = self._holder.get(position)
             text = f"{position} came to session {event.session} while session {holder} had it"
             self._say(Rule.DELIVERED_TWICE, text, position)
+        return state != _CONFIRMED
 
     def _check_turn(self, event: Delivered) -> None:
         """The messages of one consumer at a time: the log, without what is acknowledged."""
@@ -253,12 +273,22 @@ class SubscriptionChecker:
         for position in asked:
             self._state[position] = _ASKED
             self._held_of_key.get(self._key(position), set()).discard(position)
-        self._acks[event.ack] = asked
+        self._acks[event.ack] = AckAsked(
+            event.session, event.ack, asked, event.cumulative, event.partial
+        )
 
     def _on_ack_confirmed(self, event: AckConfirmed) -> None:
-        for position in self._acks.pop(event.ack, ()):
+        asked = self._acks.pop(event.ack, None)
+        if asked is None:
+            return
+        for position in asked.positions:
             self._state[position] = _CONFIRMED
             self._let_go(position)
+        if asked.partial:
+            self._parts.update(asked.positions)
+        elif self._parts:
+            entries = {position[:-1] for position in asked.positions}
+            self._parts = {at for at in self._parts if at[:-1] not in entries}
 
     def _on_given_back(self, event: GivenBack) -> None:
         if self._one_at_a_time:
@@ -267,6 +297,55 @@ class SubscriptionChecker:
         else:
             self._give_back([at for at in event.positions if self._state.get(at) != _CONFIRMED])
 
+    # --- seeks
+
+    def _on_sought(self, event: Sought) -> None:
+        """What is behind the place comes anew; what is before it, not any more. A seek that may be
+        done allows both.
+        """
+        first, last = self._place_of(event)
+        for nth, position in enumerate(self._log[first:], first):
+            self._may_be_sought(position, known=nth >= last, sure=event.sure)
+        for position in self._log[:first]:
+            self._asked.add(position)
+            if event.sure:
+                self._may_come.discard(position)
+                self._passed.add(position)
+                self._state[position] = _CONFIRMED
+            else:
+                self._may_come_or_not(position)
+        self._acks.clear()  # done before the seek, and undone by it
+        if event.sure:
+            self._last = -1
+            self._last_of_key.clear()
+
+    def _may_be_sought(self, position: Position, *, known: bool, sure: bool) -> None:
+        """Of a message from the place on; ``known``: certainly from it on."""
+        if not known:
+            self._asked.add(position)
+            self._may_come_or_not(position)
+        elif sure:
+            if self._state.pop(position, None) is not None:
+                self._sought_again.add(position)
+            self._asked.discard(position)
+            self._may_come.discard(position)
+            self._parts.discard(position)
+        elif position in self._state:
+            self._may_come_or_not(position)
+        self._passed.discard(position)
+
+    def _may_come_or_not(self, position: Position) -> None:
+        self._may_come.add(position)
+        if self._state.get(position) != _HELD:
+            self._state[position] = _ASKED
+
+    def _place_of(self, event: Sought) -> tuple[int, int]:
+        if event.entry is not None:
+            nth = bisect_left(self._log, event.entry)
+            return nth, nth
+        times = [self._sent_at(position).published_ms for position in self._log]
+        return sought_place(times, event.published_ms)
+
     def _check_complete(self) -> None:
         for position in self._log:
             if position not in self._state:
@@ -274,6 +353,20 @@ class SubscriptionChecker:
             elif position in self._may_come and position not in self._asked:
                 text = f"{position} was given back, and never came again"
                 self._say(Rule.NOT_REDELIVERED, text, position)
+
+
+def sought_place(times_ms: Sequence[int], published_ms: int) -> tuple[int, int]:
+    """Where a seek by time may end up: at the first index, the last one, or between.
+
+    A broker looks for the place where what was published earlier ends, by halving the log. Several
+    producers, and messages sent again, make more than one such place.
+
+    Args:
+        times_ms: when each message was published.
+    """
+    late = (nth for nth, at_ms in enumerate(times_ms) if at_ms >= published_ms)
+    early = (nth for nth in range(len(times_ms) - 1, -1, -1) if times_ms[nth] < published_ms)
+    return next(late, len(times_ms)), next(early, -1) + 1
 
 
 _NOTHING: Final = Sent()

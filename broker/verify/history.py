@@ -32,6 +32,7 @@ class Rule(StrEnum):
     TWO_CONSUMERS = "two-consumers"
     INACTIVE_CONSUMER = "inactive-consumer"
     KEY_AT_TWO = "key-at-two"
+    WRONG_PLACE = "wrong-place"
 
 
 PROMISES: Final[dict[Rule, str]] = {
@@ -53,6 +54,8 @@ PROMISES: Final[dict[Rule, str]] = {
     Rule.INACTIVE_CONSUMER: "A failover subscription delivers to its active consumer alone.",
     Rule.KEY_AT_TWO: "Unacknowledged messages of a key are at one consumer of a Key_Shared "
     "subscription.",
+    Rule.WRONG_PLACE: "A seek puts a subscription where it was told to, and a reader begins there: "
+    "nothing from before comes.",
 }
 
 
@@ -123,6 +126,8 @@ class AckAsked:
     """Its number; `AckConfirmed` has it, too."""
     positions: Sequence[Position]
     cumulative: bool = False
+    partial: bool = False
+    """Of a batch whose other messages aren't acknowledged by it."""
 
 
 @dataclass(slots=True)
@@ -147,7 +152,25 @@ class Ended:
     why: End
 
 
-Event: TypeAlias = Attached | Activated | Delivered | AckAsked | AckConfirmed | GivenBack | Ended
+@dataclass(slots=True)
+class Sought:
+    """A consumer asked for a seek, after which the broker ends all sessions of the subscription.
+
+    REQUIRES: no consumer was let in between the question and its answer, where this event stands.
+    """
+
+    session: int
+    entry: Position | None = None
+    """Ledger and entry that come next. None: it is a seek by time."""
+    published_ms: int = 0
+    """What was published from then on comes next."""
+    sure: bool = True
+    """The broker said that it is done. False: it may be done."""
+
+
+Event: TypeAlias = (
+    Attached | Activated | Delivered | AckAsked | AckConfirmed | GivenBack | Ended | Sought
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +180,8 @@ class Sent:
     key: str = ""
     due_ms: int = 0
     """0: it isn't delayed."""
+    published_ms: int = 0
+    """As its metadata say. A log is sorted by it only by and large."""
 
 
 @dataclass(slots=True)
@@ -170,6 +195,16 @@ class SubscriptionHistory:
     name: str
     type: SubscriptionType
     events: list[Event] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ReaderHistory:
+    """What one reader read until it was closed or its connection ended."""
+
+    name: str
+    start: Position
+    """Ledger and entry of its start message id, which is the first that it reads."""
+    read: list[tuple[Position, MessageName | None]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -190,3 +225,4 @@ class TopicHistory:
     receipts: list[tuple[MessageName, Position | None]] = field(default_factory=list)
     stored: list[tuple[Position, MessageName | None]] = field(default_factory=list)
     subscriptions: list[SubscriptionHistory] = field(default_factory=list)
+    readers: list[ReaderHistory] = field(default_factory=list)

@@ -15,9 +15,11 @@ from magnetar.broker.verify.history import (
     Event,
     GivenBack,
     Position,
+    Sought,
     TopicHistory,
     Violation,
 )
+from magnetar.broker.verify.read import check_reader
 from magnetar.broker.verify.stored import check_stored
 
 STORIES_MAX: Final = 20
@@ -32,7 +34,8 @@ class TopicVerdict:
 
     Attributes:
         repeated: stored again, as it may be where it was sent again.
-        redelivered: delivered again, after it was given back.
+        redelivered: delivered again, after it was given back or sought.
+        read: by readers that were closed before the end.
     """
 
     topic: str
@@ -42,6 +45,7 @@ class TopicVerdict:
     repeated: int = 0
     delivered: int = 0
     redelivered: int = 0
+    read: int = 0
 
 
 def check_topic(history: TopicHistory, early_ms_max: int = EARLY_MS_MAX) -> TopicVerdict:
@@ -56,11 +60,18 @@ def check_topic(history: TopicHistory, early_ms_max: int = EARLY_MS_MAX) -> Topi
     )
     for subscription in history.subscriptions:
         checker = SubscriptionChecker(
-            history, subscription, durable_acks=False, early_ms_max=early_ms_max
+            history,
+            subscription,
+            durable_acks=False,
+            durable_parts=False,
+            early_ms_max=early_ms_max,
         )
         verdict.violations += checker.check(complete=True)
         verdict.redelivered += checker.redelivered
         verdict.delivered += sum(isinstance(event, Delivered) for event in subscription.events)
+    for reader in history.readers:
+        verdict.violations += check_reader(history, reader)
+        verdict.read += len(reader.read)
     for violation in verdict.violations[:STORIES_MAX]:
         violation.story = list(story_of(history, violation))
     return verdict
@@ -99,6 +110,7 @@ def _events(events: list[Event], position: Position) -> Iterator[str]:
             ):
                 acks[event.ack] = event.session
                 told = "acknowledged" + (f" up to {max(event.positions)}" * event.cumulative)
+                told += " as a part of its batch" * event.partial
             case AckConfirmed() if event.ack in acks:
                 told = "the acknowledgement was confirmed"
             case GivenBack() if position in event.positions:
@@ -107,6 +119,9 @@ def _events(events: list[Event], position: Position) -> Iterator[str]:
                 told = f"ended: {event.why}"
             case Activated() if sessions:
                 told = "is active now" if event.active else "isn't active any more"
+            case Sought():
+                place = event.entry if event.entry is not None else f"{event.published_ms} ms"
+                told = f"sought {place}" + ("" if event.sure else ", which may be done or not")
             case Attached() if sessions:
                 told = "was let in"
         if told is not None:

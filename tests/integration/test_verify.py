@@ -14,14 +14,20 @@ import pytest
 import magnetar
 from magnetar.broker.cli.main import main
 from magnetar.broker.cli.profiles import ClusterTarget
+from magnetar.broker.cli.verify import topic_check
 from magnetar.broker.cli.verify.run import Outcome, VerifySettings, run_rounds
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.dispatch.delayed_index import DelayedIndex
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.producer.sequence_ids import SequenceIds
-from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.persistent_subscription import (
+    PersistentSubscription,
+    start_position,
+)
 from magnetar.broker.verify.history import Rule
 from magnetar.embedding import EmbeddedBroker
+from magnetar.managed_ledger.cursor.ack_state import AckState
+from magnetar.managed_ledger.position import Position
 from tests.free_port import free_port
 from tests.nightly import NIGHTLY
 
@@ -114,9 +120,9 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def outcome_of(broker: EmbeddedBroker) -> Outcome:
+def outcome_of(broker: EmbeddedBroker, messages: int = 60) -> Outcome:
     target = ClusterTarget(broker.service_url, broker.web_url)
-    settings = VerifySettings("public/default", 7, 0.0, 60, patience_s=PATIENCE_S)
+    settings = VerifySettings("public/default", 7, 0.0, messages, patience_s=PATIENCE_S)
     return asyncio.run(run_rounds(target, settings, lambda _: None))
 
 
@@ -222,4 +228,74 @@ def test_a_planted_bug_is_found(
     monkeypatch.setattr(where, method, every(nth, bug)(getattr(where, method)))
     outcome = outcome_of(broker)
     found = {each.rule for verdict in outcome.verdicts for each in verdict.violations}
+    assert rules <= found
+
+
+# --- planted bugs of what needs disturbances
+
+
+def earlier(position: Position) -> Position:
+    ledger_id, entry_id = position
+    return ledger_id, max(0, entry_id - 3)
+
+
+def reset_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    reset = PersistentSubscription.reset
+
+    async def planted(self: Any, position: Position, ack_set: Any = ()) -> None:
+        await reset(self, earlier(position), ack_set)
+
+    monkeypatch.setattr(PersistentSubscription, "reset", planted)
+
+
+def reset_by_time_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    reset = PersistentSubscription.reset_to_time
+
+    async def planted(self: Any, publish_time_ms: int) -> None:
+        await reset(self, publish_time_ms + 100)
+
+    monkeypatch.setattr(PersistentSubscription, "reset_to_time", planted)
+
+
+def begin_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def planted(ledger: Any, request: Any, now_ms: int) -> Position:
+        start = await start_position(ledger, request, now_ms)
+        return start if request.durable else earlier(start)
+
+    monkeypatch.setattr("magnetar.broker.topic.persistent_topic.start_position", planted)
+
+
+def forget_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AckState, "batch_ack_set", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "ways", "rules"),
+    [
+        (reset_too_early, {"seek by message id"}, {Rule.WRONG_PLACE}),
+        (reset_by_time_too_late, {"seek by time"}, {Rule.NOT_DELIVERED}),
+        (begin_too_early, {"reader from a message id"}, {Rule.WRONG_PLACE}),
+        (forget_parts, {"consumer closed"}, {Rule.DELIVERED_AFTER_ACK}),
+    ],
+)
+def test_a_planted_bug_that_disturbances_show_is_found(
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None],
+    ways: set[str],
+    rules: set[Rule],
+) -> None:
+    """Each disturbed often, and by nothing else, so that a short load is enough."""
+    all_ways = topic_check.TopicCheck._ways
+    monkeypatch.setattr(
+        topic_check.TopicCheck,
+        "_ways",
+        lambda self: {way: all_ways(self)[way] for way in ways},
+    )
+    monkeypatch.setattr(topic_check, "_DISTURB_S", (0.03, 0.06))
+    assert outcome_of(broker, 200).violations == 0
+    plant(monkeypatch)
+    found = {
+        each.rule for verdict in outcome_of(broker, 200).verdicts for each in verdict.violations
+    }
     assert rules <= found

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from magnetar.broker.cli.errors import CliError
@@ -11,6 +11,8 @@ from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.verify.attempts import retried
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.verify.plan import TopicPlan
+
+_PARTS: Final = "acknowledgmentAtBatchIndexLevelEnabled"
 
 
 class MessagesRemovedError(CliError):
@@ -48,6 +50,11 @@ class ClusterAdmin:
         for quota in (policies.get("backlog_quota_map") or {}).values():
             if quota.get("policy") == "consumer_backlog_eviction":
                 raise MessagesRemovedError(f"{namespace} has a backlog quota that evicts messages")
+
+    async def acknowledges_parts(self) -> bool:
+        """Whether brokers keep acknowledgements of parts of batches. Raises CliError."""
+        settings = await self._call("GET", "/admin/v2/brokers/configuration/runtime")
+        return bool(settings.get(_PARTS) == "true")
 
     async def clock_ahead_s(self) -> float:
         """By how much the broker's clock may be ahead of ours; 0.0: it may be right."""

@@ -56,7 +56,7 @@ def violations_of(outcome: Outcome) -> Iterator[Violation]:
 
 def totals(outcome: Outcome) -> dict[str, int]:
     """Of all topics."""
-    names = ("sent", "stored", "repeated", "delivered", "redelivered")
+    names = ("sent", "stored", "repeated", "delivered", "redelivered", "read")
     return {name: sum(getattr(each, name) for each in outcome.verdicts) for name in names}
 
 
@@ -65,7 +65,8 @@ def as_text(outcome: Outcome) -> Iterator[str]:
     counts = totals(outcome)
     yield (
         f"{counts['sent']} messages sent, {counts['stored']} stored ({counts['repeated']} of them "
-        f"sent again), {counts['delivered']} delivered ({counts['redelivered']} of them again)"
+        f"sent again), {counts['delivered']} delivered ({counts['redelivered']} of them again), "
+        f"{counts['read']} read by readers"
     )
     for what, count in sorted(outcome.disturbances.items()):
         yield f"{count} times: {what}"

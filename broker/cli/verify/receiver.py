@@ -26,6 +26,7 @@ from magnetar.broker.verify.history import (
     SubscriptionType,
 )
 from magnetar.broker.verify.plan import message_in
+from magnetar.managed_ledger.cursor.ack_state import words_to_mask
 
 PERMITS: Final = 50
 _PAYLOAD_BYTES_MAX: Final = 1024 * 1024
@@ -38,9 +39,11 @@ _SUB_TYPES: Final = {
 
 
 class ReceivedEntry:
-    """``positions`` of its messages, ``entry`` for acknowledging it as a whole."""
+    """``positions`` of its messages, without those that are acknowledged already; ``entry`` for
+    acknowledging it as a whole.
+    """
 
-    __slots__ = ("entry", "messages", "positions", "redelivery_count")
+    __slots__ = ("entry", "messages", "positions", "published_ms", "redelivery_count", "remaining")
 
     def __init__(self, command: pb.CommandMessage, body: bytes) -> None:
         id_ = command.message_id
@@ -48,11 +51,18 @@ class ReceivedEntry:
         self.redelivery_count = command.redelivery_count
         self.messages: list[MessageName | None] = []
         self.positions: list[Position] = []
+        self.published_ms = 0
+        self.remaining = words_to_mask(command.ack_set) if command.ack_set else -1
+        """Bits by batch index: set for what isn't acknowledged."""
         try:
-            messages = messages_of(*open_entry(body), _PAYLOAD_BYTES_MAX)
+            metadata, payload = open_entry(body)
+            messages = messages_of(metadata, payload, _PAYLOAD_BYTES_MAX)
+            self.published_ms = metadata.publish_time
         except UndecodableEntryError:
             messages = []
         for message in messages:
+            if message.batch_index >= 0 and not self.remaining >> message.batch_index & 1:
+                continue
             self.positions.append((*self.entry, message.batch_index))
             self.messages.append(message_in(message.payload))
         if not messages:
@@ -83,17 +93,27 @@ class Receiver:
         self._attached = False
         self._used_permits = 0
 
-    async def open(self, topic: str, subscription: str, *, durable: bool = True) -> "Receiver":
-        """Raises BrokerError: the broker doesn't let it in."""
+    async def open(
+        self, topic: str, subscription: str, *, start: Position | None = None
+    ) -> "Receiver":
+        """
+        Args:
+            start: ledger and entry of a reader's start message id; None: it isn't a reader.
+
+        Raises:
+            BrokerError: the broker doesn't let it in.
+        """
         command = pb.CommandSubscribe(
             topic=topic,
             subscription=subscription,
             subType=_SUB_TYPES[self._owner.type],
             consumer_id=self._id,
             consumer_name=self.name,
-            durable=durable,
+            durable=start is None,
             initialPosition=pb.CommandSubscribe.Earliest,
         )
+        if start is not None:
+            command.start_message_id.CopyFrom(_id_of(start))
         if self._owner.type is SubscriptionType.KEY_SHARED:
             command.keySharedMeta.keySharedMode = pb.AUTO_SPLIT
         await self._connection.register(CONSUMER, self._id, self, command)
@@ -146,7 +166,25 @@ class Receiver:
         positions = [at for each in named for at in each.positions]
         self._owner.note(AckAsked(self.session, ack, positions, cumulative))
         kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
-        command = pb.CommandAck(consumer_id=self._id, ack_type=kind, message_id=map(_id_of, named))
+        self._acknowledge(ack, kind, [_id_of(each.entry) for each in named])
+
+    def acknowledge_part(self, entry: ReceivedEntry, count: int) -> None:
+        """The first ``count`` messages of a batch, of those that came; the others are left to be
+        acknowledged. REQUIRES: there are more, and at most 63 in the batch.
+        """
+        acked, entry.positions = entry.positions[:count], entry.positions[count:]
+        entry.messages = entry.messages[count:]
+        ack = self._owner.next_ack()
+        self._owner.note(AckAsked(self.session, ack, acked, partial=True))
+        entry.remaining = sum(1 << position[-1] for position in entry.positions)
+        id_ = _id_of(entry.entry)
+        id_.ack_set.append(entry.remaining)
+        self._acknowledge(ack, pb.CommandAck.Individual, [id_])
+
+    def _acknowledge(
+        self, ack: int, kind: pb.CommandAck.AckType.ValueType, ids: list[pb.MessageIdData]
+    ) -> None:
+        command = pb.CommandAck(consumer_id=self._id, ack_type=kind, message_id=ids)
         answer = self._connection.begin(command)
         answer.add_done_callback(partial(self._on_acknowledged, ack))
 
@@ -158,9 +196,22 @@ class Receiver:
         """Negatively acknowledge it. REQUIRES: the subscription may have several consumers."""
         self._owner.note(GivenBack(self.session, entry.positions))
         command = pb.CommandRedeliverUnacknowledgedMessages(
-            consumer_id=self._id, message_ids=[_id_of(entry)]
+            consumer_id=self._id, message_ids=[_id_of(entry.entry)]
         )
         self._connection.tell(command)
+
+    async def seek(self, entry: Position | None, published_ms: int) -> None:
+        """To an entry, or by time. All consumers of the subscription end meanwhile.
+
+        Raises:
+            BrokerError: it isn't done; or it may be done, if the connection has ended.
+        """
+        command = pb.CommandSeek(consumer_id=self._id)
+        if entry is not None:
+            command.message_id.CopyFrom(_id_of(entry))
+        else:
+            command.message_publish_time = published_ms
+        await self._connection.call(command)
 
     async def close(self) -> None:
         """Leave. Raises BrokerError."""
@@ -181,5 +232,5 @@ class Receiver:
             self._owner.note(Ended(self.session, why))
 
 
-def _id_of(entry: ReceivedEntry) -> pb.MessageIdData:
-    return pb.MessageIdData(ledgerId=entry.entry[0], entryId=entry.entry[1])
+def _id_of(entry: Position) -> pb.MessageIdData:
+    return pb.MessageIdData(ledgerId=entry[0], entryId=entry[1])

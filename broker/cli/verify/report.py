@@ -74,6 +74,7 @@ def _facts(outcome: Outcome) -> str:
         ("Sent", str(counts["sent"])),
         ("Stored", f"{counts['stored']}, {counts['repeated']} of them because sent again"),
         ("Delivered", f"{counts['delivered']}, {counts['redelivered']} of them again"),
+        ("Read by readers", str(counts["read"])),
     ]
     rows += [
         (f"Disturbed: {what}", f"{n} times") for what, n in sorted(outcome.disturbances.items())

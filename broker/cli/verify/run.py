@@ -80,7 +80,9 @@ async def run_rounds(
         if not_found or isinstance(error, MessagesRemovedError):
             raise
         outcome.unchecked.append(f"policies of {settings.namespace}: {error}")
-    around = Surroundings(target, admin, settings.patience_s, early_ms_max)
+    around = Surroundings(
+        target, admin, settings.patience_s, early_ms_max, await _in_parts(admin, outcome)
+    )
     while not outcome.rounds or time.monotonic() - begun_s < settings.seconds:
         round_ = _Round(around, settings, outcome)
         try:
@@ -94,6 +96,17 @@ async def run_rounds(
         if outcome.unjudged:
             break
     return outcome
+
+
+async def _in_parts(admin: ClusterAdmin, outcome: Outcome) -> bool:
+    try:
+        if await admin.acknowledges_parts():
+            return True
+        why = "brokers acknowledge whole batches (acknowledgmentAtBatchIndexLevelEnabled)"
+    except CliError as error:
+        why = str(error)
+    outcome.unchecked.append(f"acknowledgements of parts of batches: {why}")
+    return False
 
 
 class _Round:

@@ -87,7 +87,7 @@ class Sender:
         messages = []
         for number in range(group.first, group.end):
             name = self.name, number
-            self._history.sent[name] = Sent(group.key, due_ms)
+            self._history.sent[name] = Sent(group.key, due_ms, now_ms)
             message = OutgoingMessage(content_of(name), number, group.key, deliver_at_ms=due_ms)
             messages.append(message)
         kind = cast("pb.CompressionType.ValueType", group.compression)

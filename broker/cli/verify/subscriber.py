@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from magnetar.broker.cli.binary_client import ClusterClient
@@ -11,10 +11,12 @@ from magnetar.broker.cli.verify.attempts import retried
 from magnetar.broker.cli.verify.receiver import ReceivedEntry, Receiver
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.verify.delivered import sought_place
 from magnetar.broker.verify.history import (
     End,
     Event,
     Position,
+    Sought,
     SubscriptionHistory,
     SubscriptionType,
 )
@@ -32,7 +34,12 @@ _LATE_MAX: Final = 10
 _SHARE_GIVEN_BACK: Final = 0.03
 """Of subscriptions for several consumers at once. Of the others all would come again, and Apache
 Pulsar 4.2.4 then sometimes leaves messages out until the consumer comes again."""
+_SHARE_IN_PARTS: Final = 0.2
+"""Batches whose first messages are acknowledged before the others."""
 _CUMULATIVE_EVERY: Final = 7
+_OLDER_MS_MAX: Final = 1_000
+_SOUGHT_MAX: Final = 50
+"""How many entries back a seek goes at most: what comes again takes its time."""
 
 
 class Subscriber:
@@ -45,7 +52,13 @@ class Subscriber:
         history: SubscriptionHistory,
         rng: random.Random,
         patience_s: float,
+        *,
+        in_parts: bool,
     ) -> None:
+        """
+        Args:
+            in_parts: the broker acknowledges parts of batches.
+        """
         self.type = history.type
         self.history = history
         self.next_ack = itertools.count(1).__next__
@@ -53,10 +66,15 @@ class Subscriber:
         """From now on everything is acknowledged at once, and consumers stay away."""
         self.acknowledged: set[Position] = set()
         """Entries, since they came last: whether the broker knows, it may not have said."""
+        self.seen: dict[Position, int] = {}
+        """Entries that came, and when they were published."""
+        self._place: Position = ()
+        """Of the last seek: what is before it may never come."""
         self.changed = asyncio.Event()
         self.marker_came = asyncio.Event()
         self._client, self._topic, self._rng = client, topic, rng
         self._one_at_a_time = self.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
+        self._in_parts = in_parts and not self._one_at_a_time
         self._patience_s = patience_s
         self._sessions = itertools.count(1)
         self._opening = asyncio.Lock()  # else each would make a connection of its own
@@ -118,10 +136,45 @@ class Subscriber:
                 return
             await receiver.close()
 
+    async def seek(self, *, by_time: bool) -> None:
+        """To one of the last entries that came. Raises BrokerError: it may be done or not."""
+        async with self._opening:  # nobody comes again before it is done
+            there = [each for each in self._receivers.values() if not each.ended.is_set()]
+            if not there or not self.seen:
+                return
+            receiver = self._rng.choice(there)
+            to = self._rng.choice(sorted(self.seen)[-_SOUGHT_MAX:])
+            entry, published_ms = (None, self.seen[to]) if by_time else (to, 0)
+            sure = False
+            try:
+                await receiver.seek(entry, published_ms)
+                sure = True
+            finally:
+                self.note(Sought(receiver.session, entry, published_ms, sure))
+                self._move(entry or self._behind(published_ms), sure=sure)
+
+    def _behind(self, published_ms: int) -> Position:
+        """Where a seek by time ends up at the latest: what wasn't seen may be a bit older."""
+        seen = sorted(self.seen)
+        _, last = sought_place([self.seen[at] for at in seen], published_ms + _OLDER_MS_MAX)
+        return seen[last] if last < len(seen) else (*seen[-1], 0)
+
+    def _move(self, place: Position, *, sure: bool) -> None:
+        if sure:
+            self._place = place
+            self.acknowledged = {at for at in self.acknowledged if at < place}
+        else:
+            self._place = max(self._place, place)
+
+    def lacks(self, wanted: Iterable[Position]) -> bool:
+        """Whether some of these entries have to be acknowledged."""
+        return any(at >= self._place and at not in self.acknowledged for at in wanted)
+
     # --- messages
 
     def on_entry(self, receiver: Receiver, entry: ReceivedEntry) -> None:
         self.acknowledged.discard(entry.entry)
+        self.seen[entry.entry] = entry.published_ms
         if entry.messages[-1] is not None and entry.messages[-1][0] == MARKER:
             self.marker_came.set()
         if self.calm:
@@ -134,6 +187,9 @@ class Subscriber:
             self._unacknowledged.append((receiver, entry))
             if len(self._unacknowledged) >= _CUMULATIVE_EVERY:
                 self._acknowledge_all()
+        elif self._in_parts and len(entry.messages) > 1 and self._rng.random() < _SHARE_IN_PARTS:
+            receiver.acknowledge_part(entry, self._rng.randint(1, len(entry.messages) - 1))
+            self._late.append((receiver, entry))
         elif self._rng.random() < _SHARE_LATE:
             self._late.append((receiver, entry))
             if len(self._late) > _LATE_MAX:

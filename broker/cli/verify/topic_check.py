@@ -11,13 +11,14 @@ from magnetar.broker.cli.binary_client import ClusterClient
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.verify.cluster_admin import ClusterAdmin
-from magnetar.broker.cli.verify.reader import Reader
+from magnetar.broker.cli.verify.reader import PassingReader, Reader
 from magnetar.broker.cli.verify.sender import GROUPS_UNDER_WAY, Sender
 from magnetar.broker.cli.verify.subscriber import CONSUMERS, Subscriber
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.verify.history import (
     Position,
+    ReaderHistory,
     SubscriptionHistory,
     SubscriptionType,
     TopicHistory,
@@ -46,6 +47,8 @@ class Surroundings:
     admin: ClusterAdmin | None
     patience_s: float
     early_ms_max: int
+    in_parts: bool = False
+    """The brokers acknowledge parts of batches."""
 
 
 class TopicCheck:
@@ -67,9 +70,11 @@ class TopicCheck:
         self._around, self._topic, self._messages = around, topic, messages
         self._rng = random.Random(seed)
         self._clients: list[ClusterClient] = []
+        self._read_client = self._client()
         self._senders = [self._sender(f"producer-{n}") for n in range(PRODUCERS)]
         self._subscribers = [self._subscriber(kind) for kind in SubscriptionType]
         self._keeping: list[asyncio.Task[None]] = []
+        self._loaded = asyncio.Event()
 
     def _client(self) -> ClusterClient:
         client = ClusterClient(self._around.target)
@@ -84,7 +89,14 @@ class TopicCheck:
         history = SubscriptionHistory(kind.lower().replace("_", "-"), kind)
         self.history.subscriptions.append(history)
         rng = random.Random(self._rng.random())
-        return Subscriber(self._client(), self._topic, history, rng, self._around.patience_s)
+        return Subscriber(
+            self._client(),
+            self._topic,
+            history,
+            rng,
+            self._around.patience_s,
+            in_parts=self._around.in_parts,
+        )
 
     async def run(self) -> None:
         """Raises NoProgressError: there is nothing to judge."""
@@ -144,6 +156,8 @@ class TopicCheck:
         disturbing = asyncio.ensure_future(self._disturb())
         try:
             await asyncio.gather(*(self._send(each, count) for each in self._senders))
+            self._loaded.set()
+            await disturbing  # a seek that is begun is waited for
         finally:
             disturbing.cancel()
 
@@ -153,8 +167,10 @@ class TopicCheck:
 
     async def _disturb(self) -> None:
         ways = self._ways()
-        while True:
-            await asyncio.sleep(self._rng.uniform(*_DISTURB_S))
+        while not self._loaded.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._loaded.wait(), self._rng.uniform(*_DISTURB_S))
+                break
             what = self._rng.choice(list(ways))
             self.disturbances[what] = self.disturbances.get(what, 0) + 1
             with contextlib.suppress(BrokerError, CliError):
@@ -175,10 +191,20 @@ class TopicCheck:
             "consumers' connection cut": cut_consumers,
             "producer's connection cut": cut_producer,
             "second consumer of an exclusive subscription": self._exclusive.intrude,
+            "seek by message id": lambda: self._rng.choice(self._subscribers).seek(by_time=False),
+            "seek by time": lambda: self._rng.choice(self._subscribers).seek(by_time=True),
+            "reader from a message id": self._read_from_somewhere,
         }
         if (admin := self._around.admin) is not None:
             ways["topic unloaded"] = lambda: admin.unload(self._topic)
         return ways
+
+    async def _read_from_somewhere(self) -> None:
+        if seen := list(self._exclusive.seen):
+            history = ReaderHistory(f"reader-{len(self.history.readers)}", self._rng.choice(seen))
+            self.history.readers.append(history)
+            reader = PassingReader(self._topic, history)
+            await reader.read(await self._read_client.owner(self._topic))
 
     @property
     def _exclusive(self) -> Subscriber:
@@ -199,14 +225,14 @@ class TopicCheck:
     @staticmethod
     async def _wait_for(subscriber: Subscriber, wanted: set[Position], patience_s: float) -> None:
         with contextlib.suppress(TimeoutError):
-            while not wanted <= subscriber.acknowledged:
+            while subscriber.lacks(wanted):
                 subscriber.changed.clear()
                 await asyncio.wait_for(subscriber.changed.wait(), patience_s)
 
     async def _send_marker(self) -> None:
         """Behind everything: who has it has been given all that it will be given."""
         if self._around.admin is not None:
-            with contextlib.suppress(CliError):
+            with contextlib.suppress(CliError, TimeoutError):
                 async with asyncio.timeout(_CALM_S):
                     await self._around.admin.unload(self._topic)
         marker = self._sender(MARKER)

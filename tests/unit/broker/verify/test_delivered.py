@@ -17,6 +17,7 @@ from magnetar.broker.verify.history import (
     GivenBack,
     Rule,
     Sent,
+    Sought,
     SubscriptionHistory,
     SubscriptionType,
     TopicHistory,
@@ -252,6 +253,11 @@ FAULTS: list[tuple[SubscriptionType, Sequence[Event | list[Event]], Rule]] = [
     (SHARED, [TWO, gets(1, 9, at_ms=3_999)], Rule.EARLY),
     (KEY_SHARED, [TWO, gets(1, 0), gets(2, 2)], Rule.KEY_AT_TWO),
     (KEY_SHARED, [TWO, gets(1, 2), acks(1, 2), gets(2, 0)], Rule.REORDERED),
+    (
+        SHARED,
+        [TWO, gets(1, *ALL), Ended(1, End.MOVED), Sought(1, POSITIONS[2]), gets(2, 1)],
+        Rule.WRONG_PLACE,
+    ),
     (EXCLUSIVE, TWO, Rule.TWO_CONSUMERS),
     (EXCLUSIVE, [Attached(1), gets(1, 0, 2)], Rule.SKIPPED),
     (EXCLUSIVE, [Attached(1), gets(1, 0, 1, 0)], Rule.REORDERED),
@@ -295,3 +301,38 @@ def test_acknowledgements_may_be_undone_by_a_crash_where_they_are_not_durable(
         violations(SHARED, TWO, gets(1, 0), acks(1, 0), moved, gets(2, 0), durable_acks=durable)
     )
     assert found == {Rule.DELIVERED_AFTER_ACK}
+
+
+@pytest.mark.parametrize(
+    ("end", "durable", "found"),
+    [
+        (End.MOVED, True, [Rule.DELIVERED_AFTER_ACK]),
+        (End.MOVED, False, []),
+        (End.CLOSED, False, [Rule.DELIVERED_AFTER_ACK]),
+    ],
+)
+def test_a_part_of_a_batch_may_be_forgotten_when_the_topic_moves(
+    end: End, durable: bool, found: list[Rule]
+) -> None:
+    log = [(4, 0, index) for index in range(3)]
+    events: list[Event] = [*TWO]
+    events += [Delivered(1, position, ("sender", nth)) for nth, position in enumerate(log)]
+    events += [AckAsked(1, 1, [(4, 0, 0)], partial=True), AckConfirmed(1, 1), Ended(1, end)]
+    events.append(Delivered(2, (4, 0, 0), ("sender", 0)))
+    history = SubscriptionHistory("s", SHARED, events)
+    topic = TopicHistory("t", stored=[(at, ("sender", nth)) for nth, at in enumerate(log)])
+    checker = SubscriptionChecker(topic, history, durable_parts=durable)
+    assert [each.rule for each in checker.check(complete=False)] == found
+
+
+def test_a_part_is_durable_with_the_rest_of_its_batch() -> None:
+    log = [(4, 0, index) for index in range(2)]
+    events: list[Event] = [*TWO]
+    events += [Delivered(1, position, ("sender", nth)) for nth, position in enumerate(log)]
+    events += [AckAsked(1, 1, [(4, 0, 0)], partial=True), AckConfirmed(1, 1)]
+    events += [AckAsked(1, 2, [(4, 0, 1)]), AckConfirmed(1, 2), Ended(1, End.MOVED)]
+    events.append(Delivered(2, (4, 0, 0), ("sender", 0)))
+    history = SubscriptionHistory("s", SHARED, events)
+    topic = TopicHistory("t", stored=[(at, ("sender", nth)) for nth, at in enumerate(log)])
+    checker = SubscriptionChecker(topic, history, durable_parts=False)
+    assert [each.rule for each in checker.check(complete=False)] == [Rule.DELIVERED_AFTER_ACK]
