@@ -35,6 +35,14 @@ from tests.simulation.simulator import Simulator, simulate
 
 T = TypeVar("T")
 
+_READS: Final = ("get", "head")
+_CHANGING_READS: Final = (
+    "/topics/",
+    "/admin/v2/brokers/backlog-quota-check",
+    "/admin/v2/brokers/health",
+)
+"""They take messages, drop them, or produce one."""
+_UNAVAILABLE: Final = (502, 503, 504)
 _ACCEPTED: Final = 202
 NO_ANSWER: Final = 599
 _THERE: Final[Mapping[str, str]] = {
@@ -55,6 +63,7 @@ _THERE: Final[Mapping[str, str]] = {
     "seconds": "60",
     "partition": "0",
     "count": "1",
+    "nth": "1",
     "timestamp": "1700000000000",
 }
 """Path parameters: what a world has."""
@@ -189,7 +198,7 @@ def calls_of(
     found = {
         f"{method.upper()} {path}": _candidates(method, path, operation)
         for method, path, operation in operations(document)
-        if method.lower() != "get"
+        if method.lower() not in _READS
     }
     for name, calls in found.items():
         method, path = name.split(" ")
@@ -215,6 +224,15 @@ def calls_of(
     return found | {
         name: [Call(name, path=str(dict(each)), query=each, command=kind) for each in ways]
         for name, kind, ways in commands(NAME.full)
+    }
+
+
+def reads_of(document: dict[str, Any]) -> dict[str, list[Call]]:
+    """Every GET by name, with the ways to ask for it; not those that change something."""
+    return {
+        f"GET {path}": _candidates(method, path, operation)
+        for method, path, operation in operations(document)
+        if method.lower() == "get" and not path.startswith(_CHANGING_READS)
     }
 
 
@@ -471,6 +489,19 @@ class FaultChecker:
         wrong += [x for x in found.wrong if x not in self._asked.wrong]
         wrong += differences(found.status, found.parts, self._was.parts, self._asked.parts)
         if found.again >= 500:
+            wrong.append(f"once more: {found.again}")
+        if self.call.method == "GET":
+            wrong += self._wrong_answer(found)
+        return wrong
+
+    def _wrong_answer(self, found: Outcome) -> list[str]:
+        """Of a read, which finds what it would have found, or can't tell now; and moves nothing."""
+        assert self._was is not None
+        assert self._asked is not None
+        wrong = differences(found.status, found.parts, self._was.parts, self._was.parts)
+        if found.status not in (self._asked.status, *_UNAVAILABLE):
+            wrong.append(f"answers {found.status}: {found.reason:.300}")
+        if found.again != self._asked.status:
             wrong.append(f"once more: {found.again}")
         return wrong
 

@@ -24,7 +24,7 @@ from magnetar.loadbalance.model import Move, Split
 from magnetar.managed_ledger.offload.block_offloader import BlockOffloader
 from magnetar.managed_ledger.offload.config import FILESYSTEM, OffloadMetrics
 from magnetar.managed_ledger.position import EARLIEST
-from magnetar.metadata.errors import MetadataError, OutcomeUnknownError
+from magnetar.metadata.errors import OutcomeUnknownError, StoreUnreachableError
 from magnetar.metadata.store import MetadataStore
 from tests.simulation.simulator import VirtualLoop
 from tests.simulation.test_bundles_ownership import commit_inline
@@ -380,7 +380,7 @@ class World:
                 await real(path, *more, **named)
                 raise OutcomeUnknownError(path)
             if fate:
-                raise MetadataError(f"{path}: connection loss")
+                raise StoreUnreachableError(path, "connection loss")
             return await real(path, *more, **named)
 
         return call

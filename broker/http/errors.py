@@ -2,7 +2,7 @@
 
     RedirectError             307: another broker serves it
     ApiError                  a status and a reason, raised by routes
-    BrokerError (broker)      carries its own http_status
+    BrokerError (broker)      carries its own http_status; 503 where the metadata store is the cause
     BundleError (bundles)     503 while a bundle is changing hands, or nobody can tell whose it is;
                               307 where another broker owns it
     MetadataError (metadata)  503 when the store can't be reached or can't tell; 412 for a value
@@ -100,6 +100,13 @@ async def refuse(response: Response, scope: Scope, receive: Receive, send: Send)
     await send({"type": f"{kind}.body", "body": bytes(response.body)})
 
 
+def _is_of_store(error: BaseException | None) -> bool:
+    """Whether it was raised because the metadata store didn't answer."""
+    while error is not None and not isinstance(error, _UNAVAILABLE):
+        error = error.__cause__
+    return error is not None
+
+
 def response_of(error: Exception) -> Response:
     """The answer for an error raised while a request was served."""
     match error:
@@ -108,7 +115,10 @@ def response_of(error: Exception) -> Response:
         case ApiError():
             return error_response(error.status, str(error))
         case BrokerError():
-            return error_response(error.http_status, str(error))
+            status = error.http_status
+            return error_response(
+                503 if status == 500 and _is_of_store(error) else status, str(error)
+            )
         case InvalidTopicNameError() | ValueTooLargeError():
             return error_response(412, str(error))
         case _ if isinstance(error, _UNAVAILABLE):
