@@ -112,6 +112,7 @@ class FigureTable:
 
 SlotFilter = Callable[[FigureTable, list[int]], list[int]]
 """Those of the slots whose rows belong to a view."""
+_NOTHING: Final = object()
 Sight = Mapping[int, Callable[[Any], bool] | None]
 """What a role may see, by the number of a namespace: None: all of it; else asked with each key.
 A namespace that isn't in it can't be seen."""
@@ -289,14 +290,37 @@ class SumScan:
 
     def step(self) -> bool:
         """Add the next rows; False: those were the last."""
-        first, self._next = self._next, min(self._next + SLICE_ROWS // 4, self._end)
+        slot, self._next = self._next, min(self._next + SLICE_ROWS, self._end)
+        spaces, places = self._table.spaces, self._table.places
+        while slot < self._next:
+            space, first = spaces[slot], slot
+            while slot < self._next and spaces[slot] == space:
+                slot += 1
+            if self._sees_all(space) and places.count(LOADED, first, slot) == slot - first:
+                self._add_run(space, first, slot)
+            else:
+                self._add_rows(range(first, slot))
+        return self._next < self._end
+
+    def _sees_all(self, space: int) -> bool:
+        return self._sight is None or self._sight.get(space, _NOTHING) is None
+
+    def _add_run(self, space: int, first: int, end: int) -> None:
+        """Loaded rows of one namespace that lie together, as most do: no look at each of them."""
+        self.rows[space] = self.rows.get(space, 0) + end - first
+        figures = self.figures.setdefault(space, self._blank.copy())
+        for at, column in self._summed:
+            figures[at] += sum(column[first:end])
+        for at, column in self._greatest:
+            figures[at] = max(figures[at], *column[first:end])
+
+    def _add_rows(self, slots: range) -> None:
         table = self._table
-        for slot in visible_slots(table, range(first, self._next), self._place_max, self._sight):
+        for slot in visible_slots(table, slots, self._place_max, self._sight):
             space = table.spaces[slot]
             self.rows[space] = self.rows.get(space, 0) + 1
             if table.places[slot] == LOADED:
                 self._add(self.figures.setdefault(space, self._blank.copy()), slot)
-        return self._next < self._end
 
     def _add(self, figures: list[float], slot: int) -> None:
         for at, column in self._summed:
