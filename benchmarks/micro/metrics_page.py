@@ -35,6 +35,34 @@ SCRAPES = int(os.environ.get("SCRAPES", "5"))
 _SWITCH_INTERVAL_S = 0.0005
 _LONG_MS = 2.0
 _TICK_S = 0.002
+_SHORT_MS = 0.1
+
+
+class Durations:
+    """Of millions of turns: those above a tenth of a millisecond, the others only counted.
+
+    A list of all of them would be moved when it grows, which is a long turn itself.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._long: list[float] = []
+
+    def add(self, ms: float) -> None:
+        self.count += 1
+        if ms > _SHORT_MS:
+            self._long.append(ms)
+
+    def above(self, ms: float) -> int:
+        return sum(each > ms for each in self._long)
+
+    def longest(self, count: int) -> list[float]:
+        """Ascending; 0 where there are fewer."""
+        return [*[0.0] * count, *sorted(self._long)][-count:]
+
+    def quantile(self, share: float) -> float:
+        """0: it is below a tenth of a millisecond."""
+        return self.longest(max(1, round(self.count * (1 - share))))[0]
 
 
 class LoopWatch:
@@ -44,17 +72,16 @@ class LoopWatch:
         self._loop = asyncio.get_running_loop()
         self._due_s = 0.0
         self._running = False
-        self.late_ms: list[float] = []
-        self.used_ms: list[float] = []
+        self.late_ms, self.used_ms = Durations(), Durations()
         self._used_s = 0.0
         self.collections_ms: list[float] = []
         self._collecting_s = 0.0
 
     def _tick(self) -> None:
         now_s = time.perf_counter()
-        self.late_ms.append((now_s - self._due_s) * 1000)
+        self.late_ms.add((now_s - self._due_s) * 1000)
         used_s = time.thread_time()
-        self.used_ms.append((used_s - self._used_s) * 1000)
+        self.used_ms.add((used_s - self._used_s) * 1000)
         self._used_s = used_s
         if self._running:
             self._due_s = now_s + _TICK_S
@@ -68,7 +95,7 @@ class LoopWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        self.late_ms, self.used_ms, self.collections_ms = [], [], []
+        self.late_ms, self.used_ms, self.collections_ms = Durations(), Durations(), []
         self._used_s = time.thread_time()
         self._running, self._due_s = True, time.perf_counter()
         gc.callbacks.append(self._on_gc)
@@ -142,16 +169,14 @@ async def measure(standalone: Standalone) -> None:
 
 
 def show(what: str, watch: LoopWatch, seconds: float, cpu_s: float, size: int) -> None:
-    late = sorted(watch.late_ms)
-    long_ones = [each for each in late if each > _LONG_MS]
-    used = sorted(watch.used_ms)
+    late, used = watch.late_ms, watch.used_ms
     worst_ms = max(watch.collections_ms, default=0)
     print(
         f"{what:10} {seconds * 1000:6.0f} ms, CPU {cpu_s * 1000:5.0f} ms, {size / 1024:6.0f} KiB;"
-        f" loop late by at most {', '.join(f'{each:.1f}' for each in late[-3:])} ms,"
-        f" {len(long_ones)} of {len(late)} times above {_LONG_MS:g} ms;"
+        f" loop late by at most {', '.join(f'{each:.1f}' for each in late.longest(3))} ms,"
+        f" {late.above(_LONG_MS)} of {late.count} times above {_LONG_MS:g} ms;"
         f" loop's processor time between ticks at most"
-        f" {', '.join(f'{each:.1f}' for each in used[-3:])} ms;"
+        f" {', '.join(f'{each:.1f}' for each in used.longest(3))} ms;"
         f" {len(watch.collections_ms)} collections, longest {worst_ms:.1f} ms;"
         f" resident {resident_mib():.0f} MiB"
     )

@@ -124,13 +124,13 @@ async def measured(
 
 
 def show(what: str, watch: LoopWatch, found: list[tuple[float, int]], share: float) -> None:
-    used = sorted(watch.used_ms)
+    used = watch.used_ms
     times = sorted(each for each, _ in found) or [0.0]
-    over = sum(each > _LONG_MS for each in used)
     collected = max(watch.collections_ms, default=0.0)
     print(
         f"| {what} | {statistics.median(times):.1f} | {times[-1]:.1f} |"
-        f" {used[len(used) * 99 // 100]:.2f} | {used[-1]:.2f} | {over} of {len(used)} |"
+        f" {used.quantile(0.99):.2f} | {used.longest(1)[0]:.2f} |"
+        f" {used.above(_LONG_MS)} of {used.count} |"
         f" {collected:.1f} | {share:.1%} |",
         flush=True,
     )
