@@ -38,7 +38,8 @@ from magnetar.broker.console.index_view import (
 )
 from magnetar.broker.console.messages_page import messages_tab
 from magnetar.broker.console.produce_page import produce, send
-from magnetar.broker.console.source import IndexPage, IndexQuery, schema_path
+from magnetar.broker.console.schema_page import new_schema, schema_tab, upload_schema
+from magnetar.broker.console.source import IndexPage, IndexQuery
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import partition_rows, stored_topics, topic_figures
 from magnetar.broker.console.views import Ask, Panel, Streamed, View, panel
@@ -404,19 +405,6 @@ async def _policies(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any
     return {"policies": await panel("Policies", ask.source.policies(path), rows)}
 
 
-async def _schema(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
-    async def found() -> list[Any]:
-        try:
-            answer = await get(ask.source.api, f"{schema_path(path)}/schemas")
-        except AdminError as error:
-            if error.status == 404:
-                return []
-            raise
-        return list(answer["getSchemaResponses"])
-
-    return {"schemas": await panel("Schema", found(), lambda each: each[::-1])}
-
-
 async def _permissions(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     found = get(ask.source.api, f"{path.rest}/permissions")
     return {"permissions": await panel("Permissions", found, dict)}
@@ -427,7 +415,7 @@ _OF_TABS: Final[dict[str, Callable[[Ask, TopicPath, int], Awaitable[dict[str, An
     "messages": messages_tab,
     "storage": _storage,
     "policies": _policies,
-    "schema": _schema,
+    "schema": schema_tab,
     "permissions": _permissions,
 }
 _TOPIC: Final = "topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
@@ -446,6 +434,7 @@ PAGES: Final[dict[str, Page]] = {
     _TOPIC: topic,
     f"{_TOPIC}/do/{{action}}": step,
     f"{_TOPIC}/produce": produce,
+    f"{_TOPIC}/schema/new": new_schema,
     **{f"{_TOPIC}/{{tab:{key}}}": topic for key, _ in _TABS if key},
 }
 """By path below ``/console/``; ``{name:text}`` is only that text."""
@@ -457,5 +446,6 @@ STREAMS: Final[dict[str, Callable[[Ask], Awaitable[Streamed]]]] = {
 FORMS: Final[dict[Page, tuple[Act, int]]] = {
     step: (act, BODY_MAX),
     produce: (send, LONG_BODY_MAX),
+    new_schema: (upload_schema, LONG_BODY_MAX),
 }
 """What is done with the form of a page, and how many bytes the form may have."""

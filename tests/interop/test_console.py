@@ -177,3 +177,27 @@ async def test_other_names_and_other_sites_are_refused(console: httpx.AsyncClien
     assert foreign.status_code == 421
     cross = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}
     assert (await console.post("/console/topics", headers=cross)).status_code == 403
+
+
+async def test_a_schema_is_checked_then_stored(
+    console: httpx.AsyncClient, topic: str, admin_url: str
+) -> None:
+    fields = '[{"name":"id","type":"long"}]'
+    first = '{"type":"record","name":"Order","fields":%s}' % fields  # noqa: UP031
+    more = '{"type":"record","name":"Order","fields":%s}'
+    page = f"/console/topic/{topic}/schema"
+    kind = {"type": "AVRO"}
+    added = fields[:-1] + ',{"name":"paid","type":"boolean","default":false}]'
+    broken = fields[:-1] + ',{"name":"paid","type":"string"}]'
+    assert (await post(console, f"{page}/new", do="upload", definition=first, **kind)).is_redirect
+    checked = await post(console, f"{page}/new", do="check", definition=more % added, **kind)
+    assert "It is compatible" in checked.text
+    checked = await post(console, f"{page}/new", do="check", definition=more % broken, **kind)
+    assert 'role="alert"' in checked.text  # Pulsar answers 500, with the reason
+    assert "compatib" in checked.text
+    stored = await post(console, f"{page}/new", do="upload", definition=more % added, **kind)
+    assert stored.is_redirect
+    shown = unescape((await console.get(page)).text)
+    assert "Changes since version 0" in shown
+    found = await rest(admin_url, f"schemas/{topic.partition('/')[2]}/schemas")
+    assert [each["version"] for each in found["getSchemaResponses"]] == [0, 1]
