@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.broker.console.charts import Chart, chart
+from magnetar.broker.console.charts import Chart, chart, sparkline
 from magnetar.broker.console.formats import number, span
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import row_id
@@ -32,6 +32,8 @@ TOPIC_COLUMNS: Final = (
     Column("In /s", "msgRateIn", "r hide3"),
     Column("Out /s", "msgRateOut", "r hide3"),
     Column("Backlog", "msgBacklog", "r"),
+    Column("Trend", "msgBacklogTrend", "r hide3"),
+    Column("Caught up in", None, "r hide2 hide3"),
     Column("Oldest", "earliestMsgPublishTimeInBacklogs", "r"),
     Column("Subs", "subscriptionCount", "r hide3"),
     Column("Prod / cons", "producerCount", "r hide3"),
@@ -43,6 +45,7 @@ SUBSCRIPTION_COLUMNS: Final = (
     Column("Backlog", "msgBacklog", "r"),
     Column("Oldest", "earliestMsgPublishTimeInBacklog", "r"),
     Column("Trend", "msgBacklogTrend", "r hide3"),
+    Column("Caught up in", None, "r hide3"),
     Column("Out /s", "msgRateOut", "r hide3"),
     Column("Unacknowledged", "unackedMessages", "r hide3"),
     Column("Consumers", "consumerCount", "r hide3"),
@@ -77,6 +80,12 @@ class TopicRow:
     producers: int | None
     consumers: int | None
     subscriptions: int | None
+    trend: str
+    caught_up: str
+    line_in: str
+    """Messages in of the last hour, a path; "": there is none."""
+    line: str
+    """The same of the backlog."""
 
 
 def topic_rows(page: IndexPage) -> list[TopicRow]:
@@ -94,6 +103,10 @@ def topic_rows(page: IndexPage) -> list[TopicRow]:
             producers=each.get("producerCount"),
             consumers=each.get("consumerCount"),
             subscriptions=each.get("subscriptionCount"),
+            trend=trend(each.get("msgBacklogTrend")),
+            caught_up=caught_up(each.get("msgBacklog"), each.get("msgBacklogTrend")),
+            line_in=_line(each, "msgRateIn"),
+            line=_line(each, "msgBacklog"),
         )
         for each in page.rows
     ]
@@ -114,6 +127,8 @@ class BehindRow:
     oldest_ms: int | None
     trend: str
     caught_up: str
+    line: str
+    """Its backlog in the last hour, a path; "": there is none."""
     rate_out: float | None
     unacked: int | None
     consumers: int | None
@@ -137,10 +152,15 @@ def _behind(row: Json) -> BehindRow:
         oldest_ms=row.get("earliestMsgPublishTimeInBacklog"),
         trend=trend(growth),
         caught_up=caught_up(backlog, growth),
+        line=_line(row, "msgBacklog"),
         rate_out=row.get("msgRateOut"),
         unacked=row.get("unackedMessages"),
         consumers=consumers,
     )
+
+
+def _line(row: Json, field: str) -> str:
+    return sparkline(row.get("history", {}).get(field, ()))
 
 
 def trend(growth: float | None) -> str:

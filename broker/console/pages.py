@@ -48,6 +48,8 @@ Page = Callable[[Ask], Awaitable[View]]
 Act = Callable[[Ask, Mapping[str, str]], Awaitable[View | str]]
 
 ROWS: Final = 50
+POINTS: Final = 24
+"""Of a line in a list."""
 _BEHIND: Final = 8
 _ASKED: Final = ("q", "namespace", "view", "sort", "order", "after")
 """Parameters of the pages of topics and subscriptions."""
@@ -70,7 +72,7 @@ _TABS: Final = (
 
 async def overview(ask: Ask) -> View:
     source = ask.source
-    behind = IndexQuery(view="backlog", sort="msgBacklog", limit=_BEHIND)
+    behind = IndexQuery(view="backlog", sort="msgBacklog", limit=_BEHIND, points=POINTS)
     findings, sums, furthest, history = await asyncio.gather(
         panel("What needs attention", source.findings(), _findings),
         panel("Figures", source.namespaces(), sums_of),
@@ -155,7 +157,7 @@ async def subscriptions(ask: Ask) -> View:
 
 def _index_query(ask: Ask, sort: str) -> IndexQuery:
     asked = {name: ask.query.get(name, "") for name in _ASKED}
-    return IndexQuery(**{**asked, "sort": asked["sort"] or sort}, limit=ROWS)
+    return IndexQuery(**{**asked, "sort": asked["sort"] or sort}, limit=ROWS, points=POINTS)
 
 
 def _table(

@@ -23,6 +23,7 @@ from magnetar.broker.console.source import IndexPage, IndexQuery, Source, TopicS
 from magnetar.broker.errors import InvalidSchemaError
 from magnetar.broker.index.figure_recorder import LATENCIES
 from magnetar.broker.index.history_answer import (
+    HistoryScan,
     broker_history,
     merged_partitions,
     topic_history,
@@ -80,11 +81,18 @@ class PulsarSource(Source):
 
     async def topics(self, query: IndexQuery) -> IndexPage:
         found = await self._figures()
-        return page_of(found.topics, query, _note(found))
+        return self._with_history(page_of(found.topics, query, _note(found)), query)
 
     async def subscriptions(self, query: IndexQuery) -> IndexPage:
         found = await self._figures()
-        return page_of(found.subscriptions, query, _note(found))
+        return self._with_history(page_of(found.subscriptions, query, _note(found)), query)
+
+    def _with_history(self, page: IndexPage, query: IndexQuery) -> IndexPage:
+        if query.points:
+            scan = HistoryScan(self._history.recorder, page.rows, query.points)
+            while scan.step():
+                pass
+        return page
 
     async def namespaces(self) -> dict[str, dict[str, Any]]:
         return sums_by_namespace((await self._figures()).topics)

@@ -36,6 +36,8 @@ class IndexQuery:
     order: str = ""
     after: str = ""
     limit: int = 50
+    points: int = 0
+    """Of each row's history."""
 
     def given(self) -> dict[str, str | int]:
         """What isn't empty, as parameters of the route."""

@@ -15,12 +15,10 @@ def trend(before: float, before_trend: float, now: float, elapsed_s: float) -> f
     """Messages a second by which a backlog grows (below 0: shrinks), a moving average.
 
     Args:
-        before: the backlog; -inf: not known yet.
+        before: the backlog.
     """
     if before == now and not before_trend:
         return 0.0  # most of them
-    if before == -inf:
-        return 0.0
     if elapsed_s <= 0:
         return before_trend
     rate = (now - before) / elapsed_s

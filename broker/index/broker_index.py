@@ -26,6 +26,7 @@ from magnetar.broker.index.figure_table import (
     Sight,
     SumScan,
 )
+from magnetar.broker.index.history_answer import HistoryScan
 from magnetar.broker.index.page_answer import PageAnswer, Row
 from magnetar.broker.index.stored_names import StoredNames, is_system_topic
 from magnetar.broker.index.topic_figures import (
@@ -34,6 +35,7 @@ from magnetar.broker.index.topic_figures import (
     SUBSCRIPTION_VIEWS,
     TOPIC_FIELDS,
     TOPIC_VIEWS,
+    catch_up_seconds,
     shown,
     subscription_figures,
     topic_figures,
@@ -269,11 +271,17 @@ class IndexTables:
         backlog = subscription.backlog
         oldest = self._oldest_of(slot, subscription, backlog)
         columns = table.columns
-        growth = trend(
-            columns["msgBacklog"][slot], columns["msgBacklogTrend"][slot], backlog, elapsed_s
-        )
+        if (before := columns["msgBacklog"][slot]) == UNKNOWN:
+            growth = self._growth_before(full, name, backlog)
+        else:
+            growth = trend(before, columns["msgBacklogTrend"][slot], backlog, elapsed_s)
         table.set(slot, subscription_figures(subscription, backlog, growth, oldest))
         return backlog, oldest, growth
+
+    def _growth_before(self, full: str, name: str, backlog: int) -> float:
+        """Of a subscription that is new in the table: what the history tells."""
+        history, now_ms = self._service.figure_recorder.subscriptions, self._service.wall_clock()
+        return history.growth((full, name), "msgBacklog", backlog, now_ms) or 0.0
 
     def _unload(self, slot: int, full: str) -> None:
         for name in self._subscriptions_of.pop(full, ()):
@@ -352,6 +360,8 @@ class IndexTables:
         page = scan.page
         row_of = self._topic_row if of_topics else self._subscription_row
         rows = [row_of(slot) for slot in page.slots]
+        if query.points:
+            await _run(HistoryScan(self._service.figure_recorder, rows, query.points))
         return PageAnswer(
             self.as_of_ms, page.total, page.matching, page.views, rows, has_more=page.has_more
         )
@@ -379,7 +389,8 @@ class IndexTables:
 
     def _shown(self, table: FigureTable, slot: int) -> Row:
         figures = zip(table.fields, table.figures(slot), strict=True)
-        return {field: shown(field, figure) for field, figure in figures}
+        row = {field: shown(field, figure) for field, figure in figures}
+        return {**row, "catchUpSeconds": catch_up_seconds(row)}
 
     async def sums(self, sight: Sight | None = None, place_max: int = UNLOADED) -> dict[str, Row]:
         """Figures of each namespace."""

@@ -146,6 +146,8 @@ class PageQuery:
     namespace: str = ""
     view: str = ""
     place_max: int = UNLOADED
+    points: int = 0
+    """Of each row's recent history."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
@@ -18,6 +19,7 @@ POINT_MS: Final = 10_000
 FINE_MS: Final = 600_000
 """What is older has a point every ``COARSE_MS``."""
 COARSE_MS: Final = 60_000
+_SPARKLINE_MS: Final = 3_600_000
 _REPLACED_MAX: Final = 200
 """Rows that are exchanged at a point: half a millisecond."""
 _BETTER: Final = 1.25
@@ -78,16 +80,46 @@ class History:
         """None: the row isn't among those that are kept."""
         if (slot := self._slot_of.get(key)) is None:
             return None
-        since_ms, width = self._since_ms[slot], len(self.fields)
-        first = next(
-            (at for at, time_ms in enumerate(self._times_ms) if time_ms >= since_ms),
-            len(self._times_ms),
-        )
+        width = len(self.fields)
+        first = bisect_left(self._times_ms, self._since_ms[slot])
         place, points = slot * width, self._points[first:]
         values = {
             field: [point[place + at] for point in points] for at, field in enumerate(self.fields)
         }
         return Series(self._times_ms[first:].tolist(), values)
+
+    def sparkline(self, key: Hashable, field: str, count: int) -> list[float]:
+        """A field at even distances in the last hour, or since the row is kept; the latest last.
+
+        Args:
+            count: values at most, 2 or more; fewer if there are fewer points.
+        """
+        times_ms = self._times_ms
+        if (slot := self._slot_of.get(key)) is None or not times_ms:
+            return []
+        last_ms = times_ms[-1]
+        first = bisect_left(times_ms, max(self._since_ms[slot], last_ms - _SPARKLINE_MS))
+        place = slot * len(self.fields) + self.fields.index(field)
+        if len(times_ms) - first <= count:
+            return [point[place] for point in self._points[first:]]
+        first_ms = times_ms[first]
+        step_ms = (last_ms - first_ms) / (count - 1)
+        marks = (first_ms + step_ms * at for at in range(count))
+        return [
+            self._points[bisect_left(times_ms, mark, first, len(times_ms) - 1)][place]
+            for mark in marks
+        ]
+
+    def growth(self, key: Hashable, field: str, now: float, now_ms: int) -> float | None:
+        """By how much a second it has grown, in one to five minutes; None: not known."""
+        if (slot := self._slot_of.get(key)) is None:
+            return None
+        at = bisect_left(self._times_ms, now_ms - COARSE_MS) - 1
+        oldest_ms = max(self._since_ms[slot], now_ms - 5 * COARSE_MS)
+        if at < 0 or self._times_ms[at] < oldest_ms:
+            return None
+        value = self._points[at][slot * len(self.fields) + self.fields.index(field)]
+        return (now - value) * 1000 / (now_ms - self._times_ms[at])
 
     def _slot(self, key: Hashable, now_ms: int) -> int:
         """Of a row that is kept, or may be as there is room; -1: all are taken."""

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import islice
 from math import isnan, nan
 from typing import Any, Final
 
-from magnetar.broker.index.figure_recorder import LATENCIES, TOTAL, FigureRecorder
+from magnetar.broker.index.figure_recorder import (
+    LATENCIES,
+    SUBSCRIPTION_SERIES,
+    TOTAL,
+    FigureRecorder,
+)
 from magnetar.broker.index.history import History, Series
 
+_ROWS_AT_ONCE: Final = 8
+_OF_TOPICS: Final = ("msgRateIn", "msgBacklog")
+"""Of a list's rows."""
 _DIGITS: Final = 3
 """Behind the point: points are 32-bit floats."""
 
@@ -35,6 +44,36 @@ def topic_history(recorder: FigureRecorder, topic: str, names: Iterable[str]) ->
             name: history_json(recorder.subscriptions, (topic, name)) for name in names
         },
     }
+
+
+class HistoryScan:
+    """Gives rows of a page their ``history``, a few at a time."""
+
+    def __init__(
+        self, recorder: FigureRecorder, rows: Sequence[dict[str, Any]], points: int
+    ) -> None:
+        self._recorder, self._points = recorder, points
+        self._left = iter(rows)
+
+    def step(self) -> bool:
+        """Add it to the next rows; False: those were the last."""
+        some = list(islice(self._left, _ROWS_AT_ONCE))
+        for row in some:
+            row["history"] = self._lines(row["topic"], row.get("subscription"))
+        return len(some) == _ROWS_AT_ONCE
+
+    def _lines(self, topic: str, subscription: str | None) -> dict[str, list[float]]:
+        key: Hashable
+        fields: Sequence[str]
+        if subscription is None:
+            history, key, fields = self._recorder.topics, topic, _OF_TOPICS
+        else:
+            history, key = self._recorder.subscriptions, (topic, subscription)
+            fields = SUBSCRIPTION_SERIES
+        return {
+            field: [round(each, 1) for each in history.sparkline(key, field, self._points)]
+            for field in fields
+        }
 
 
 def merged_brokers(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
+from magnetar.broker.index.backlog_trend import catch_up_s
 from magnetar.broker.index.figure_table import UNKNOWN, FigureTable, SlotFilter
 
 if TYPE_CHECKING:
@@ -65,6 +67,15 @@ def kept(field: str, value: float | None) -> float:
     if value is None:
         return UNKNOWN
     return -float(value) if field in (TOPIC_OLDEST, SUBSCRIPTION_OLDEST) else float(value)
+
+
+def catch_up_seconds(row: Mapping[str, float | None]) -> float | None:
+    """Of a row as it is answered: until its backlog is gone; None: never, or not known."""
+    backlog, growth = row["msgBacklog"], row["msgBacklogTrend"]
+    if backlog is None or growth is None:
+        return None
+    seconds = catch_up_s(backlog, growth)
+    return None if seconds == inf else round(seconds)
 
 
 def topic_figures(

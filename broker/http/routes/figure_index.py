@@ -41,6 +41,7 @@ routes = Routes(
 T = TypeVar("T")
 
 _LIMIT_MAX: Final = 1_000
+_POINTS_MAX: Final = 60
 _ANSWER_S: Final = 2.0
 """Until another broker is named as silent."""
 _TOPIC: Final = {
@@ -57,7 +58,8 @@ _TOPIC: Final = {
     "producerCount": 6,
     "consumerCount": 9,
     "subscriptionCount": 4,
-    "msgBacklogTrend": 122.5,
+    "msgBacklogTrend": -122.5,
+    "catchUpSeconds": 10484,
 }
 _SUBSCRIPTION: Final = {
     "topic": "persistent://public/default/orders",
@@ -67,7 +69,8 @@ _SUBSCRIPTION: Final = {
     "msgRateOut": 0.0,
     "msgThroughputOut": 0.0,
     "msgBacklog": 1284000,
-    "msgBacklogTrend": 122.5,
+    "msgBacklogTrend": -122.5,
+    "catchUpSeconds": 10481,
     "earliestMsgPublishTimeInBacklog": 1795856000000,
     "unackedMessages": 100000,
     "consumerCount": 2,
@@ -94,6 +97,7 @@ class Asked:
     after: str | None
     limit: int
     namespace: str
+    points: int
 
     def query(self, sort: str, view: str | None, place_max: int) -> PageQuery:
         """``sort``: a figure, or "topic". Raises ApiError: 400 ``after`` is of another order."""
@@ -111,6 +115,7 @@ class Asked:
             self.namespace,
             view or "",
             place_max,
+            self.points,
         )
 
 
@@ -126,8 +131,12 @@ async def _asked(
     after: Annotated[str | None, Query(description="`next` of the page before")] = None,
     limit: Annotated[int, Query(ge=1, le=_LIMIT_MAX, description="Rows of a page")] = 50,
     namespace: Annotated[str, Query(description="Only of this one, `tenant/namespace`")] = "",
+    points: Annotated[
+        int | None,
+        Query(ge=2, le=_POINTS_MAX, description="Of each row's `history`"),
+    ] = None,
 ) -> Asked:
-    return Asked(q, order, after, limit, namespace)
+    return Asked(q, order, after, limit, namespace, points or 0)
 
 
 _Asked = Annotated[Asked, Depends(_asked)]
@@ -246,7 +255,9 @@ async def topics_index(
 
     Each partition is a topic. A figure is null where it isn't known, as of topics that no broker
     has loaded; these come last in both orders. The oldest message is also null without a backlog.
-    `msgBacklogTrend` is by how many entries a second the backlogs of its subscriptions grow.
+    `msgBacklogTrend` is by how many entries a second the backlogs of its subscriptions grow,
+    `catchUpSeconds` when they are gone at this trend; null: never. `history` has figures at even
+    distances in the last hour.
     `views` counts the topics of each view, with `q` and `namespace` applied. Only topics that the
     caller may look up are there.
     """
@@ -280,6 +291,8 @@ async def subscriptions_index(
 
     `q` is looked for in the topic's name and the subscription's. `msgBacklogTrend` is by how many
     entries a second the backlog grows, below 0: shrinks, a moving average over half a minute.
+    `catchUpSeconds` is when it is gone at this trend; null: never. `history` has the backlog at
+    even distances in the last hour.
     """
     tables = await service.index.tables()
     query = asked.query(sort, view, everywhere.place_max)

@@ -260,3 +260,16 @@ async def test_history_of_a_topic_is_the_sum_of_its_partitions(broker: Broker) -
     async with client_of(create_app(broker.service), None) as client:
         answer = await client.get("/admin/v2/persistent/t1/ns/missing/history")
         assert answer.status_code == 404
+
+
+async def test_rows_have_their_history_and_when_they_are_caught_up(broker: Broker) -> None:
+    await fill(broker)
+    for kind, fields in (
+        ("topics", ["msgRateIn", "msgBacklog"]),
+        ("subscriptions", ["msgBacklog"]),
+    ):
+        (row, *_) = (await ask(broker, f"{kind}-index?points=24"))[kind]
+        assert row["history"] == {field: [0.0] for field in fields}
+        assert row["catchUpSeconds"] == 0
+        (row, *_) = (await ask(broker, f"{kind}-index"))[kind]
+        assert "history" not in row

@@ -59,6 +59,7 @@ async def test_rows_are_the_statistics(broker: Broker) -> None:
         "consumerCount": 0,
         "subscriptionCount": 2,
         "msgBacklogTrend": 0.0,
+        "catchUpSeconds": None,
     }
     assert row["msgBacklog"] == 6
     assert row["storageSize"] > 0

@@ -3,6 +3,7 @@
 import pytest
 
 from magnetar.broker.index.figure_recorder import TOTAL
+from magnetar.broker.index.figure_table import PageQuery
 from magnetar.broker.index.history import POINT_MS
 from magnetar.broker.index.history_answer import broker_history, topic_history
 from magnetar.broker.protocol.topic_name import TopicName
@@ -16,6 +17,11 @@ async def fill(broker: Broker, messages: int) -> None:
     for name in ("a", "b", "__change_events"):
         topic = await broker.service.loader.load(TopicName.parse(name), create=True, forced=True)
         await topic.create_subscription("s")
+    if messages:
+        await send(broker, messages)
+
+
+async def send(broker: Broker, messages: int) -> None:
     client = broker.client()
     await client.receive_one()
     await client.produce("a")
@@ -71,3 +77,14 @@ async def test_a_topic_that_is_unloaded_has_no_history_any_more(broker: Broker) 
     await service._periodic_tasks._sample(now_ms + POINT_MS)
     assert topic_history(service.figure_recorder, PREFIX + "a", ["s"])["since"] is None
     assert len(service.figure_recorder.subscriptions) == 1
+
+
+async def test_a_trend_is_known_at_the_first_look(broker: Broker) -> None:
+    await fill(broker, 0)
+    service = broker.service
+    now_ms = service.wall_clock()
+    await service._periodic_tasks._sample(now_ms - 100_000)
+    await send(broker, 10)
+    row = (await (await service.index.tables()).subscription_page(PageQuery(text="/a"))).rows[0]
+    assert row["msgBacklog"] == 10
+    assert row["msgBacklogTrend"] == pytest.approx(0.1, rel=0.1)

@@ -136,6 +136,32 @@ def test_rows_that_come_later_are_unknown_before() -> None:
     assert isnan(found.values["a"][-1])
 
 
+def test_a_sparkline_is_of_the_last_hour_and_ends_with_the_latest() -> None:
+    history = History(("a", "b"), 2)
+    assert history.sparkline("x", "b", 5) == []
+    for number in range(200):
+        add(
+            history,
+            number * COARSE_MS,
+            {"x": (0, number), **({"y": (0, 1)} if number > 197 else {})},
+        )
+    assert history.sparkline("x", "b", 5) == [139, 154, 169, 184, 199]
+    assert history.sparkline("y", "b", 5) == [1, 1]
+    assert len(history.sparkline("x", "b", 60)) == 60
+    assert len(history.sparkline("x", "b", 100)) == 61
+
+
+def test_growth_is_known_after_a_minute() -> None:
+    history = History(("a",), 2)
+    add(history, 0, {"x": (100,)})
+    assert history.growth("x", "a", 160, COARSE_MS) is None
+    assert history.growth("x", "a", 160, COARSE_MS + 1) == pytest.approx(1, rel=0.01)
+    add(history, COARSE_MS, {"x": (160,), "y": (5,)})
+    assert history.growth("x", "a", 40, 2 * COARSE_MS) == pytest.approx(-0.5)
+    assert history.growth("y", "a", 10, COARSE_MS + POINT_MS) is None
+    assert history.growth("x", "a", 40, 9 * COARSE_MS) is None  # that was long ago
+
+
 def test_two_thousand_topics_take_eleven_megabytes_and_few_take_little() -> None:
     """By size: an object a point would be 30 times as much."""
     history = History(("in", "out", "backlog", "stored"), 2_000)
