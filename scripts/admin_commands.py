@@ -279,7 +279,7 @@ def written() -> str:
     from magnetar.broker.config import BrokerConfig
     from magnetar.broker.http.server.app import create_app
 
-    service: Any = SimpleNamespace(config=BrokerConfig(), access=None)
+    service: Any = SimpleNamespace(config=BrokerConfig(), access=None, schemas=None)
     made = Commands(_NAMES.read_text(), create_app(service).openapi()).all()
     return "{\n" + ",\n".join(_group_text(name, group) for name, group in made.items()) + "\n}\n"
 

@@ -42,7 +42,9 @@ KNOWN = {"createMissedPartitions", "subscriptionAuthMode"}
 
 def bodies() -> dict[tuple[str, str], Any]:
     """An example body by method and template."""
-    service: Any = SimpleNamespace(config=BrokerConfig(), access=None, authenticator=None)
+    service: Any = SimpleNamespace(
+        config=BrokerConfig(), access=None, authenticator=None, schemas=None
+    )
     found = {}
     for path, methods in create_app(service).openapi()["paths"].items():
         for method, operation in methods.items():

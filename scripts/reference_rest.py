@@ -28,7 +28,7 @@ def rest_page() -> str:
 
 
 def _lines() -> Iterator[str]:
-    service: Any = SimpleNamespace(config=BrokerConfig(), access=None)
+    service: Any = SimpleNamespace(config=BrokerConfig(), access=None, schemas=None)
     app = create_app(service)
     permissions = {
         (method, route.path_format): route.access.permission.name.lower().replace("_", " ")

@@ -22,15 +22,15 @@ async def _serve(options: argparse.Namespace) -> None:
     from magnetar.broker.console.server import console_app
 
     target = target_of(options)
-    access = target.access
-    tls = access.tls() if target.admin_url.startswith("https:") else None
+    # An address that only stands beside a cluster that wasn't asked for may be another cluster's.
+    is_its = options.url or options.profile
     try:
         async with console_app(
             target.admin_url,
-            access.headers,
-            tls,
+            target.access,
             bind_address=options.bind,
             say=lambda step, result: print(f"{step:<8} {result}", flush=True),
+            service_url=target.service_url if is_its else "",
             environment=options.environment,
             read_only=options.read_only,
         ) as app:

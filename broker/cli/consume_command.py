@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from magnetar.broker.cli.binary_client import ClusterClient, is_websocket, run_command, topic_name
+from magnetar.broker.cli.binary_client import CommandClient, is_websocket, run_command, topic_name
 from magnetar.broker.cli.encryption import UndecryptableError, decryptor_of
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.message_output import MessageOutput, describe, facts_of
@@ -169,7 +169,7 @@ async def _run(
 ) -> int:
     pattern = _Pattern(options.topic) if regex else None
     with progress("messages", options.num_messages or None) as advance:
-        async with ClusterClient(target) as cluster:
+        async with CommandClient(target) as cluster:
             output = MessageOutput(options, advance)
             receiver = _Receiver(cluster, options, fill, output, after)
             if pattern is None:
@@ -202,7 +202,7 @@ class _Pattern:
         except re.error as error:
             raise CliError(f"{parts[2]}: not an expression: {error}") from error
 
-    async def topics(self, cluster: ClusterClient) -> list[TopicName]:
+    async def topics(self, cluster: CommandClient) -> list[TopicName]:
         """The topics that match now; partitions match by the name of their topic."""
         found = await cluster.topics(self.namespace, persistent=self.persistent)
         names = map(TopicName.parse, found)
@@ -216,7 +216,7 @@ class _Receiver:
 
     def __init__(
         self,
-        cluster: ClusterClient,
+        cluster: CommandClient,
         options: argparse.Namespace,
         fill: Callable[[pb.CommandSubscribe], None],
         output: MessageOutput,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from magnetar.broker.cli.binary_client import ClusterClient, is_websocket, run_command, topic_name
+from magnetar.broker.cli.binary_client import CommandClient, is_websocket, run_command, topic_name
 from magnetar.broker.cli.encryption import Encryptor, encryptor_of
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.payloads import (
@@ -58,7 +58,7 @@ async def _produce(target: ClusterTarget, options: argparse.Namespace) -> int:
     messages = [_outgoing(content, encoder, options) for content in contents_of(options)]
     topic = topic_name(options.topic)
     total, sent = len(messages) * options.num_produce, 0
-    async with ClusterClient(target) as cluster:
+    async with CommandClient(target) as cluster:
         producers = await _producers(cluster, topic, encoder, encryptor, options)
         with progress("messages", total) as advance:
             started_s = time.monotonic()
@@ -107,7 +107,7 @@ def _groups(messages: list[OutgoingMessage], options: argparse.Namespace) -> Ite
 
 
 async def _producers(
-    cluster: ClusterClient,
+    cluster: CommandClient,
     topic: TopicName,
     encoder: Encoder,
     encryptor: Encryptor | None,

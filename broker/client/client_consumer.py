@@ -121,6 +121,12 @@ class ClientConsumer:
             )
         )
 
+    async def last_position(self) -> Position:
+        """Of the last message that is stored; an entry id of -1: none is. Raises BrokerError."""
+        command = pb.CommandGetLastMessageId(consumer_id=self._id)
+        last = (await self._connection.call(command)).last_message_id
+        return _signed(last.ledgerId), _signed(last.entryId)
+
     async def seek(self, publish_time_ms: int) -> None:
         """Move the subscription. The consumer leaves: brokers end those of what is moved."""
         command = pb.CommandSeek(consumer_id=self._id, message_publish_time=publish_time_ms)
@@ -146,6 +152,10 @@ class ClientConsumer:
 
 def _message_id(position: Position) -> pb.MessageIdData:
     return pb.MessageIdData(ledgerId=position[0] & NO_ID, entryId=position[1] & NO_ID)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
 
 
 def _messages_in(body: bytes) -> int:

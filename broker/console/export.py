@@ -25,6 +25,8 @@ MESSAGES_MAX: Final = 10_000
 _STEPS_MAX: Final = 20
 """Searches of one file, each bound as a page's is."""
 _STEP: Final = 100
+_ON: Final = {"subscription": "", "timestamp": "0"}
+"""What the place where a step ended stands for."""
 _COLUMNS: Final = (
     *("messageId", "publishTime", "key", "keyEncoding", "value", "encoding", "size", "properties"),
     *("eventTime", "producerName", "sequenceId", "schemaVersion", "error"),
@@ -70,7 +72,7 @@ async def _pieces(
         yield await asyncio.to_thread(write, messages, number == 0, rest)
         if is_cut or not found["next"]:
             return
-        found = await step({"position": found["next"], "subscription": ""}, left)
+        found = await step({**_ON, "position": found["next"]}, left)
 
 
 def _as_ndjson(messages: Messages, is_first: bool, rest: str) -> bytes:

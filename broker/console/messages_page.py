@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from magnetar.broker.console.admin_api import AdminError
@@ -44,6 +45,9 @@ def wanted(ask: Ask, path: TopicPath, asked: Mapping[str, str], number: str | No
     if ask.contents == "off":
         raise AdminError(403, "webConsoleMessages is off")
     query = {name: text for name, text in asked.items() if text and name != "id"}
+    if (since_ms := _time_ms(asked["position"])) is not None:
+        query |= {"timestamp": str(since_ms)}
+        del query["position"]
     return Wanted(path, query if ask.contents == "full" else query | {"payload": "none"})
 
 
@@ -80,6 +84,17 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
         "values": ask.contents == "full",
         "opened": opened[0] if opened else None,
     }
+
+
+def _time_ms(position: str) -> int | None:
+    """Of a position that is a time, in UTC if it names no zone; None: it is none."""
+    if "-" not in position:
+        return None
+    try:
+        moment = datetime.fromisoformat(position)
+        return max(0, int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1000))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _reads_values(text: str) -> bool:

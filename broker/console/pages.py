@@ -41,7 +41,12 @@ from magnetar.broker.console.produce_page import produce, send
 from magnetar.broker.console.schema_page import new_schema, schema_tab, upload_schema
 from magnetar.broker.console.source import IndexPage, IndexQuery
 from magnetar.broker.console.topic_path import TopicPath
-from magnetar.broker.console.topic_view import partition_rows, stored_topics, topic_figures
+from magnetar.broker.console.topic_view import (
+    listed_subscriptions,
+    partition_rows,
+    stored_topics,
+    topic_figures,
+)
 from magnetar.broker.console.views import Ask, Panel, Streamed, View, panel
 
 Page = Callable[[Ask], Awaitable[View]]
@@ -387,7 +392,8 @@ async def _stats(ask: Ask, path: TopicPath) -> tuple[int, Any]:
         )
     else:
         call = get(api, f"{path.rest}/stats", getEarliestTimeInBacklog=True)
-    return partitions, await call
+    stats = await call
+    return partitions, {**stats, "subscriptions": listed_subscriptions(stats)}
 
 
 async def _recent(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from magnetar.broker.console.admin_api import AdminApi
     from magnetar.broker.console.draft import Delivery
+    from magnetar.broker.console.pulsar_messages import PulsarMessages
     from magnetar.broker.console.topic_path import TopicPath
 
 T = TypeVar("T")
@@ -67,13 +68,19 @@ class PulsarSource(Source):
     takes_bytes = False
     produce_note = "REST of Apache Pulsar gives a topic that has no schema the schema STRING."
 
-    def __init__(self, api: AdminApi, at: Callable[[str], AdminApi]) -> None:
+    def __init__(
+        self,
+        api: AdminApi,
+        at: Callable[[str], AdminApi],
+        messages: PulsarMessages | None = None,
+    ) -> None:
         """
         Args:
             at: the same credentials at another URL: each broker has figures of its own topics.
+            messages: where they are read; None: nobody asks for them.
         """
         super().__init__(api)
-        self._at = at
+        self._at, self._messages = at, messages
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._snapshot: Snapshot | None = None
         self._taking: asyncio.Task[Snapshot] | None = None
@@ -118,7 +125,9 @@ class PulsarSource(Source):
         return await self._each(one(name) for name in _POLICIES)
 
     async def messages(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
-        raise AdminError(501, "Apache Pulsar has no search over REST")
+        if self._messages is None:
+            raise AdminError(501, "Apache Pulsar has no search over REST")
+        return await self._messages.search(topic, query)
 
     def follow(
         self, topic: TopicPath, query: Mapping[str, str]

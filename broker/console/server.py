@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,7 @@ from magnetar.bookkeeper.origin_check import OriginCheck, names_to_answer
 from magnetar.broker.console.admin_api import AdminApi, AdminError, RemoteApi, get
 from magnetar.broker.console.connection_steps import network_steps, rights
 from magnetar.broker.console.console import ClusterLook, Console
+from magnetar.broker.console.pulsar_messages import PulsarMessages
 from magnetar.broker.console.pulsar_source import PulsarSource, url_of
 from magnetar.broker.console.source import Source
 from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
@@ -26,33 +26,41 @@ from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from magnetar.broker.auth.client_auth import ClientAuth
+
 _PREFIX: Final = "/console/"
 
 
 @asynccontextmanager
 async def console_app(
     admin_url: str,
-    headers: Callable[[], Mapping[str, str]],
-    tls: ssl.SSLContext | None,
+    access: ClientAuth,
     *,
     bind_address: str,
     say: Callable[[str, str], None] = lambda step, result: None,
+    service_url: str = "",
     environment: str = "",
     read_only: bool = False,
 ) -> AsyncIterator[ASGIApp]:
     """The application, and its connections to the cluster until the end of the block.
 
     Args:
-        headers: credentials; everybody who reaches the console uses them.
+        access: credentials; everybody who reaches the console uses them.
         say: is told each step of the way to the cluster, and what came of it.
+        service_url: for the binary protocol, of Apache Pulsar; "": as the cluster tells it.
         environment: as the setting ``webConsoleEnvironment``.
     Raises:
         AdminError: nothing answers there (503), or something else; or it refuses.
     """
+    tls = access.tls() if admin_url.startswith("https:") else None
     async for step, result in network_steps(admin_url, tls):
         say(step, result)
     async with httpx.AsyncClient(verify=tls or True, trust_env=False) as client:
-        source = await connect(lambda url: RemoteApi(client, url, headers), admin_url)
+        source = await connect(
+            lambda url: RemoteApi(client, url, access.headers),
+            admin_url,
+            lambda api: PulsarMessages(api, access, service_url, over_tls=tls is not None),
+        )
         name = next(each for each in await get(source.api, "clusters") if each != "global")
         visitor = await source.visitor()
         say("login", f"as {visitor['role']}" if visitor else "accepted")
@@ -86,11 +94,16 @@ async def console_app(
             watching.cancel()
 
 
-async def connect(at: Callable[[str], AdminApi], admin_url: str) -> Source:
+async def connect(
+    at: Callable[[str], AdminApi],
+    admin_url: str,
+    messages_of: Callable[[AdminApi], PulsarMessages | None] = lambda _: None,
+) -> Source:
     """The kind of cluster that answers. Raises AdminError: none.
 
     Args:
         at: makes the access to a URL.
+        messages_of: reads messages of Apache Pulsar.
     """
     base = admin_url.rstrip("/")
     api = at(base)
@@ -102,4 +115,4 @@ async def connect(at: Callable[[str], AdminApi], admin_url: str) -> Source:
         who = None
     if isinstance(who, dict) and "authenticationEnabled" in who:
         return Source(api)
-    return PulsarSource(api, lambda broker: at(url_of(broker, base)))
+    return PulsarSource(api, lambda broker: at(url_of(broker, base)), messages_of(api))

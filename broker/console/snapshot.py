@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from magnetar.bookkeeper.metrics import Durations
 from magnetar.broker.console.source import IndexPage, IndexQuery
+from magnetar.broker.console.topic_view import listed_subscriptions
 from magnetar.broker.dispatch.explanation import (
     Explanation,
     Reason,
@@ -95,14 +96,16 @@ def rows_of(names: Iterable[str], stats: Mapping[str, Mapping[str, Any]]) -> tup
     topics, subscriptions = [], []
     for name in sorted({*names, *stats}):
         found = stats.get(name)
-        topics.append({"topic": name} if found is None else _topic(name, found))
-        for subscription, each in (found or {}).get("subscriptions", {}).items():
-            subscriptions.append(_subscription(name, subscription, each))
+        if found is None:
+            topics.append({"topic": name})
+            continue
+        listed = listed_subscriptions(found)
+        topics.append(_topic(name, found, listed.values()))
+        subscriptions += [_subscription(name, *each) for each in listed.items()]
     return topics, subscriptions
 
 
-def _topic(name: str, stats: Mapping[str, Any]) -> Row:
-    subscriptions = stats.get("subscriptions", {}).values()
+def _topic(name: str, stats: Mapping[str, Any], subscriptions: Collection[Any]) -> Row:
     backlogs = [each.get("msgBacklog", 0) for each in subscriptions]
     return {
         "topic": name,

@@ -11,6 +11,8 @@ from magnetar.broker.dispatch.explanation import STALLS, Reason
 
 Json = Mapping[str, Any]
 
+READER_PREFIX: Final = "console-"
+"""Of the names of readers' subscriptions, by which a console reads messages."""
 _WARNINGS: Final = frozenset({Reason.NO_CONSUMER, Reason.RATE_LIMITED})
 """Of the stalls, those that may be meant."""
 _WORSE: Final = ("o", "w", "e")
@@ -97,6 +99,15 @@ class TopicFigures:
         """The subscription with the largest backlog, if there is one."""
         first = self.subscriptions[0] if self.subscriptions else None
         return first if first is not None and first.backlog else None
+
+
+def listed_subscriptions(stats: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Of a topic's statistics, without the readers of consoles."""
+    return {
+        name: each
+        for name, each in stats.get("subscriptions", {}).items()
+        if each.get("isDurable", True) or not name.startswith(READER_PREFIX)
+    }
 
 
 def topic_figures(stats: Json, explanations: Mapping[str, Json], opened: str) -> TopicFigures:

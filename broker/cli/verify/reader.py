@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.broker.cli.binary_client import ClusterClient
+from magnetar.broker.cli.binary_client import CommandClient
 from magnetar.broker.cli.verify.attempts import retried
 from magnetar.broker.cli.verify.receiver import ReceivedEntry, Receiver
 from magnetar.broker.client.async_client_connection import AsyncClientConnection
@@ -34,7 +34,7 @@ class Reader:
 
     type = SubscriptionType.EXCLUSIVE
 
-    def __init__(self, client: ClusterClient, topic: TopicName, patience_s: float) -> None:
+    def __init__(self, client: CommandClient, topic: TopicName, patience_s: float) -> None:
         self.next_ack: Callable[[], int] = lambda: 0
         self._client, self._topic, self._patience_s = client, topic, patience_s
         self._stored: list[tuple[Position, MessageName | None]] = []

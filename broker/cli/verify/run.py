@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from magnetar.broker.cli.binary_client import ClusterClient, topic_name
+from magnetar.broker.cli.binary_client import CommandClient, topic_name
 from magnetar.broker.cli.errors import CliError, RefusedError
 from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.verify.attempts import NoProgressError
@@ -66,7 +66,7 @@ async def run_rounds(
     """Raises CliError, BrokerError: the cluster can't be used at all."""
     outcome = Outcome(settings, target.service_url, time.time())
     begun_s = time.monotonic()
-    async with ClusterClient(target):
+    async with CommandClient(target):
         """It answers, and lets us in."""
     admin = ClusterAdmin(target, settings.request_timeout_s)
     early_ms_max = EARLY_MS_MAX

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
 
-from magnetar.broker.cli.binary_client import ClusterClient
+from magnetar.broker.cli.binary_client import CommandClient
 from magnetar.broker.cli.verify.attempts import NoProgressError, retried
 from magnetar.broker.client.client_producer import ClientProducer, Entry
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -33,7 +33,7 @@ class Sender:
 
     def __init__(
         self,
-        client: ClusterClient,
+        client: CommandClient,
         topic: TopicName,
         history: TopicHistory,
         name: str,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from magnetar.broker.cli.binary_client import ClusterClient
+from magnetar.broker.cli.binary_client import CommandClient
 from magnetar.broker.cli.verify.attempts import retried
 from magnetar.broker.cli.verify.receiver import ReceivedEntry, Receiver
 from magnetar.broker.errors import BrokerError
@@ -47,7 +47,7 @@ class Subscriber:
 
     def __init__(
         self,
-        client: ClusterClient,
+        client: CommandClient,
         topic: TopicName,
         history: SubscriptionHistory,
         rng: random.Random,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from magnetar.broker.cli.binary_client import ClusterClient
+from magnetar.broker.cli.binary_client import CommandClient
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.verify.cluster_admin import ClusterAdmin
@@ -69,15 +69,15 @@ class TopicCheck:
         self.disturbances: dict[str, int] = {}
         self._around, self._topic, self._messages = around, topic, messages
         self._rng = random.Random(seed)
-        self._clients: list[ClusterClient] = []
+        self._clients: list[CommandClient] = []
         self._read_client = self._client()
         self._senders = [self._sender(f"producer-{n}") for n in range(PRODUCERS)]
         self._subscribers = [self._subscriber(kind) for kind in SubscriptionType]
         self._keeping: list[asyncio.Task[None]] = []
         self._loaded = asyncio.Event()
 
-    def _client(self) -> ClusterClient:
-        client = ClusterClient(self._around.target)
+    def _client(self) -> CommandClient:
+        client = CommandClient(self._around.target)
         self._clients.append(client)
         return client
 

@@ -14,7 +14,7 @@ from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import orjson
 
@@ -34,8 +34,8 @@ from magnetar.broker.protocol.messages import (
 if TYPE_CHECKING:
     from magnetar.broker.http.messaging.value_schemas import DecodedValue, ValueSchemas
     from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.service.broker_service import BrokerService
-    from magnetar.managed_ledger.managed_ledger import ManagedLedger
+    from magnetar.managed_ledger.entry_batch import EntryBatch
+    from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
     from magnetar.managed_ledger.position import Position
 
 T = TypeVar("T")
@@ -52,6 +52,18 @@ _PAYLOAD_BYTES: Final = 64 << 10
 """Of a longer value the beginning is shown, unless the whole is asked for."""
 
 
+class Log(Protocol):
+    """Of a topic: a `ManagedLedger`, or one that another broker has."""
+
+    @property
+    def offsets(self) -> LedgerOffsets:
+        """The ledgers it is made of."""
+
+    async def read(self, position: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
+        """The first existing entry at or after ``position`` and more of its ledger; None: the end
+        of the log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Of a message in the log."""
@@ -63,6 +75,25 @@ class Place:
     def __str__(self) -> str:
         text = f"{self.position[0]}:{self.position[1]}"
         return f"{text}:{self.index}" if self.index else text
+
+
+def place_of(text: str, log: Log) -> Place:
+    """``earliest``, ``latest`` (for `MessageSearch.last`), ``ledger:entry`` or, in a batch,
+    ``ledger:entry:index``.
+
+    Raises:
+        ValueError: none of these.
+    """
+    if text in ("earliest", "latest"):
+        return Place(log.offsets.first_position())
+    parts = text.split(":")
+    is_place = len(parts) in (2, 3) and all(
+        each.isascii() and each.isdecimal() and len(each) < 20 for each in parts
+    )
+    if not is_place:
+        raise ValueError("position is earliest, latest, ledger:entry or ledger:entry:index")
+    ledger_id, entry_id, *index = map(int, parts)
+    return Place((ledger_id, entry_id), *index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +142,30 @@ class _Item:
 class MessageSearch:
     """Searches in one topic."""
 
-    def __init__(self, service: BrokerService, schemas: ValueSchemas, name: TopicName) -> None:
-        self._service, self._schemas, self._name = service, schemas, name
+    def __init__(self, schemas: ValueSchemas, name: TopicName, message_bytes_max: int) -> None:
+        """
+        Args:
+            message_bytes_max: largest entry that is opened, after decompression.
+        """
+        self._schemas, self._name, self._message_bytes_max = schemas, name, message_bytes_max
 
-    async def run(self, ledger: ManagedLedger, search: Search) -> SearchResult:
+    async def run(self, log: Log, search: Search) -> SearchResult:
         """Raises ManagedLedgerError, LedgerError: the log can't be read now."""
         run = _Run(search)
-        await self._read(ledger, run)
+        await self._read(log, run)
         return run.result
 
-    async def last(self, ledger: ManagedLedger, search: Search) -> SearchResult:
+    async def last(self, log: Log, search: Search) -> SearchResult:
         """The last messages before the end of the log, of which the filter finds some.
 
         Looks further and further back until there are enough. Raises as `run`.
         """
-        offsets, entries = ledger.offsets, 1
+        offsets, entries = log.offsets, 1
         before = offsets.previous_position(offsets.first_position())
         while True:
             first = offsets.position_after(before, max(0, offsets.entry_count - entries) + 1)
             run = _Run(replace(search, start=Place(first)), deque(maxlen=search.limit))
-            await self._read(ledger, run)
+            await self._read(log, run)
             assert run.tail is not None
             is_all = entries >= min(offsets.entry_count, search.limit)
             if len(run.tail) == search.limit or is_all or run.result.next is not None:
@@ -139,7 +174,7 @@ class MessageSearch:
             entries *= 4
 
     async def newest(
-        self, ledger: ManagedLedger, search: Search, kept: Newest, until_s: float
+        self, log: Log, search: Search, kept: Newest, until_s: float
     ) -> tuple[list[dict[str, Any]], Place, bool]:
         """Of what is found up to the end of the log, or a time, what ``kept`` keeps.
 
@@ -150,25 +185,24 @@ class MessageSearch:
         """
         run = _Run(search, kept)
         run.until_s = until_s
-        await self._read(ledger, run)
+        await self._read(log, run)
         place, is_end = run.result.next or run.end, run.result.next is None
         await self._show(list(kept), run)
         return run.result.messages, place, is_end
 
-    async def _read(self, ledger: ManagedLedger, run: _Run) -> None:
+    async def _read(self, log: Log, run: _Run) -> None:
         """Until there is enough, or the end of the log."""
-        largest = self._service.config.max_message_size
         position = run.search.start.position
         while True:
             count = min(_ENTRIES_AT_ONCE, ENTRIES_MAX - run.result.entries)
-            if (batch := await ledger.read(position, count, _BYTES_AT_ONCE)) is None:
+            if (batch := await log.read(position, count, _BYTES_AT_ONCE)) is None:
                 if position != run.search.start.position:
                     run.end = Place(position)
                 return
             # Copies: the bodies may be views of a buffer that is used again.
             ids = [(batch.ledger_id, batch.first + place) for place in range(len(batch.bodies))]
             entries = zip(ids, map(bytes, batch.bodies), strict=True)
-            items = _items(entries, run.search.start, largest)
+            items = _items(entries, run.search.start, self._message_bytes_max)
             while found := await self._in_thread(lambda items=items: _slice(items)):
                 if await self._look(found, run):
                     return
@@ -219,7 +253,7 @@ class MessageSearch:
         return found
 
     async def _in_thread(self, work: Any) -> Any:
-        return await self._service.schemas.in_value_thread(work)
+        return await self._schemas.in_value_thread(work)
 
 
 class Newest(deque[_Item]):

@@ -144,7 +144,7 @@ class RestPublishers:
         self._service = service
         self._open: dict[tuple[str, str], _Shared] = {}
         self._sequence = itertools.count()
-        self.schemas = ValueSchemas(service)
+        self.schemas = ValueSchemas(service.schemas)
 
     async def produce(
         self,

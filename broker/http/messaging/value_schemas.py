@@ -11,7 +11,7 @@ import time
 from base64 import b64decode
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import orjson
 
@@ -21,6 +21,7 @@ from magnetar.broker.schema.definition import (
     DEFINITION_BYTES_MAX,
     SCHEMA_TYPES,
     SchemaDefinition,
+    StoredSchema,
     parse_version,
 )
 from magnetar.broker.schema.key_value import join_parts
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from magnetar.broker.protocol.messages import Message
     from magnetar.broker.protocol.topic_name import TopicName
-    from magnetar.broker.service.broker_service import BrokerService
 
 T = TypeVar("T")
 
@@ -77,13 +77,30 @@ class DecodedValue:
     error: str = ""
 
 
+class KnownSchemas(Protocol):
+    """Schemas of topics, of this cluster (`SchemaRegistry`) or of another one; and threads."""
+
+    async def get(self, name: TopicName, version: int) -> StoredSchema | None:
+        """One version, None when there is none or it is deleted."""
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """For what takes a definition."""
+
+    async def in_value_thread(self, work: Callable[[], T]) -> T:
+        """For what takes messages."""
+
+
 class ValueSchemas:
     """One per broker; keeps the codecs of recent definitions."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
+    def __init__(self, known: KnownSchemas) -> None:
+        self._known = known
         self._codecs: OrderedDict[tuple[Any, ...], Codec | None] = OrderedDict()
         self._bytes = 0
+
+    async def in_value_thread(self, work: Callable[[], T]) -> T:
+        """What depends on the size or the number of messages."""
+        return await self._known.in_value_thread(work)
 
     async def work(
         self, payloads: Sequence[bytes], each: Callable[[int], T], late: Callable[[int], T]
@@ -103,7 +120,7 @@ class ValueSchemas:
 
         if len(payloads) <= _INLINE_MESSAGES_MAX and sum(map(len, payloads)) <= _INLINE_BYTES_MAX:
             return run()
-        return await self._service.schemas.in_value_thread(run)
+        return await self.in_value_thread(run)
 
     async def of_body(self, name: TopicName, body: dict[str, Any]) -> ProduceSchema:
         """The schema of a ProducerMessages object; nothing is stored.
@@ -117,7 +134,7 @@ class ValueSchemas:
         if version is not None and version != -1:
             if isinstance(version, bool) or not isinstance(version, int):
                 raise ApiError(400, f"schemaVersion must be a number, not {version!r:.40}")
-            stored = await self._service.schemas.get(name, version)
+            stored = await self._known.get(name, version)
             if stored is None:
                 raise ApiError(404, f"Schema version {version} not found")
             return await self._of(stored.definition)
@@ -157,7 +174,7 @@ class ValueSchemas:
         if len(definition.data) < _LARGE:
             codec = codec_of(definition)
         else:
-            codec = await self._service.schemas.in_thread(lambda: codec_of(definition))
+            codec = await self._known.in_thread(lambda: codec_of(definition))
         if key not in self._codecs:  # another call may have been faster
             self._codecs[key] = codec
             self._bytes += len(definition.data)
@@ -173,7 +190,7 @@ class ValueSchemas:
         codecs: dict[bytes, tuple[str, Codec | None]] = {}
         for stamp in {message.schema_version for message in messages} - {b""}:
             version = parse_version(stamp)
-            stored = None if version is None else await self._service.schemas.get(name, version)
+            stored = None if version is None else await self._known.get(name, version)
             if stored is None:
                 codecs[stamp] = "", None
                 continue

@@ -16,7 +16,7 @@ from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
 from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
 from magnetar.broker.http.messaging.message_follow import MESSAGES_PER_S, Follower, FollowStep
-from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search
+from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search, place_of
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.route_permissions import right_of
@@ -221,9 +221,11 @@ async def search(
     elif timestamp:
         start = Place(await _first_since(service, found.ledger, timestamp))
     else:
-        start = _start(found.ledger, position)
+        with answer_for(ValueError, 400):
+            start = place_of(position, found.ledger)
     wanted = Search(start, limit, matches, payload != "none", payload == "whole")
-    searching = MessageSearch(service, request.app.state.rest_publishers.schemas, topic)
+    schemas = request.app.state.rest_publishers.schemas
+    searching = MessageSearch(schemas, topic, service.config.max_message_size)
     is_last = position == "latest" and not (subscription or timestamp)
     result = await (searching.last if is_last else searching.run)(found.ledger, wanted)
     return JsonResponse(result.as_json())
@@ -296,9 +298,11 @@ async def follow(
     if position == "latest":
         start = Place(found.ledger.offsets.next_position(found.ledger.last_confirmed))
     else:
-        start = _start(found.ledger, position)
+        with answer_for(ValueError, 400):
+            start = place_of(position, found.ledger)
     wanted = Search(start, MESSAGES_PER_S, matches, payload != "none", payload == "whole")
-    searching = MessageSearch(service, request.app.state.rest_publishers.schemas, topic)
+    schemas = request.app.state.rest_publishers.schemas
+    searching = MessageSearch(schemas, topic, service.config.max_message_size)
     right, client = right_of(request), request.client
     who = str(right[0]) if right is not None else client.host if client else ""
     events = "text/event-stream" in request.headers.get("accept", "")
@@ -332,20 +336,6 @@ def _first_unacked(topic: PersistentTopic, name: str) -> Position:
     if subscription is None or subscription.cursor is None:
         raise ApiError(404, f"Subscription {name} not found")
     return subscription.cursor.state.first_unacked()
-
-
-def _start(ledger: ManagedLedger, position: str) -> Place:
-    """Raises ApiError: 400 it is none."""
-    if position in ("earliest", "latest"):
-        return Place(ledger.offsets.first_position())
-    parts = position.split(":")
-    is_place = len(parts) in (2, 3) and all(
-        each.isascii() and each.isdecimal() and len(each) < 20 for each in parts
-    )
-    if not is_place:
-        raise ApiError(400, "position is earliest, latest, ledger:entry or ledger:entry:index")
-    ledger_id, entry_id, *index = map(int, parts)
-    return Place((ledger_id, entry_id), *index)
 
 
 @routes.get("/messageid/{timestamp}", example=_ID_EXAMPLE, statuses={404: "No such topic"})

@@ -101,7 +101,7 @@ async def test_values_by_their_versions(broker: Broker) -> None:
         },
     )
     await register(broker, avro(ORDER), plain("INT16"), separated, avro(ORDER, "PROTOBUF"))
-    schemas = ValueSchemas(broker.service)
+    schemas = ValueSchemas(broker.service.schemas)
     encrypted = message(b"\x02\x00", version_bytes(0))
     encrypted.encryption = pb.MessageMetadata()
     found = await decoded(
@@ -143,7 +143,7 @@ async def test_a_value_that_json_can_t_hold_hurts_no_other(broker: Broker) -> No
     deep = b"[" * 254 + b"]" * 254
     payloads = [(b"\xff" * 9 + b"\x7f", 0), (deep, 1), (b"\x00\x05", 2)]
     messages = [message(payload, version_bytes(version)) for payload, version in payloads]
-    found = await ValueSchemas(broker.service).decode(NAME, messages)
+    found = await ValueSchemas(broker.service.schemas).decode(NAME, messages)
     shown = [
         message_of(ConsumedMessage(-1, 1, 2, each, 0), as_base64=False, decoded=value)
         for each, value in zip(messages, found, strict=True)
@@ -158,7 +158,9 @@ async def test_a_call_s_values_end_with_its_time(
 ) -> None:
     await register(broker, avro(ORDER))
     monkeypatch.setattr("magnetar.broker.http.messaging.value_schemas._CALL_S", 0.0)
-    found = await decoded(ValueSchemas(broker.service), [message(b"\x00\x00", version_bytes(0))])
+    found = await decoded(
+        ValueSchemas(broker.service.schemas), [message(b"\x00\x00", version_bytes(0))]
+    )
     assert found == [DecodedValue("AVRO", error=LATE)]
 
 

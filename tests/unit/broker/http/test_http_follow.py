@@ -74,7 +74,7 @@ class Following:
         end = topic.ledger.offsets.next_position(topic.ledger.last_confirmed)
         search = Search(start or Place(end), MESSAGES_PER_S, parse_filter(text))
         self.follower = Followers(broker.service).open(topic, "me", None)
-        searching = MessageSearch(broker.service, schemas, NAME)
+        searching = MessageSearch(schemas, NAME, broker.service.config.max_message_size)
         self._steps = self.follower.steps(searching, search, alive_s)
 
     async def step(self) -> FollowStep | None:

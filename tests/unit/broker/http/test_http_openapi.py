@@ -14,7 +14,7 @@ from magnetar.broker.http.server.app import create_app
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    service: Any = SimpleNamespace(config=BrokerConfig(), access=None)
+    service: Any = SimpleNamespace(config=BrokerConfig(), access=None, schemas=None)
     made: dict[str, Any] = create_app(service).openapi()
     return made
 
@@ -123,7 +123,7 @@ def _values(media: dict[str, Any]) -> list[Any]:
 
 
 async def test_the_page_needs_nothing_from_elsewhere() -> None:
-    service: Any = SimpleNamespace(config=BrokerConfig(), access=None)
+    service: Any = SimpleNamespace(config=BrokerConfig(), access=None, schemas=None)
     transport = httpx.ASGITransport(create_app(service))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         page = await client.get("/docs")
