@@ -152,15 +152,17 @@ class Console:
         look: ClusterLook,
         open_source: Callable[[Request], Source],
         contents: str = "full",
+        form_key: bytes = b"",
     ) -> None:
         """
         Args:
             open_source: the cluster, as the sender of a request may see it.
             contents: what of messages is shown, see ``webConsoleMessages``.
+            form_key: for tokens of forms, the same at all brokers; empty: nobody shares it.
         """
         self._look, self._open_source, self._contents = look, open_source, contents
         self._environment = _environment()
-        self._form_key = secrets.token_bytes(32)
+        self._form_key = form_key or secrets.token_bytes(32)
         self._fragments = FragmentCache(time.monotonic)
 
     async def respond(self, request: Request, path: str) -> Response:

@@ -13,7 +13,7 @@ from magnetar.broker.console.console import Console, find_page
 from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.views import View
 from magnetar.broker.errors import AuthenticationError
-from magnetar.broker.http.middleware.console_sessions import set_cookie
+from magnetar.broker.http.middleware.console_sessions import CREDENTIALS_MAX, set_cookie
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from magnetar.broker.auth.authenticator import Authenticator
     from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
 
-_FIELDS_MAX: Final = 16 * 1024
 _HERE: Final = frozenset({"127.0.0.1", "::1"})
 
 
@@ -34,10 +33,12 @@ class Login:
         self._console, self._authenticator, self._sessions = console, authenticator, sessions
 
     async def respond(self, request: Request) -> Response:
+        """Raises MetadataError: brokers can't be told of it now."""
         if request.method == "POST" and request.scope["state"].get("is_foreign"):
             return Response("Another site's page", 403)
         if request.url.path.endswith("/logout"):
-            self._sessions.close(request.scope)
+            await self._sessions.refresh()
+            await self._sessions.close(request.scope)
             return _sent_to("login", request, "")
         if request.method == "GET":
             return await self._form(request, _page_after(request.query_params.get("next", "")))
@@ -45,21 +46,22 @@ class Login:
 
     async def _check(self, request: Request) -> Response:
         fields = await form_fields(request)
-        if sum(map(len, fields.values())) > _FIELDS_MAX:
-            return await self._form(request, "", "This is too long.", 400)
         after = _page_after(fields.get("next", ""))
         credentials = _credentials(fields)
+        if len(credentials.data) > CREDENTIALS_MAX:
+            return await self._form(request, "", "This is too long.", 400)
         address = request.client.host if request.client else ""
         try:
-            principal = await self._authenticator.authenticate(credentials, address)
+            await self._authenticator.authenticate(credentials, address)
         except TooManyChecksError:
             return await self._form(request, after, "Too many logins at once: try again.", 503)
         except AuthenticationError as error:
             self._authenticator.refusal(address, "console", credentials.method, error)
             return await self._form(request, after, "These credentials are not accepted.", 401)
         self._authenticator.success(credentials.method)
-        self._sessions.close(request.scope)
-        return _sent_to(after or "./", request, self._sessions.open(credentials, principal.role))
+        await self._sessions.refresh()
+        await self._sessions.close(request.scope)
+        return _sent_to(after or "./", request, self._sessions.open(credentials))
 
     async def _form(
         self, request: Request, after: str, failure: str = "", status: int = 200
@@ -94,5 +96,6 @@ def _page_after(asked: str) -> str:
 
 
 def _sent_to(place: str, request: Request, cookie: str) -> Response:
-    headers = {"Location": place, "Set-Cookie": set_cookie(request.scope, cookie)}
-    return Response(status_code=303, headers=headers)
+    response = Response(status_code=303, headers={"Location": place})
+    response.raw_headers += set_cookie(request.scope, cookie)
+    return response

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlencode
 
@@ -23,13 +24,20 @@ from magnetar.broker.cluster.broker_client import CALLER
 from magnetar.broker.errors import AuthenticationError, BrokerError
 from magnetar.broker.http.errors import error_response, refuse
 from magnetar.broker.http.middleware.authenticated_requests import AuthenticatedRequest
-from magnetar.broker.http.middleware.console_sessions import CONSOLE, LOGIN, LOGOUT, is_console
+from magnetar.broker.http.middleware.console_sessions import (
+    CONSOLE,
+    LOGIN,
+    LOGOUT,
+    is_console,
+    set_cookie,
+)
 from magnetar.broker.http.middleware.origin_middleware import may_last
 from magnetar.broker.http.middleware.raw_path import route_path
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from magnetar.broker.auth.authenticator import Authenticator
     from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
@@ -79,6 +87,9 @@ class AuthenticationMiddleware:
             return
         authenticator = self._authenticator
         method = "?"
+        if self._sessions is not None and is_console(scope):
+            with suppress(MetadataError):  # without the key there are no sessions
+                await self._sessions.refresh()
         try:
             headers = _headers(scope)
             credentials = self._credentials(scope, headers)
@@ -106,6 +117,8 @@ class AuthenticationMiddleware:
         if original is not None:
             state["original_role"] = original
         CALLER.set(principal.role if original is None else original)
+        if (renewed := state.get("console_cookie")) is not None:
+            send = _sending(send, set_cookie(scope, renewed))
         if may_last(scope):
             live = AuthenticatedRequest(authenticator, credentials, principal, self._grace_s)
             await live.serve(self._app, scope, receive, send)
@@ -200,6 +213,17 @@ class AuthenticationMiddleware:
         response = error_response(401, reason)
         response.raw_headers.extend(self._challenges)
         return response
+
+
+def _sending(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
+    """Adds headers to the answer."""
+
+    async def added(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *headers]}
+        await send(message)
+
+    return added
 
 
 def _shows_page(scope: Scope) -> bool:

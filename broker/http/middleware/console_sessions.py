@@ -1,86 +1,190 @@
-"""Who has logged in to the console: a cookie for credentials that the server keeps.
+"""Who has logged in to the console: a cookie with credentials that only brokers can read.
 
 A browser that showed a token with each request would have to store it, where a script could read
-it. The cookie is random, not for scripts, not sent by pages of other sites, and good for the
-console alone: the admin API doesn't know it.
+it. The cookie is encrypted, not for scripts, not sent by pages of other sites, and good for the
+console alone: the admin API doesn't know it. All brokers have the key, so any of them may be the
+next that a load balancer picks (docs/decisions/0072).
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import secrets
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+import struct
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.auth.provider_chain import Credentials
 from magnetar.broker.http.middleware.raw_path import route_path
+from magnetar.metadata.errors import BadVersionError, MetadataError, NotFoundError
+from magnetar.metadata.recipes import update
+from magnetar.metadata.store import CREATE_ONLY
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from magnetar.broker.auth.provider_chain import Credentials
+    from magnetar.metadata.store import MetadataStore
 
 CONSOLE: Final = "/console"
 LOGIN: Final = "/console/login"
 LOGOUT: Final = "/console/logout"
 FRAGMENT: Final = "magnetar-fragment"
 """Header of a request of console.js, which wants the middle of the page only."""
-_IDLE_S: Final = 8 * 3600.0
-_SESSIONS_MAX: Final = 100
-"""Of a role."""
+CREDENTIALS_MAX: Final = 8 * 1024
+"""Bytes that a cookie can hold, in its pieces."""
+_IDLE_S: Final = 8 * 3600
+_RENEW_S: Final = 600
+"""A cookie that was made so long ago is made anew by the next use."""
+_READ_S: Final = 10.0
+"""How old what the store told may be: so long a session may outlast its end at another broker."""
+_KEY: Final = "/console/key"
+_ENDED: Final = "/console/ended-sessions"
+"""Names of nodes: when the session would have ended by itself, and its id."""
+_ENDED_MAX: Final = 5_000
+"""When so many were ended in eight hours, all others end with them: a new key is made."""
+_HEAD: Final = struct.Struct(">Q8s")
+"""Seconds since 1970 of the last use, id."""
+_NONCE_BYTES: Final = 12
+_PIECE_CHARACTERS: Final = 3500
+"""Browsers take 4,096 with the name and the attributes."""
+_PIECES_MAX: Final = 4
 _SECURE_NAME: Final = "__Host-magnetar"
 _NAME: Final = "magnetar-console"
 """Where TLS isn't: browsers take a ``__Host-`` cookie by TLS only."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Session:
+    used_s: int
+    id: bytes
+    credentials: Credentials
+
+
 class ConsoleSessions:
-    """Credentials by cookie. In memory: a restart of the broker ends all sessions."""
+    """Makes and reads cookies; what brokers share about them is in the metadata store."""
 
-    def __init__(self, clock_s: Callable[[], float]) -> None:
-        self._clock_s = clock_s
-        self._sessions: dict[str, tuple[Credentials, float]] = {}
-        """With the time of the last use."""
-        self._of_role: dict[str, deque[str]] = {}
+    def __init__(
+        self,
+        store: Callable[[], MetadataStore],
+        wall_clock_s: Callable[[], float],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._store, self._clock_s, self._monotonic_s = store, wall_clock_s, monotonic_s
+        self._key = b""
+        """Empty: not read yet."""
+        self._ended: frozenset[str] = frozenset()
+        """Hexadecimal ids."""
+        self._read_at_s = float("-inf")
 
-    def open(self, credentials: Credentials, role: str) -> str:
-        """The value of a new session's cookie; the oldest one of the role may end for it.
+    async def refresh(self) -> None:
+        """Reads the key and which sessions were ended, every ten seconds.
 
-        REQUIRES: the credentials are good now, and prove the role.
+        Raises:
+            MetadataError: the key is still unknown. Else what was known is good for a while more.
         """
-        value = secrets.token_urlsafe(32)
-        self._sessions[value] = credentials, self._clock_s()
-        own = self._of_role.setdefault(role, deque())
-        own.append(value)
-        if len(own) > _SESSIONS_MAX:
-            self._sessions.pop(own.popleft(), None)
-        return value
+        now_s = self._monotonic_s()
+        if self._key and now_s - self._read_at_s < _READ_S:
+            return
+        self._read_at_s = now_s
+        try:
+            node = await update(self._store(), _KEY, _new_key)
+            names = await self._store().children(_ENDED)
+        except MetadataError:
+            if not self._key:
+                raise
+            return
+        assert node is not None
+        self._key = node.value
+        self._ended = frozenset(name.rpartition("-")[2] for name in names)
 
-    def knows(self, scope: Scope) -> bool:
-        """Whether a request for the console belongs to a session."""
-        return _cookie(scope) in self._sessions
+    def form_key(self) -> bytes:
+        """For tokens of forms: a page of one broker may be sent to another. REQUIRES: refreshed."""
+        assert self._key
+        return hashlib.sha256(b"forms" + self._key).digest()
 
-    def close(self, scope: Scope) -> None:
-        """Ends the session of a request."""
-        self._sessions.pop(_cookie(scope), None)
+    def open(self, credentials: Credentials) -> str:
+        """The value of a new session's cookie.
+
+        REQUIRES: the credentials are good now, and at most CREDENTIALS_MAX bytes; refreshed.
+        """
+        return self._sealed(_Session(int(self._clock_s()), secrets.token_bytes(8), credentials))
+
+    async def close(self, scope: Scope) -> None:
+        """Ends the session of a request at all brokers. Raises MetadataError: it can't."""
+        session = self._session(scope)
+        if session is None:
+            return
+        self._ended |= {session.id.hex()}
+        now_s = int(self._clock_s())
+        names = await self._store().children(_ENDED)
+        if len(names) >= _ENDED_MAX:
+            await self._store().delete_recursive(_KEY)
+            await self._store().delete_recursive(_ENDED)
+            return
+        for name in names:
+            if name.partition("-")[0].isdecimal() and int(name.partition("-")[0]) < now_s:
+                with suppress(NotFoundError):
+                    await self._store().delete(f"{_ENDED}/{name}")
+        with suppress(BadVersionError):
+            path = f"{_ENDED}/{now_s + _IDLE_S}-{session.id.hex()}"
+            await self._store().put(path, b"", CREATE_ONLY)
 
     def credentials(self, scope: Scope) -> Credentials | None:
         """Of the session that a request for the console belongs to; they may have expired.
 
         A page that fetches its figures is no use of the session: it does so with nobody there.
+        After another use ``scope["state"]["console_cookie"]`` may have a new value.
         """
-        is_foreign = scope.get("state", {}).get("is_foreign")
-        if not self._sessions or not is_console(scope) or is_foreign:
+        if scope.get("state", {}).get("is_foreign") or (session := self._session(scope)) is None:
             return None
-        value = _cookie(scope)
-        if (found := self._sessions.get(value)) is None:
+        now_s = int(self._clock_s())
+        if now_s - session.used_s > _RENEW_S and not _is_fetch(scope):
+            renewed = _Session(now_s, session.id, session.credentials)
+            scope["state"]["console_cookie"] = self._sealed(renewed)
+        return session.credentials
+
+    def _session(self, scope: Scope) -> _Session | None:
+        """Of a request for the console; None: it has none, or one that has ended."""
+        if not self._key or not is_console(scope) or not (value := _cookie(scope)):
             return None
-        credentials, used_s = found
-        now_s = self._clock_s()
-        if now_s - used_s > _IDLE_S:
-            del self._sessions[value]
+        session = self._opened(value)
+        if session is None or session.id.hex() in self._ended:
             return None
-        if not _is_fetch(scope):
-            self._sessions[value] = credentials, now_s
-        return credentials
+        return None if self._clock_s() - session.used_s > _IDLE_S else session
+
+    def _sealed(self, session: _Session) -> str:
+        credentials = session.credentials
+        content = b"%s\0%s" % (credentials.method.encode(), credentials.data)
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        sealed = self._cipher().encrypt(
+            nonce, _HEAD.pack(session.used_s, session.id) + content, b""
+        )
+        return base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
+
+    def _opened(self, value: str) -> _Session | None:
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            raw = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
+            plain = self._cipher().decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], b"")
+        except (ValueError, InvalidTag):  # of another cluster, or of nobody
+            return None
+        used_s, session_id = _HEAD.unpack_from(plain)
+        method, _, data = plain[_HEAD.size :].partition(b"\0")
+        return _Session(used_s, session_id, Credentials(method.decode(), data))
+
+    def _cipher(self) -> Any:
+        # Loaded by the first login: most brokers have none.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(hashlib.sha256(b"sessions" + self._key).digest())
+
+
+def _new_key(found: bytes | None) -> bytes | None:
+    return None if found else secrets.token_bytes(32)
 
 
 def is_console(scope: Scope) -> bool:
@@ -93,24 +197,42 @@ def _is_fetch(scope: Scope) -> bool:
     return any(name == FRAGMENT.encode() for name, _ in scope["headers"])
 
 
-def set_cookie(scope: Scope, value: str) -> str:
-    """The header ``Set-Cookie``; an empty value takes the cookie away."""
+def set_cookie(scope: Scope, value: str) -> list[tuple[bytes, bytes]]:
+    """Headers ``Set-Cookie``, one for each piece; an empty value takes the cookie away."""
+    name, secure = _name(scope), "; Secure" if scope["scheme"] == "https" else ""
+    pieces = [
+        value[at : at + _PIECE_CHARACTERS] for at in range(0, len(value), _PIECE_CHARACTERS)
+    ] or [""]
     ends = "" if value else "; Max-Age=0"
-    secure = "; Secure" if scope["scheme"] == "https" else ""
-    return f"{_name(scope)}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{ends}"
+    # The first one says how many there are: browsers may have more, of a longer one before.
+    pieces[0] = f"{len(pieces)}.{pieces[0]}" if value else ""
+    return [
+        (
+            b"set-cookie",
+            f"{name}{f'-{number}' if number else ''}={piece}"
+            f"; Path=/; HttpOnly; SameSite=Strict{secure}{ends}".encode(),
+        )
+        for number, piece in enumerate(pieces)
+    ]
 
 
 def _name(scope: Scope) -> str:
-    """Browsers send cookies to every port of a host, where another broker may be."""
+    """Browsers send cookies to every port of a host, where another cluster may be."""
     return _SECURE_NAME if scope["scheme"] == "https" else f"{_NAME}-{scope['server'][1]}"
 
 
 def _cookie(scope: Scope) -> str:
-    wanted = _name(scope)
-    for header, text in scope["headers"]:
+    found = dict(_cookies(scope["headers"]))
+    name = _name(scope)
+    count, _, first = found.get(name, "").partition(".")
+    if not (count.isascii() and count.isdecimal() and 0 < int(count[:2]) <= _PIECES_MAX):
+        return ""
+    return first + "".join(found.get(f"{name}-{number}", "") for number in range(1, int(count[:2])))
+
+
+def _cookies(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
+    for header, text in headers:
         if header == b"cookie":
             for pair in text.decode("latin-1").split(";"):
                 name, _, value = pair.strip().partition("=")
-                if name == wanted:
-                    return str(value)
-    return ""
+                yield name, value

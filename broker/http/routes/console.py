@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from fastapi import Request, Response
 
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from magnetar.broker.config import BrokerConfig
@@ -71,13 +73,19 @@ async def _console(request: Request) -> Console:
     """Made by the first request, in a thread: modules and templates take a tenth of a second."""
     state = request.app.state
     if getattr(state, "console", None) is None:
-        made = await asyncio.to_thread(_made, state.service.config)
+        form_key = b""
+        with suppress(MetadataError):  # pages are needed then more than ever; forms may be refused
+            await state.console_sessions.refresh()
+            form_key = state.console_sessions.form_key()
+        made = await asyncio.to_thread(_made, state.service.config, form_key)
+        if not form_key:
+            return made
         if getattr(state, "console", None) is None:  # another request may have been faster
             state.console = made
     return cast("Console", state.console)
 
 
-def _made(config: BrokerConfig) -> Console:
+def _made(config: BrokerConfig, form_key: bytes) -> Console:
     import magnetar.broker.console.login  # noqa: F401 # so that nobody loads it on the loop
     from magnetar.broker.console.admin_api import LocalApi
     from magnetar.broker.console.console import ClusterLook, Console
@@ -91,4 +99,5 @@ def _made(config: BrokerConfig) -> Console:
         config.web_console_environment,
         config.web_console_read_only,
     )
-    return Console(look, lambda visitor: Source(LocalApi(visitor)), config.web_console_messages)
+    contents = config.web_console_messages
+    return Console(look, lambda visitor: Source(LocalApi(visitor)), contents, form_key)

@@ -107,7 +107,7 @@ def create_app(service: BrokerService) -> FastAPI:
     attach(app, service)
     app.state.http_figures = HttpMetrics()
     app.state.cache_rates = CacheRates()
-    app.state.console_sessions = ConsoleSessions(time.monotonic)
+    app.state.console_sessions = ConsoleSessions(lambda: service.store, time.time, time.monotonic)
     _add_layers(app, service)
     install_error_handlers(app, redirection)
     for module in (

@@ -1,7 +1,10 @@
 """Login by token: the cookie is the console's alone, expires, and isn't for other sites."""
 
+import re
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -9,8 +12,10 @@ import jwt
 import pytest
 
 from magnetar.broker.auth.provider_chain import Credentials
+from magnetar.broker.http.middleware import console_sessions
 from magnetar.broker.http.middleware.console_sessions import ConsoleSessions, set_cookie
 from magnetar.broker.http.server.app import create_app
+from magnetar.metadata.store import MetadataStore
 from tests.unit.broker.doubles import Broker
 
 KEY = b"k" * 32
@@ -121,7 +126,7 @@ async def test_files_need_no_login(client: httpx.AsyncClient) -> None:
     assert (await client.get(f"/console/{style}")).status_code == 200
 
 
-def _scope(cookie: str, path: bytes = b"/console/", **state: bool) -> dict[str, object]:
+def _scope(cookie: str, path: bytes = b"/console/", **state: bool) -> dict[str, Any]:
     return {
         "type": "http",
         "scheme": "http",
@@ -133,43 +138,148 @@ def _scope(cookie: str, path: bytes = b"/console/", **state: bool) -> dict[str, 
     }
 
 
-def test_a_session_ends_when_nobody_uses_it() -> None:
-    now_s = [0.0]
-    sessions = ConsoleSessions(lambda: now_s[0])
-    kept = Credentials("token", b"t")
-    cookie = f"a=b; magnetar-console-8080={sessions.open(kept, 'anna')}"
-    for now_s[0] in (7 * 3600.0, 14 * 3600.0):  # each use counts
-        assert sessions.credentials(_scope(cookie)) is kept
-    assert sessions.credentials(_scope(cookie, b"/admin/v2/clusters")) is None
-    assert sessions.credentials(_scope(cookie, is_foreign=True)) is None
-    now_s[0] = 22.5 * 3600.0
-    assert sessions.credentials(_scope(cookie)) is None
-    now_s[0] = 14 * 3600.0
-    assert sessions.credentials(_scope(cookie)) is None
+class Brokers:
+    """Two brokers with one metadata store; ``now_s`` is the time of both."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.now_s = 1e9
+        self.one, self.two = (
+            ConsoleSessions(lambda: store, lambda: self.now_s, lambda: self.now_s) for _ in range(2)
+        )
+
+    async def refresh(self) -> None:
+        await self.one.refresh()
+        await self.two.refresh()
 
 
-def test_a_page_that_fetches_its_figures_does_not_keep_a_session() -> None:
-    now_s = [0.0]
-    sessions = ConsoleSessions(lambda: now_s[0])
-    cookie = f"magnetar-console-8080={sessions.open(Credentials('token', b't'), 'anna')}"
+@pytest.fixture
+async def brokers(broker: Broker) -> Brokers:
+    found = Brokers(broker.service.store)
+    await found.refresh()
+    return found
+
+
+def _shown(value: str) -> str:
+    """As a browser sends back what it was given."""
+    given = [text.decode() for _, text in set_cookie(_scope(""), value)]
+    return "a=b; " + "; ".join(each.partition(";")[0] for each in given)
+
+
+async def test_a_session_of_one_broker_is_good_at_all(brokers: Brokers) -> None:
+    kept = Credentials("token", b"t" * 8000)
+    cookie = _shown(brokers.one.open(kept))
+    assert cookie.count("magnetar-console-8080") == 4
+    for each in (brokers.one, brokers.two):
+        assert each.credentials(_scope(cookie)) == kept
+        assert each.credentials(_scope(cookie, b"/admin/v2/clusters")) is None
+        assert each.credentials(_scope(cookie, is_foreign=True)) is None
+        assert each.credentials(_scope(cookie.rpartition(";")[0])) is None
+    assert brokers.one.form_key() == brokers.two.form_key()
+
+
+async def test_a_session_that_was_ended_ends_everywhere_for_every_copy(brokers: Brokers) -> None:
+    cookie = _shown(brokers.one.open(Credentials("basic", b"u:p")))
+    brokers.now_s += 3600
+    scope = _scope(cookie)
+    assert brokers.two.credentials(scope) is not None
+    copy = _shown(scope["state"]["console_cookie"])
+    other = _shown(brokers.one.open(Credentials("basic", b"u:p")))
+    await brokers.one.close(_scope(cookie))
+    assert brokers.one.credentials(_scope(copy)) is None
+    brokers.now_s += 11
+    await brokers.refresh()
+    assert brokers.two.credentials(_scope(copy)) is None
+    assert brokers.two.credentials(_scope(other)) is not None
+
+
+async def test_what_is_stored_of_ended_sessions_ends_too(brokers: Brokers, broker: Broker) -> None:
+    for _ in range(3):
+        await brokers.one.close(_scope(_shown(brokers.one.open(Credentials("token", b"t")))))
+    stored = await broker.service.store.children("/console/ended-sessions")
+    assert len(stored) == 3
+    brokers.now_s += 9 * 3600
+    await brokers.one.close(_scope(_shown(brokers.one.open(Credentials("token", b"t")))))
+    assert len(await broker.service.store.children("/console/ended-sessions")) == 1
+
+
+async def test_too_many_ended_sessions_end_all(
+    brokers: Brokers, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_sessions, "_ENDED_MAX", 2)
+    other = _shown(brokers.one.open(Credentials("token", b"t")))
+    for _ in range(3):
+        assert brokers.two.credentials(_scope(other)) is not None
+        await brokers.one.close(_scope(_shown(brokers.one.open(Credentials("token", b"t")))))
+    brokers.now_s += 11
+    await brokers.refresh()
+    assert brokers.two.credentials(_scope(other)) is None
+    assert await broker.service.store.children("/console/ended-sessions") == []
+    again = _shown(brokers.one.open(Credentials("token", b"t")))
+    assert brokers.two.credentials(_scope(again)) is not None
+
+
+async def test_a_session_ends_when_nobody_uses_it(brokers: Brokers) -> None:
+    cookie = _shown(brokers.one.open(Credentials("token", b"t")))
+    for _ in range(3):  # each use counts
+        brokers.now_s += 7 * 3600
+        scope = _scope(cookie)
+        assert brokers.one.credentials(scope) is not None
+        cookie = _shown(scope["state"]["console_cookie"])
+    brokers.now_s += 8.1 * 3600
+    assert brokers.one.credentials(_scope(cookie)) is None
+
+
+async def test_a_page_that_fetches_its_figures_does_not_keep_a_session(brokers: Brokers) -> None:
+    cookie = _shown(brokers.one.open(Credentials("token", b"t")))
+    brokers.now_s += 7 * 3600
     poll = _scope(cookie)
     poll["headers"] = [(b"cookie", cookie.encode()), (b"magnetar-fragment", b"1")]
-    for now_s[0] in (4 * 3600.0, 7.9 * 3600.0):
-        assert sessions.credentials(poll) is not None
-    now_s[0] = 8.1 * 3600.0
-    assert sessions.credentials(poll) is None
+    assert brokers.one.credentials(poll) is not None
+    assert poll["state"] == {}
 
 
-def test_a_role_has_at_most_a_hundred_sessions_and_ends_its_own_only() -> None:
-    sessions = ConsoleSessions(lambda: 0.0)
-    other = sessions.open(Credentials("token", b"o"), "bert")
-    first, *_, last = [sessions.open(Credentials("token", b"%d" % n), "anna") for n in range(101)]
-    assert sessions.credentials(_scope(f"magnetar-console-8080={first}")) is None
-    for value in (other, last):
-        assert sessions.credentials(_scope(f"magnetar-console-8080={value}")) is not None
+async def test_a_cookie_that_no_broker_made_is_none(brokers: Brokers, broker: Broker) -> None:
+    value = brokers.one.open(Credentials("token", b"t"))
+    changed = value[:30] + ("A" if value[30] != "A" else "B") + value[31:]
+    for wrong in (changed, value[:-4], "", "AAAA", "é", "1"):
+        assert brokers.one.credentials(_scope(_shown(wrong))) is None
+    for wrong in ("", "1.", "99.x", "²." + value, "0." + value):
+        assert brokers.one.credentials(_scope(f"magnetar-console-8080={wrong}")) is None
+    await broker.service.store.delete("/console/key")  # ends all sessions
+    brokers.now_s += 11
+    await brokers.refresh()
+    assert brokers.two.credentials(_scope(_shown(value))) is None
 
 
 def test_over_tls_the_cookie_is_bound_to_this_host() -> None:
-    text = set_cookie({"scheme": "https"}, "v")
-    assert text.startswith("__Host-magnetar=v; Path=/; ")
-    assert text.endswith("; Secure")
+    ((_, text),) = set_cookie({"scheme": "https"}, "v")
+    assert text.startswith(b"__Host-magnetar=1.v; Path=/; ")
+    assert text.endswith(b"; Secure")
+
+
+async def test_a_login_is_good_at_another_broker_after_a_restart_and_renewed(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log_in(client, token_of("admin"))
+    app = client._transport.app  # type: ignore[attr-defined]
+    again = create_app(app.state.service)  # what it knew is gone
+    transport = httpx.ASGITransport(again)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", cookies=client.cookies
+    ) as other:
+        page = await other.get("/console/")
+        assert page.status_code == 200
+        assert "set-cookie" not in page.headers
+        later = time.time() + 3600
+        monkeypatch.setattr(again.state.console_sessions, "_clock_s", lambda: later)
+        page = await other.get("/console/")
+        assert ">admin<" in page.text
+        assert "HttpOnly" in page.headers["set-cookie"]
+        path = "/console/topic/persistent/public/default/x/produce"
+        # A form of the first broker's page is good at the second one.
+        assert (await client.put("/admin/v2/persistent/public/default/x")).status_code == 401
+        bearer = {"Authorization": f"Bearer {token_of('admin')}"}
+        made = await client.put("/admin/v2/persistent/public/default/x", headers=bearer)
+        assert made.is_success
+        token = re.findall(r'name="token" value="(\w+)"', (await client.get(path)).text)[0]
+        assert token in (await other.get(path)).text
