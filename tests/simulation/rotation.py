@@ -3,7 +3,8 @@
 Which tenth it is depends on the commit: the number of commits before it, or ``MAGNETAR_ROTATION``.
 ``python -m tests.simulation.rotation [--all | --bug NAME]`` does the same from a shell. The lists
 are those of ``planted_bugs`` (bookkeeper), ``managed_ledger_bugs``, ``service_bugs`` (dispatch,
-ownership, epochs) and ``zookeeper_bugs``; ``naive_variants`` are all planted in each run.
+ownership, epochs), ``zookeeper_bugs`` and ``view_bugs`` (what looks at a broker);
+``naive_variants`` are all planted in each run.
 """
 
 import argparse
@@ -15,7 +16,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from tests.simulation import managed_ledger_bugs, planted_bugs, service_bugs, zookeeper_bugs
+from tests.simulation import (
+    managed_ledger_bugs,
+    planted_bugs,
+    service_bugs,
+    view_bugs,
+    zookeeper_bugs,
+)
 from tests.simulation.plant import Bugs, planted
 
 TURNS: Final = 10
@@ -70,6 +77,7 @@ NEAR: Final[dict[str, int]] = {
     "a_switch_goes_on_from_where_it_was": 3,
     "a_read_of_before_is_taken": 2,
     "a_bundle_that_is_expected_is_never_given_up": 9,
+    "an_active_consumer_that_waits_is_said_to_have_no_permits": 1,
     "an_equal_value_proves": 47,
     "reconnect_not_announced": 20,
     "no_last_zxid": 286,
@@ -89,6 +97,7 @@ LISTS: Final[dict[str, Bugs]] = {
     "managed ledger": managed_ledger_bugs.BUGS,
     "service": service_bugs.BUGS,
     "zookeeper": zookeeper_bugs.BUGS,
+    "views": view_bugs.BUGS,
 }
 ALL: Final = [(group, name) for group, names in LISTS.items() for name in names]
 

@@ -8,8 +8,9 @@ it asks the core.
 import pytest
 
 from magnetar.broker.dispatch.explanation import Explanation, Reason
-from magnetar.broker.dispatch.interfaces import ConsumerState, Deliver
+from magnetar.broker.dispatch.interfaces import ConsumerState, Deliver, DispatchLimits
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
 from magnetar.broker.protocol.entry_header import (
     FLAG_FIRST_CHUNK,
     FLAG_LAST_CHUNK,
@@ -214,6 +215,14 @@ class ExplainedSingleActive(SingleActiveWorld):
     def __init__(self, seed: int) -> None:
         self.sent_ms: dict[Position, int] = {}
         super().__init__(seed)
+        if seed % 2:  # by chance, none of the first twelve has a delay at a change
+            self.failover = True
+            self.core = SingleActiveDispatcher(
+                DispatchLimits(read_entries_max=3, failover_delay_ms=1000),
+                failover=True,
+                topic="t",
+                partition_index=self.partition,
+            )
 
     def check_delivery(self, effect: Deliver) -> None:
         super().check_delivery(effect)
