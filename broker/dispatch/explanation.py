@@ -58,6 +58,9 @@ STALLS: Final = frozenset(Reason) - {
     *(Reason.PENDING, Reason.DELAYED),
 }
 """Something keeps messages from being delivered that could be."""
+STALL_MS: Final = 60_000
+"""Consumers that get nothing for so long, though there is a backlog, are told by the doctor and by
+metrics."""
 
 
 @dataclass(frozen=True, slots=True)

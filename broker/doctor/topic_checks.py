@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from magnetar.broker.dispatch.explanation import STALLS, Explanation, Reason
+from magnetar.broker.dispatch.explanation import STALL_MS, STALLS, Explanation, Reason
 from magnetar.broker.doctor.findings import Finding, Severity
 
-STALL_MS: Final = 60_000
-"""Consumers that get nothing for so long, though there is a backlog, are told."""
 SLOW_MS: Final = 600_000
 """So are those that acknowledge nothing for so long."""
 _LIMITS: Final = (

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.dispatch.explanation import STALL_MS, STALLS
 from magnetar.broker.http.metrics.ledger_metrics import (
     NO_LEDGER,
     LedgerPeriod,
@@ -152,6 +153,7 @@ class TopicMetrics:
         self._of_namespace: dict[str, _NamespaceSums] = {}
         self._total: list[float] = [0] * len(_SUMMED)
         self._evictions = dict.fromkeys(_QUOTA_TYPES.values(), 0)
+        self._stalls = dict.fromkeys(sorted(STALLS), 0)
         self.persistent_topics = 0
         self.system_bytes_in = 0
         self._topic_rows = page.table((*_SUMMED, *_NOT_SUMMED))
@@ -183,6 +185,8 @@ class TopicMetrics:
         for kind, count in self._evictions.items():
             labels = f'{page.base},quota_type="{kind}"'
             page.add(f"pulsar_broker_storage_{EVICTIONS}", labels, count)
+        for reason, count in self._stalls.items():
+            page.add("magnetar_subscriptions_stalled", f'{page.base},reason="{reason}"', count)
 
     # --- one topic
 
@@ -214,6 +218,7 @@ class TopicMetrics:
             rate_out += stats["msgRateOut"]
             throughput_out += stats["msgThroughputOut"]
             ack_rate += stats["messageAckRate"]
+            self._count_stall(subscription, stats, now_ms)
             if self._topic_level:
                 yield from self._add_subscription(labels, subscription, stats)
             if number % _BOUND == 0:
@@ -295,6 +300,20 @@ class TopicMetrics:
             # The broker's series are always there, to tell the first one from a new topic.
             if count and self._topic_level:
                 self._eviction_rows.add(f'{labels},quota_type="{kind}"', (count,))
+
+    def _count_stall(self, subscription: Subscription, stats: dict[str, Any], now_ms: int) -> None:
+        """By its reason, if nothing was delivered for a minute though there is something.
+
+        Dispatch is asked only then, so a broker whose consumers get messages pays nothing for it.
+        """
+        if stats["msgBacklog"] <= stats["msgDelayed"]:
+            return
+        if subscription.consumers:
+            connected_ms = min(each.connected_ms for each in subscription.consumers)
+            if now_ms - max(connected_ms, stats["lastConsumedTimestamp"]) < STALL_MS:
+                return
+        if (reason := subscription.explain(None).reason) in STALLS:
+            self._stalls[reason] += 1
 
     def _add_subscription(
         self, labels: str, subscription: Subscription, stats: dict[str, Any]

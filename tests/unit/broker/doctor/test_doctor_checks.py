@@ -11,6 +11,7 @@ import pytest
 
 from magnetar.broker.cli.main import build_parser
 from magnetar.broker.dispatch.explanation import (
+    STALL_MS,
     Explanation,
     Reason,
     delivering,
@@ -355,7 +356,7 @@ def test_commands_are_ones_that_can_be_run() -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        replace(STUCK, delivered_ms=NOW_MS - topic_checks.STALL_MS + 1),
+        replace(STUCK, delivered_ms=NOW_MS - STALL_MS + 1),
         replace(STUCK, connected_ms=NOW_MS - 5),
         replace(STUCK, delayed=5),
         replace(STUCK, explanation=delivering(None)),

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from magnetar.broker.dispatch.explanation import STALL_MS, STALLS, Reason
 from magnetar.broker.errors import PersistenceError, TopicNotFoundError
 from magnetar.broker.http import streamed_answers
 from magnetar.broker.http.metrics import metrics as metrics
@@ -18,10 +19,12 @@ from magnetar.broker.http.metrics.prometheus_page import BLOCK_ROWS, PrometheusP
 from magnetar.broker.http.metrics.topic_metrics import TopicMetrics
 from magnetar.broker.http.middleware.request_context import HttpMetrics
 from magnetar.broker.http.server.app import create_app
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.subscription_admin import clear_backlog
 from magnetar.managed_ledger.errors import ManagedLedgerError
-from tests.unit.broker.doubles import Broker
+from tests.unit.broker.doubles import Broker, message
 
 
 def samples(page: bytes) -> dict[str, float]:
@@ -235,6 +238,44 @@ async def test_throttled_dispatch_shows_from_its_first_event_on(broker: Broker) 
     assert series.startswith("pulsar_subscription_dispatch_throttled_msg_events{")
     assert series.endswith("subscription=s0,reason=topic}")
     assert found[series] == 3
+
+
+async def test_subscriptions_that_get_nothing_are_counted_by_reason(broker: Broker) -> None:
+    await load(broker, 1, 2)
+    client = broker.client()
+    await client.receive_one()
+    await client.produce("t0")
+    client.feed(message(0))
+    await client.receive(1)
+    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    command.subscribe.topic, command.subscribe.subscription = "t0", "s0"
+    command.subscribe.subType, command.subscribe.consumer_id = pb.CommandSubscribe.Shared, 1
+    command.subscribe.request_id = next(client.request_ids)
+    client.send(command)
+    await client.receive_one()
+
+    async def stalls() -> dict[str, float]:
+        prefix = f"magnetar_subscriptions_stalled{{cluster={broker.service.cluster},reason="
+        return {
+            name.removeprefix(prefix).rstrip("}"): count
+            for name, count in (await page_of(broker)).items()
+            if name.startswith(prefix)
+        }
+
+    found = await stalls()
+    assert found.keys() == STALLS
+    assert {reason for reason, count in found.items() if count} == {Reason.NO_CONSUMER}
+    broker.cluster.now_ms += STALL_MS
+    found = await stalls()
+    assert {reason: count for reason, count in found.items() if count} == {
+        Reason.NO_CONSUMER: 1,
+        Reason.NO_PERMITS: 1,
+    }
+    (topic,) = broker.service.topics.values()
+    for each in topic.subscriptions.values():
+        assert isinstance(each, PersistentSubscription)
+        await clear_backlog(each)
+    assert not any((await stalls()).values())
 
 
 async def test_bytes_of_system_topics_stand_apart(broker: Broker) -> None:
