@@ -609,11 +609,16 @@ class BrokerConfig(BalancerConfig):
     def data_path(self) -> Path:
         return Path(self.data_dir)
 
-    def as_keys(self) -> dict[str, str]:
-        """Every setting as Pulsar's key and text, secrets masked."""
+    def as_keys(self, *, changed: bool = False) -> dict[str, str]:
+        """Every setting, or those that differ from their defaults, as Pulsar's key and text.
+
+        Secrets are masked.
+        """
+        default = type(self)() if changed else None
         return {
             key_of(name): "******" if name in _SECRETS else _text(getattr(self, name))
             for name in _TYPES
+            if default is None or getattr(self, name) != getattr(default, name)
         }
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import orjson
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 
-from magnetar.broker.cluster.broker_client import BrokerCall
+from magnetar.broker.cluster.broker_client import BrokerCall, BrokerEndpoint
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.errors import response_of
 from magnetar.broker.http.middleware.audit import SAFE_METHODS
@@ -75,6 +75,14 @@ class AdminApi(Protocol):
             AdminError: as ``call``; from the pieces too, when it breaks off.
         """
         raise AdminError(501, "answers that go on are not read here")
+
+    def at(self, broker: str) -> AdminApi:
+        """The same access at another broker of the cluster.
+
+        Args:
+            broker: ``host:port``, as the cluster names it: credentials go there.
+        """
+        return self
 
 
 async def get(api: AdminApi, path: str, **query: str | int | bool) -> Any:
@@ -146,6 +154,9 @@ class LocalApi:
         except BrokerError as error:
             raise AdminError(error.http_status, str(error)) from error
 
+    def at(self, broker: str) -> AdminApi:
+        return self if broker == self._app.state.service.broker_id else _PeerApi(self._app, broker)
+
     def _scope(self, method: str, path: str, query: str, has_body: bool) -> Scope:
         kept = ("app", "client", "server", "scheme", "http_version", "root_path")
         # By this version, answers in pieces don't listen beside their sending.
@@ -178,6 +189,28 @@ class LocalApi:
         if (owner := await peers.at(location)) is None:
             raise AdminError(503, "the topic is just changing its broker: ask again")
         return replace(owner, is_chosen="authoritative=true" in urlsplit(location).query)
+
+
+class _PeerApi(AdminApi):
+    """Another broker, asked by this one in the visitor's name."""
+
+    def __init__(self, app: Any, broker: str) -> None:
+        self._app, self._broker = app, broker
+
+    async def call(
+        self, method: str, path: str, query: Query | None = None, body: Any = None
+    ) -> Any:
+        service, asked = self._app.state.service, f"{method} {path} at {self._broker}"
+        try:
+            if (found := await service.cluster_members.find(self._broker)) is None:
+                raise AdminError(404, f"there is no broker {self._broker}", asked)
+            call = BrokerCall(method, path, _encoded(query), body)
+            return await service.broker_client.ask(BrokerEndpoint.of(found), call)
+        except BrokerError as error:
+            raise AdminError(error.http_status, str(error), asked) from error
+
+    def at(self, broker: str) -> AdminApi:
+        return _PeerApi(self._app, broker)
 
 
 class _Answer:
@@ -251,6 +284,10 @@ class RemoteApi:
             headers: of the credentials, which may change.
         """
         self._client, self._url, self._headers = client, url, headers
+
+    def at(self, broker: str) -> AdminApi:
+        scheme = urlsplit(self._url).scheme
+        return RemoteApi(self._client, f"{scheme}://{broker}", self._headers)
 
     async def call(
         self, method: str, path: str, query: Query | None = None, body: Any = None

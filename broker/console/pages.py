@@ -18,11 +18,12 @@ from magnetar.broker.console.actions import (
 )
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.bookie_view import bookie_rows
+from magnetar.broker.console.brokers_page import BROKER_TABS, broker, brokers, names_and_leader
 from magnetar.broker.console.export import export
 from magnetar.broker.console.find_page import Part, find, nearby
 from magnetar.broker.console.follow import follow
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
-from magnetar.broker.console.formats import moment, segment
+from magnetar.broker.console.formats import moment
 from magnetar.broker.console.index_view import (
     SUBSCRIPTION_COLUMNS,
     SUBSCRIPTION_VIEWS,
@@ -85,7 +86,7 @@ async def overview(ask: Ask) -> View:
         panel("History", source.history(), recent_of),
     )
     brokers, bookies, service = await asyncio.gather(
-        panel("Brokers", _brokers(ask), dict),
+        panel("Brokers", names_and_leader(ask), dict),
         panel("Bookies", source.bookies(), bookie_rows),
         panel("Addresses", source.addresses(), dict),
     )
@@ -119,18 +120,6 @@ def _findings(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _behind(page: IndexPage) -> dict[str, Any]:
     return {"rows": behind_rows(page), "total": page.total}
-
-
-async def _brokers(ask: Ask) -> dict[str, Any]:
-    cluster = await ask.source.cluster()
-    names = sorted(await get(ask.source.api, f"brokers/{segment(cluster)}"))
-    try:
-        leader = (await get(ask.source.api, "brokers/leaderBroker")).get("brokerId", "")
-    except AdminError as error:
-        if error.status != 404:
-            raise
-        leader = ""
-    return {"names": names, "leader": leader}
 
 
 async def topics(ask: Ask) -> View:
@@ -210,44 +199,6 @@ async def namespaces(ask: Ask) -> View:
         "command": _FIRST,
     }
     return View("list.html", "Namespaces", "namespaces", content)
-
-
-async def brokers(ask: Ask) -> View:
-    def rows(found: dict[str, Any]) -> list[Any]:
-        leader = found["leader"]
-        return [
-            ({"text": name, "url": f"brokers/{segment(name)}"}, "yes" if name == leader else "")
-            for name in found["names"]
-        ]
-
-    content = {
-        "rows": await panel("Brokers", _brokers(ask), rows),
-        "titles": ("Broker", "Leader"),
-        "nothing": "No broker is registered.",
-    }
-    return View("list.html", "Brokers", "brokers", content)
-
-
-async def broker(ask: Ask) -> View:
-    """Bundles of one broker."""
-    name = ask.names["broker"]
-
-    async def owned() -> Any:
-        cluster = segment(await ask.source.cluster())
-        return await get(ask.source.api, f"brokers/{cluster}/{segment(name)}/ownedNamespaces")
-
-    def rows(found: Mapping[str, Mapping[str, Any]]) -> list[Any]:
-        return [
-            (bundle, "yes" if each.get("is_active") else "no")
-            for bundle, each in sorted(found.items())
-        ]
-
-    content = {
-        "rows": await panel("Bundles", owned(), rows),
-        "titles": ("Bundle", "In use"),
-        "nothing": "It owns no bundle.",
-    }
-    return View("list.html", name, "brokers", content)
 
 
 async def bookies(ask: Ask) -> View:
@@ -434,6 +385,7 @@ PAGES: Final[dict[str, Page]] = {
     "namespaces": namespaces,
     "brokers": brokers,
     "brokers/{broker}": broker,
+    **{f"brokers/{{broker}}/{{tab:{key}}}": broker for key, _ in BROKER_TABS if key},
     "bookies": bookies,
     "settings": settings,
     "audit": audit,

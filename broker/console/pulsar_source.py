@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import segment, span
@@ -19,7 +18,14 @@ from magnetar.broker.console.snapshot import (
     rows_of,
     sums_by_namespace,
 )
-from magnetar.broker.console.source import IndexPage, IndexQuery, Source, TopicSchema
+from magnetar.broker.console.source import (
+    CONNECTIONS,
+    Connections,
+    IndexPage,
+    IndexQuery,
+    Source,
+    TopicSchema,
+)
 from magnetar.broker.errors import InvalidSchemaError
 from magnetar.broker.index.figure_recorder import LATENCIES
 from magnetar.broker.index.history_answer import (
@@ -33,8 +39,6 @@ from magnetar.broker.schema.value_errors import ValueCodecError
 from magnetar.broker.schema.values import codec_of, encode_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from magnetar.broker.console.admin_api import AdminApi
     from magnetar.broker.console.draft import Delivery
     from magnetar.broker.console.pulsar_messages import PulsarMessages
@@ -66,21 +70,16 @@ class PulsarSource(Source):
     product = "Apache Pulsar"
     can_follow = False
     takes_bytes = False
+    settings_note = "Apache Pulsar tells no defaults: these were changed at run time."
     produce_note = "REST of Apache Pulsar gives a topic that has no schema the schema STRING."
 
-    def __init__(
-        self,
-        api: AdminApi,
-        at: Callable[[str], AdminApi],
-        messages: PulsarMessages | None = None,
-    ) -> None:
+    def __init__(self, api: AdminApi, messages: PulsarMessages | None = None) -> None:
         """
         Args:
-            at: the same credentials at another URL: each broker has figures of its own topics.
             messages: where they are read; None: nobody asks for them.
         """
         super().__init__(api)
-        self._at, self._messages = at, messages
+        self._messages = messages
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._snapshot: Snapshot | None = None
         self._taking: asyncio.Task[Snapshot] | None = None
@@ -148,6 +147,17 @@ class PulsarSource(Source):
             return given
         _check_value(delivery, schema)
         return given | {"schemaVersion": schema.version}
+
+    async def connections(self, broker: str, after: str) -> Connections:
+        """Those that producers and consumers of the snapshot have; ``after`` is a number."""
+        found = (await self._figures()).connections.get(broker, ())
+        start = int(after) if after.isascii() and after.isdecimal() and len(after) < 10 else 0
+        end = start + CONNECTIONS
+        more = str(end) if end < len(found) else ""
+        return Connections(list(found[start:end]), len(found), more)
+
+    async def changed_settings(self, broker: str) -> dict[str, str]:
+        return dict(await get(self.api.at(broker), "brokers/configuration/values"))
 
     async def bookies(self) -> list[dict[str, Any]]:
         """Names and racks: the rest is known to the bookies alone."""
@@ -230,10 +240,12 @@ class PulsarSource(Source):
         started_s = time.monotonic()
         names, (stats, silent) = await asyncio.gather(self._names(), self._stats())
         # Sorting 100,000 names takes longer than pages may wait for each other.
-        topics, subscriptions = await asyncio.to_thread(rows_of, names, stats)
+        topics, subscriptions, connections = await asyncio.to_thread(rows_of, names, stats)
         self._history.add(time.time_ns() // 1_000_000, topics, subscriptions)
         now_s = time.monotonic()
-        self._snapshot = Snapshot(topics, subscriptions, now_s, now_s - started_s, silent)
+        self._snapshot = Snapshot(
+            topics, subscriptions, now_s, now_s - started_s, silent, connections
+        )
         return self._snapshot
 
     async def _names(self) -> list[str]:
@@ -250,21 +262,22 @@ class PulsarSource(Source):
         )
         return [name for each in found for name in each]
 
-    async def _stats(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """Statistics by topic, and brokers that gave none."""
-        found: dict[str, Any] = {}
+    async def _stats(self) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """Statistics by broker and topic, and brokers that gave none."""
+        found: dict[str, dict[str, Any]] = {}
         silent: dict[str, str] = {}
         clusters = [each for each in await get(self.api, "clusters") if each != "global"]
         for broker in await get(self.api, f"brokers/{segment(clusters[0])}"):
             try:
-                answer = await get(self._at(broker), "broker-stats/topics")
+                answer = await get(self.api.at(broker), "broker-stats/topics")
             except AdminError as error:
                 silent[broker] = str(error)
                 continue
+            served = found[broker] = {}
             for bundles in answer.values():
                 for domains in bundles.values():
                     for topics in domains.values():
-                        found.update(topics)
+                        served.update(topics)
         return found, silent
 
     async def _each(self, calls: Iterable[Awaitable[T]]) -> list[T]:
@@ -307,8 +320,3 @@ def _look_at_error(task: asyncio.Task[Snapshot]) -> None:
 
 def _note(found: Snapshot) -> str:
     return f"Figures of all brokers are {span(time.monotonic() - found.as_of_s)} old."
-
-
-def url_of(broker: str, admin_url: str) -> str:
-    """Of a broker's id, ``host:port``, with the scheme of the URL that was given."""
-    return f"{urlsplit(admin_url).scheme}://{broker}"

@@ -19,7 +19,7 @@ from magnetar.broker.console.admin_api import AdminApi, AdminError, RemoteApi, g
 from magnetar.broker.console.connection_steps import network_steps, rights
 from magnetar.broker.console.console import ClusterLook, Console
 from magnetar.broker.console.pulsar_messages import PulsarMessages
-from magnetar.broker.console.pulsar_source import PulsarSource, url_of
+from magnetar.broker.console.pulsar_source import PulsarSource
 from magnetar.broker.console.source import Source
 from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
 
@@ -115,4 +115,4 @@ async def connect(
         who = None
     if isinstance(who, dict) and "authenticationEnabled" in who:
         return Source(api)
-    return PulsarSource(api, lambda broker: at(url_of(broker, base)), messages_of(api))
+    return PulsarSource(api, messages_of(api))

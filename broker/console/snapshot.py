@@ -84,16 +84,21 @@ class Snapshot:
     took_s: float = 0.0
     silent: Mapping[str, str] = field(default_factory=dict)
     """Brokers without figures, and why."""
+    connections: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    """Of each broker, the oldest first."""
 
 
-def rows_of(names: Iterable[str], stats: Mapping[str, Mapping[str, Any]]) -> tuple[Any, Any]:
-    """Topics and subscriptions.
+def rows_of(
+    names: Iterable[str], by_broker: Mapping[str, Mapping[str, Mapping[str, Any]]]
+) -> tuple[list[Row], list[Row], dict[str, list[Row]]]:
+    """Topics, subscriptions, and the connections of each broker.
 
     Args:
         names: of all topics.
-        stats: of those that a broker serves, by name.
+        by_broker: statistics of the topics that each serves, by name.
     """
     topics, subscriptions = [], []
+    stats = {name: each for served in by_broker.values() for name, each in served.items()}
     for name in sorted({*names, *stats}):
         found = stats.get(name)
         if found is None:
@@ -102,7 +107,29 @@ def rows_of(names: Iterable[str], stats: Mapping[str, Mapping[str, Any]]) -> tup
         listed = listed_subscriptions(found)
         topics.append(_topic(name, found, listed.values()))
         subscriptions += [_subscription(name, *each) for each in listed.items()]
-    return topics, subscriptions
+    connections = {broker: connections_of(served) for broker, served in by_broker.items()}
+    return topics, subscriptions, connections
+
+
+def connections_of(stats: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """Those that producers and consumers name, with how many of them each has."""
+    found: dict[str, Row] = {}
+
+    def count(clients: Iterable[Mapping[str, Any]], kind: str) -> None:
+        for each in clients:
+            address = (each.get("address") or "").lstrip("/")  # as Java writes it
+            row = found.setdefault(address, {"address": address, "producers": 0, "consumers": 0})
+            row[kind] += 1
+            row["clientVersion"] = each.get("clientVersion") or ""
+            # All begin with the time, which Pulsar writes as ISO 8601.
+            since = each.get("connectedSince") or ""
+            row["connectedSince"] = min(row.get("connectedSince") or since, since)
+
+    for topic in stats.values():
+        count(topic.get("publishers", ()), "producers")
+        for subscription in topic.get("subscriptions", {}).values():
+            count(subscription.get("consumers", ()), "consumers")
+    return sorted(found.values(), key=lambda row: (row["connectedSince"], row["address"]))
 
 
 def _topic(name: str, stats: Mapping[str, Any], subscriptions: Collection[Any]) -> Row:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.broker_view import LoadReports
 from magnetar.broker.console.draft import produce_path
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.topic_view import of_all_partitions
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from magnetar.broker.console.draft import Delivery
     from magnetar.broker.console.topic_path import TopicPath
 
+CONNECTIONS: Final = 100
+"""Of a page."""
 _RETRYABLE: Final = 1
 """``errorCode`` of REST produce."""
 
@@ -69,6 +72,16 @@ class TopicSchema:
     properties: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """Clients of one broker."""
+
+    rows: list[dict[str, Any]]
+    total: int
+    next: str = ""
+    """``after`` of the page behind it; empty: none."""
+
+
 class Source:
     """A cluster of Magnetar."""
 
@@ -79,9 +92,16 @@ class Source:
     """Whether a value or a key may be produced that is no text."""
     produce_note = ""
     """What producing changes beside the message."""
+    settings_note = ""
+    """What isn't told of changed settings."""
 
-    def __init__(self, api: AdminApi) -> None:
+    def __init__(self, api: AdminApi, load_reports: LoadReports | None = None) -> None:
+        """
+        Args:
+            load_reports: what brokers told before; None: nothing yet.
+        """
         self.api = api
+        self.load_reports = load_reports or LoadReports()
 
     async def cluster(self) -> str:
         """Its name. Raises AdminError."""
@@ -174,6 +194,18 @@ class Source:
                 raise
             return None
         return TopicSchema(found["version"], found["type"], found["data"], found["properties"])
+
+    async def connections(self, broker: str, after: str) -> Connections:
+        """Clients that are connected to a broker, a page of them. Raises AdminError."""
+        found = await get(
+            self.api.at(broker), "broker-stats/connections", limit=CONNECTIONS, after=after
+        )
+        return Connections(found["connections"], found["count"], found["next"] or "")
+
+    async def changed_settings(self, broker: str) -> dict[str, str]:
+        """Settings of a broker that differ from their defaults. Raises AdminError."""
+        found = await get(self.api.at(broker), "brokers/configuration/runtime", changed=True)
+        return dict(found)
 
     async def bookies(self) -> list[dict[str, Any]]:
         """With state, disk and latency, see the route ``bookies/state``. Raises AdminError."""

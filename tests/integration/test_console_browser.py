@@ -71,6 +71,12 @@ def _encoded(name: str) -> str:
     return "".join(f"%{each:02X}" for each in name.encode())
 
 
+def _broker_pages(url: str) -> list[str]:
+    (name,) = httpx.get(f"{url}admin/v2/brokers/standalone", timeout=60).json()
+    tabs = ("", "/connections", "/settings", "/health")
+    return [f"brokers/{_encoded(name)}{tab}" for tab in tabs]
+
+
 def _violations(page: Page) -> list[Any]:
     """What axe finds; ``evaluate`` isn't bound by the page's own policy."""
     page.evaluate(Path(AXE).read_text() + ";0")
@@ -87,7 +93,7 @@ def test_pages(browser: Browser, console: str, scheme: Any, width: int) -> None:
     ) as context:
         page = context.new_page()
         watch = Watch(page, own)
-        for path in PAGES if AXE else FEW:
+        for path in (*PAGES, *_broker_pages(own)) if AXE else FEW:
             page.goto(console + path)
             expect(page.locator("main h1")).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path

@@ -4,6 +4,7 @@
         --admin-url http://127.0.0.1:8080
 """
 
+import asyncio
 import json
 import re
 import time
@@ -83,6 +84,33 @@ async def test_numbers_are_those_of_rest(
     assert shown["Largest backlog"] == "3"
     assert "No consumer is connected." in unescape(page)
     assert 'data-reason="noConsumer"' in page
+
+
+async def test_brokers_are_shown_as_rest_tells_them(
+    console: httpx.AsyncClient, topic: str, admin_url: str, service_url: str
+) -> None:
+    (cluster,) = [each for each in await rest(admin_url, "clusters") if each != "global"]
+    (name,) = await rest(admin_url, f"brokers/{cluster}")
+    report = await rest(admin_url, "broker-stats/load-report")
+    page = (await console.get("/console/brokers")).text
+    assert f"<b>{name}</b>" in page
+    assert report["brokerVersionString"] in page
+    path = f"/console/brokers/{name}"
+    page = (await console.get(path)).text
+    for bundle in await rest(admin_url, f"brokers/{cluster}/{name}/ownedNamespaces"):
+        assert f'<td class="n">{bundle}</td>' in page
+    with client_of(service_url) as client:
+        producer = client.create_producer(f"persistent://{topic.partition('/')[2]}")
+
+        async with asyncio.timeout(120):
+            # Figures of Pulsar are a snapshot, which is taken anew by and by.
+            while "1 / 0" not in page:
+                await asyncio.sleep(1)
+                page = (await console.get(f"{path}/connections")).text
+        producer.close()
+    assert "read it back: ok" in (await console.get(f"{path}/health")).text
+    changed = (await console.get(f"{path}/settings")).text
+    assert 'class="fail"' not in changed
 
 
 async def test_lists_are_sorted_filtered_and_cut(console: httpx.AsyncClient, topic: str) -> None:

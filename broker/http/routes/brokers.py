@@ -103,9 +103,14 @@ async def delete_dynamic(service: Service, name: Setting) -> None:
 
 
 @routes.get("/brokers/configuration/runtime", example={"clusterName": "standalone"})
-async def runtime(service: Service) -> Response:
-    """All settings in force, secrets masked."""
-    return JsonResponse(service.config.as_keys())
+async def runtime(
+    service: Service,
+    changed: Annotated[
+        str | None, Flag(False, "`true`: only those that differ from their defaults")
+    ] = None,
+) -> Response:
+    """Settings in force, secrets masked."""
+    return JsonResponse(service.config.as_keys(changed=flag(changed)))
 
 
 @routes.get("/brokers/internal-configuration", example={"ledgersRootPath": "/ledgers"})

@@ -88,6 +88,7 @@ async def _console(request: Request) -> Console:
 def _made(config: BrokerConfig, form_key: bytes) -> Console:
     import magnetar.broker.console.login  # noqa: F401 # so that nobody loads it on the loop
     from magnetar.broker.console.admin_api import LocalApi
+    from magnetar.broker.console.broker_view import LoadReports
     from magnetar.broker.console.console import ClusterLook, Console
     from magnetar.broker.console.source import Source
     from magnetar.broker.http.server.app import product_version
@@ -99,5 +100,9 @@ def _made(config: BrokerConfig, form_key: bytes) -> Console:
         config.web_console_environment,
         config.web_console_read_only,
     )
-    contents = config.web_console_messages
-    return Console(look, lambda visitor: Source(LocalApi(visitor)), contents, form_key)
+    reports = LoadReports()
+
+    def source(visitor: Request) -> Source:
+        return Source(LocalApi(visitor), reports)
+
+    return Console(look, source, config.web_console_messages, form_key)

@@ -302,7 +302,7 @@ def test_the_pair_of_a_schema_is_filled_in_by_its_parts() -> None:
 class TestRestOfPulsar:
     """Its rules: `docs/reference/http-differences.md`."""
 
-    source = PulsarSource(None, None)  # type: ignore[arg-type] # no call is made
+    source = PulsarSource(None)  # type: ignore[arg-type] # no call is made
 
     def body(self, draft: Draft, schema: TopicSchema | None = None) -> dict[str, Any]:
         return self.source.produce_body(delivery_of(draft, 1_000), schema)

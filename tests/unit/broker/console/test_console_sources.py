@@ -23,6 +23,9 @@ class OneBrokerIsSilent(AdminApi):
     def __init__(self, is_silent: bool = False) -> None:
         self._is_silent = is_silent
 
+    def at(self, broker: str) -> AdminApi:
+        return OneBrokerIsSilent("b2" in broker)
+
     async def call(self, method: str, path: str, query: Any = None, body: Any = None) -> Any:
         answers: dict[str, Any] = {
             "clusters": ["c"],
@@ -40,7 +43,7 @@ class OneBrokerIsSilent(AdminApi):
 
 
 async def test_a_broker_of_pulsar_that_is_silent_needs_attention() -> None:
-    source = PulsarSource(OneBrokerIsSilent(), lambda broker: OneBrokerIsSilent("b2" in broker))
+    source = PulsarSource(OneBrokerIsSilent())
     console = Console(ClusterLook("c", source.product, "4"), lambda _: source)
 
     async def page(request: Request) -> Response:
