@@ -110,7 +110,7 @@ class Follower:
         until_s, pace, place = clock_s() + SECONDS_MAX, Pace(clock_s()), search.start
         yield FollowStep(place)
         self._news.set()  # there may be some already
-        while clock_s() < until_s:
+        while clock_s() < until_s and not self._is_over:
             try:
                 async with asyncio.timeout(alive_s):
                     await self._news.wait()
@@ -118,7 +118,7 @@ class Follower:
                 yield None
                 continue
             await asyncio.sleep(max(_GATHER_S, pace.wait_s(clock_s())))
-            if self.closed or self._topic.closing:
+            if self._is_over:
                 return
             if pace.wait_s(clock_s()) > 0:  # timers may be early
                 continue
@@ -130,6 +130,10 @@ class Follower:
             if step.found or step.skipped:
                 yield step
             place = step.next
+
+    @property
+    def _is_over(self) -> bool:
+        return self.closed or self._topic.closing
 
     async def _step(self, searching: MessageSearch, search: Search, kept: Newest) -> FollowStep:
         ledger = self._topic.ledger

@@ -212,11 +212,14 @@ async def test_a_sign_of_life(broker: Broker, http: httpx.AsyncClient) -> None:
 
 
 async def test_a_topic_that_closes_ends_it(broker: Broker, http: httpx.AsyncClient) -> None:
-    topic = await loaded(broker)
-    following = Following(broker, http, topic)
+    following = Following(broker, http, await loaded(broker), alive_s=9 * WAIT_S)
     await following.step()
+    await publish(http, "a")
+    await following.texts(1)
+    waiting = asyncio.ensure_future(following.step())
+    await asyncio.sleep(0)
     assert (await http.put(f"/admin/v2/{TOPIC}/unload")).is_success
-    await following.ended()
+    assert await waiting == ENDED
 
 
 async def test_it_ends_after_some_minutes(
