@@ -34,12 +34,19 @@ class RemoteLog:
     """
 
     def __init__(
-        self, client: ClusterClient, topic: TopicName, offsets: LedgerOffsets, prefix: str
+        self,
+        client: ClusterClient,
+        topic: TopicName,
+        offsets: LedgerOffsets,
+        prefix: str,
+        *,
+        is_followed: bool = False,
     ) -> None:
         """
         Args:
             offsets: what is known of the log's ledgers.
             prefix: of the subscriptions' names.
+            is_followed: reads get what has come so far, and wait for nothing.
         """
         self.offsets = offsets
         self._client, self._topic, self._prefix = client, topic, prefix
@@ -49,7 +56,9 @@ class RemoteLog:
         self._last: Position = (-1, -1)
         self._entries: deque[tuple[Position, bytes]] = deque()
         self._held_bytes = 0
-        self._came = asyncio.Event()
+        self.came = asyncio.Event()
+        """Set when there may be something to read."""
+        self._is_followed = is_followed
 
     async def read(self, position: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
         """As `ManagedLedger.read`: up to the last message that the topic had when it was opened.
@@ -58,21 +67,30 @@ class RemoteLog:
             BrokerError: the broker refuses it, or doesn't answer.
         """
         if self._consumer is None or position != self._next:
-            await self._open(position)
-        if position > self._last:
+            await self.open(position)
+        if self._is_followed and not self._entries:
+            return None
+        if position > self._last and not self._is_followed:
             return None
         try:
             async with asyncio.timeout(ANSWER_S):
                 while not self._entries:
                     if self._consumer is None:
                         raise ServiceNotReadyError(f"{self._topic} has left its broker: ask again")
-                    self._came.clear()
-                    await self._came.wait()
+                    self.came.clear()
+                    await self.came.wait()
         except TimeoutError as error:
             raise ServiceNotReadyError(f"{self._topic}: no messages came in time") from error
         return self._take(entries_max, bytes_max)
 
-    async def _open(self, position: Position) -> None:
+    @property
+    def next(self) -> Position:
+        """Behind what was read last. REQUIRES: something was."""
+        assert self._next is not None
+        return self._next
+
+    async def open(self, position: Position) -> None:
+        """Begin to read there. Raises BrokerError."""
         before, self._consumer = self._consumer, None
         self._entries.clear()
         self._held_bytes = 0
@@ -135,7 +153,7 @@ class RemoteLog:
         self._held_bytes += len(body)
         if self._held_bytes > _HELD_BYTES_MAX and self._connection is not None:
             self._connection.pause()
-        self._came.set()
+        self.came.set()
 
     def notify_end_of_topic(self, consumer: object) -> None:
         """A terminated topic: its last message is known."""
@@ -143,4 +161,4 @@ class RemoteLog:
     def close_consumer(self, consumer: object) -> None:
         if consumer is self._consumer:
             self._consumer = None
-            self._came.set()
+            self.came.set()

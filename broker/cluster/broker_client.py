@@ -335,12 +335,11 @@ class BrokerClient:
                 if not answer.is_success:
                     await answer.aread()
                     self._value_of(peer, answer)
-                yield answer.aiter_raw()
+                yield _pieces(peer, answer)
             finally:
                 await answer.aclose()
         except httpx.HTTPError as error:
-            what = str(error) or type(error).__name__
-            raise BrokerUnreachableError(f"Broker {peer.name} has left: {what}") from error
+            raise _left(peer, error) from error
 
     async def _request(self, peer: BrokerEndpoint, call: BrokerCall) -> httpx.Request:
         access = self.access
@@ -405,3 +404,18 @@ class BrokerClient:
         if (client := self._client) is not None:
             self._client = None
             await client.aclose()
+
+
+async def _pieces(peer: BrokerEndpoint, answer: httpx.Response) -> AsyncIterator[bytes]:
+    import httpx
+
+    try:
+        async for piece in answer.aiter_raw():
+            yield piece
+    except httpx.HTTPError as error:
+        raise _left(peer, error) from error
+
+
+def _left(peer: BrokerEndpoint, error: Exception) -> BrokerUnreachableError:
+    what = str(error) or type(error).__name__
+    return BrokerUnreachableError(f"Broker {peer.name} has left: {what}")

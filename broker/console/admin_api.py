@@ -299,18 +299,24 @@ class RemoteApi:
     async def stream(
         self, path: str, query: Query | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        import httpx
-
         answer = await self._answer("GET", path, query, None, is_stream=True)
         try:
             if answer.status_code >= 400:
                 await answer.aread()
                 _value_of(answer, "GET")
-            yield answer.aiter_raw()
-        except httpx.HTTPError as error:
-            raise AdminError(503, f"{self._url} has left: {error}") from error
+            yield self._pieces(answer)
         finally:
             await answer.aclose()
+
+    async def _pieces(self, answer: httpx.Response) -> AsyncIterator[bytes]:
+        import httpx
+
+        try:
+            async for piece in answer.aiter_raw():
+                yield piece
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise AdminError(503, f"{self._url} has left: {what}") from error
 
     async def _answer(
         self,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
+from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.messages_page import asked_of, wanted
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import Ask, Streamed
+from magnetar.broker.errors import BrokerError
+
+logger = logging.getLogger(__name__)
 
 _TEXT = "application/x-ndjson"
 
@@ -21,4 +27,13 @@ async def follow(ask: Ask) -> Streamed:
     stack = AsyncExitStack()
     pieces = await stack.enter_async_context(ask.source.follow(search.topic, query))
     headers = {"X-Accel-Buffering": "no"}  # nothing on the way may collect what is to arrive now
-    return Streamed(pieces, _TEXT, headers, stack.aclose)
+    return Streamed(_until_broken(pieces), _TEXT, headers, stack.aclose)
+
+
+async def _until_broken(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The page asks again, and is told then."""
+    try:
+        async for piece in pieces:
+            yield piece
+    except (AdminError, BrokerError) as error:
+        logger.debug("new messages can't be told any more: %s", error)

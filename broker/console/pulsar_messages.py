@@ -5,6 +5,13 @@ searched here by the code that Magnetar's brokers use.
 from __future__ import annotations
 
 import asyncio
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -15,7 +22,17 @@ from magnetar.broker.client.remote_log import RemoteLog
 from magnetar.broker.console.admin_api import AdminApi, AdminError, get
 from magnetar.broker.console.topic_view import READER_PREFIX
 from magnetar.broker.errors import BrokerError
-from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
+from magnetar.broker.http.messaging.message_filter import (
+    FilterError,
+    MessageFilter,
+    parse_filter,
+)
+from magnetar.broker.http.messaging.message_follow import (
+    ALIVE_S,
+    MESSAGES_PER_S,
+    follow_steps,
+    lines_of,
+)
 from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search, place_of
 from magnetar.broker.http.messaging.value_schemas import ValueSchemas
 from magnetar.broker.protocol.topic_name import TopicName
@@ -23,7 +40,7 @@ from magnetar.broker.schema.definition import StoredSchema, definition_of, versi
 from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from magnetar.broker.console.topic_path import TopicPath
 
@@ -47,34 +64,52 @@ class PulsarMessages:
 
     async def search(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
         """As the route answers. Raises AdminError."""
-        if topic.domain != "persistent":
-            raise AdminError(405, "Search on a non-persistent topic is not allowed")
-        try:
+        with _told():
             matches = parse_filter(query.get("filter", ""))
-            stats = await get(self._api, f"{topic.rest}/internalStats")
-            url = self._service_url or await self._broker_url(topic)
-            async with ClusterClient(
-                url, self._access, client_version="magnetar-console"
-            ) as client:
-                name = TopicName.parse(str(topic))
-                log = RemoteLog(client, name, _offsets(stats), READER_PREFIX)
-                start = await self._start(topic, query, log, stats)
-                payload = query.get("payload", "cut")
-                limit = int(query.get("limit", "50"))
-                search = Search(start, limit, matches, payload != "none", payload == "whole")
-                schemas = ValueSchemas(_Schemas(client))
-                searching = MessageSearch(schemas, name, client.message_bytes_max)
+            async with self._log(topic) as found:
+                start = await self._start(topic, query, found.log, found.stats)
+                search = _search(start, matches, query)
                 is_place = query.get("subscription") or _timestamp(query)
                 is_last = query.get("position") == "latest" and not is_place
-                found = await (searching.last if is_last else searching.run)(log, search)
-        except FilterError as error:
-            raise AdminError(400, str(error)) from error
-        except BrokerError as error:
-            raise AdminError(error.http_status, str(error)) from error
-        except ClientAuthError as error:
-            raise AdminError(401, str(error)) from error
+                searching = found.searching
+                answer = await (searching.last if is_last else searching.run)(found.log, search)
         # In a thread: an answer may be 8 MiB.
-        return await asyncio.to_thread(lambda: orjson.loads(orjson.dumps(found.as_json())))
+        return await asyncio.to_thread(lambda: orjson.loads(orjson.dumps(answer.as_json())))
+
+    @asynccontextmanager
+    async def follow(
+        self, topic: TopicPath, query: Mapping[str, str]
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """As the route ``messages/follow``. Raises AdminError, also from the pieces."""
+        with _told():
+            matches = parse_filter(query.get("filter", ""))
+            async with self._log(topic, is_followed=True) as found:
+                if query.get("position", "latest") == "latest":
+                    ledger_id, entry_id = map(int, found.stats["lastConfirmedEntry"].split(":"))
+                    start = Place((ledger_id, entry_id + 1))
+                else:
+                    start = await self._start(topic, query, found.log, found.stats)
+                await found.log.open(start.position)
+                search = _search(start, matches, query)
+                steps = follow_steps(_Followed(found.log), found.searching, search, ALIVE_S)
+                yield _told_pieces(lines_of(steps, events=False))
+
+    @asynccontextmanager
+    async def _log(
+        self, topic: TopicPath, *, is_followed: bool = False
+    ) -> AsyncIterator[_OpenedLog]:
+        """With connections of its own, which end with it. Raises AdminError, BrokerError."""
+        if topic.domain != "persistent":
+            raise AdminError(405, "Search on a non-persistent topic is not allowed")
+        stats = await get(self._api, f"{topic.rest}/internalStats")
+        url = self._service_url or await self._broker_url(topic)
+        async with ClusterClient(url, self._access, client_version=_VERSION) as client:
+            name = TopicName.parse(str(topic))
+            prefix = READER_PREFIX
+            log = RemoteLog(client, name, _offsets(stats), prefix, is_followed=is_followed)
+            schemas = ValueSchemas(_Schemas(client))
+            searching = MessageSearch(schemas, name, client.message_bytes_max)
+            yield _OpenedLog(log, searching, stats)
 
     async def _broker_url(self, topic: TopicPath) -> str:
         """Of the topic's broker. Raises AdminError."""
@@ -101,6 +136,58 @@ class PulsarMessages:
             return place_of(query.get("position", "earliest"), log)
         except ValueError as error:
             raise AdminError(400, str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenedLog:
+    log: RemoteLog
+    searching: MessageSearch
+    stats: Mapping[str, Any]
+    """``internalStats`` of the topic."""
+
+
+class _Followed:
+    """What `follow_steps` wants of a log of Pulsar."""
+
+    def __init__(self, log: RemoteLog) -> None:
+        self.log, self.news = log, log.came
+
+    def is_over(self) -> bool:
+        return False  # a topic that moves is found again by the next reading
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()  # no broker waits for this process
+
+    def behind(self, place: Place) -> tuple[Place, int]:
+        """What was taken from the log and not looked at is skipped; the broker has the rest."""
+        (ledger_id, entry_id), at = self.log.next, place.position
+        skipped = entry_id - at[1] - bool(place.index) if ledger_id == at[0] else 0
+        return Place(self.log.next), max(0, skipped)
+
+
+def _search(start: Place, matches: MessageFilter, query: Mapping[str, str]) -> Search:
+    payload = query.get("payload", "cut")
+    limit = int(query.get("limit", str(MESSAGES_PER_S)))
+    return Search(start, limit, matches, payload != "none", payload == "whole")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Failures as an `AdminApi` has them."""
+    try:
+        yield
+    except FilterError as error:
+        raise AdminError(400, str(error)) from error
+    except BrokerError as error:
+        raise AdminError(error.http_status, str(error)) from error
+    except ClientAuthError as error:
+        raise AdminError(401, str(error)) from error
+
+
+async def _told_pieces(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    with _told():
+        async for each in pieces:
+            yield each
 
 
 def _timestamp(query: Mapping[str, str]) -> int:

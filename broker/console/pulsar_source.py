@@ -68,7 +68,6 @@ _OWN_FORMS: Final = frozenset({"AVRO", "KEY_VALUE", "PROTOBUF", "PROTOBUF_NATIVE
 
 class PulsarSource(Source):
     product = "Apache Pulsar"
-    can_follow = False
     takes_bytes = False
     settings_note = "Apache Pulsar tells no defaults: these were changed at run time."
     produce_note = "REST of Apache Pulsar gives a topic that has no schema the schema STRING."
@@ -131,7 +130,9 @@ class PulsarSource(Source):
     def follow(
         self, topic: TopicPath, query: Mapping[str, str]
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        raise AdminError(501, "REST of Apache Pulsar doesn't tell of new messages")
+        if self._messages is None:
+            raise AdminError(501, "REST of Apache Pulsar doesn't tell of new messages")
+        return self._messages.follow(topic, query)
 
     def produce_body(self, delivery: Delivery, schema: TopicSchema | None) -> dict[str, Any]:
         """By the rules of Pulsar's REST, which stores an empty value for one that doesn't fit."""

@@ -86,8 +86,6 @@ class Source:
     """A cluster of Magnetar."""
 
     product = "Magnetar"
-    can_follow = True
-    """Whether new messages of a topic are shown as they come."""
     takes_bytes = True
     """Whether a value or a key may be produced that is no text."""
     produce_note = ""

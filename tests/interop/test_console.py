@@ -23,6 +23,7 @@ from magnetar.broker.console.pages import PAGES
 from magnetar.broker.console.server import console_app
 from tests.asgi_client import AsgiClient
 from tests.official_client import client_of
+from tests.waiting import wait_until
 
 LOCAL = "http://localhost"
 
@@ -180,14 +181,9 @@ async def test_a_value_that_does_not_fit_its_schema(
 
 
 async def test_new_messages_are_followed(
-    console: httpx.AsyncClient, topic: str, service_url: str
+    console: httpx.AsyncClient, topic: str, service_url: str, admin_url: str
 ) -> None:
     tab = f"/console/topic/{topic}/messages"
-    page = (await console.get(tab)).text
-    if "Apache Pulsar" in page:
-        assert "New messages can't be followed here" in unescape(page)
-        assert (await console.get(f"{tab}/follow")).status_code == 501
-        return
     assert (await console.get(f"{tab}/follow?filter=%3D")).status_code == 400
     app = console._transport.app  # type: ignore[attr-defined]
     client = AsgiClient(app, f"{tab}/follow", "filter=value%20%3D%20new")
@@ -195,9 +191,45 @@ async def test_new_messages_are_followed(
     assert json.loads(await client.piece())["found"] == 0
     for value in ("other", "new"):
         assert (await post(console, f"/console/topic/{topic}/produce", value=value)).is_redirect
-    (line, *_) = (await client.piece()).splitlines()
+    line, counts = (await client.piece()).splitlines()
     assert json.loads(line)["payload"] == "new"
     await client.leave()
+    await asyncio.to_thread(batch, service_url, topic, "a", "b", "c")
+    place = json.loads(counts)["next"]
+    client = AsgiClient(app, f"{tab}/follow", f"position={place}")
+    await client.read()
+    await client.piece()
+    *lines, _ = (await client.piece()).splitlines()
+    shown = [json.loads(each) for each in lines]
+    assert [each["payload"] for each in shown] == ["a", "b", "c"]
+    async with httpx.AsyncClient() as other:
+        assert (await other.put(f"{admin_url}/admin/v2/{topic}/unload")).is_success
+    await client.leave()
+    place = f"{shown[0]['messageId']}:1"
+    client = AsgiClient(app, f"{tab}/follow", f"position={place}")
+    await client.read()
+    await client.piece()
+    assert json.loads((await client.piece()).splitlines()[0])["payload"] == "b"
+    await client.leave()
+
+    def names() -> set[str]:
+        return set(httpx.get(f"{admin_url}/admin/v2/{topic}/stats").json()["subscriptions"])
+
+    await asyncio.to_thread(wait_until, lambda: names() == {"billing"}, "readers have left", 60)
+
+
+def batch(service_url: str, topic: str, *texts: str) -> None:
+    """In one entry."""
+    with client_of(service_url) as client:
+        producer = client.create_producer(
+            topic.replace("/", "://", 1),
+            batching_enabled=True,
+            batching_max_publish_delay_ms=60_000,
+        )
+        for text in texts:
+            producer.send_async(text.encode(), lambda *_: None)
+        producer.flush()
+        producer.close()
 
 
 def rows_of(page: str) -> list[tuple[str, str]]:

@@ -11,12 +11,20 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
 
 from magnetar.broker.http.errors import ApiError
-from magnetar.broker.http.messaging.message_search import MessageSearch, Newest, Place, Search
+from magnetar.broker.http.messaging.message_search import (
+    Log,
+    MessageSearch,
+    Newest,
+    Place,
+    Search,
+)
 
 if TYPE_CHECKING:
     from magnetar.broker.service.access_control import Right
@@ -28,6 +36,7 @@ FOLLOWERS_MAX: Final = 32
 MESSAGES_PER_S: Final = 200
 BYTES_PER_S: Final = 1 << 20
 """Of payloads."""
+ALIVE_S: Final = 15.0
 SECONDS_MAX: Final = 300.0
 """Then whoever follows asks again, so his rights are looked at again."""
 _GATHER_S: Final = 0.05
@@ -72,6 +81,96 @@ class Pace:
         return MESSAGES_PER_S - self._messages, BYTES_PER_S - self._bytes
 
 
+class Followed(Protocol):
+    """A log whose end is followed."""
+
+    news: asyncio.Event
+    """Set when the log may have grown, and when it is over."""
+
+    @property
+    def log(self) -> Log:
+        """Where what is new is read."""
+
+    def is_over(self) -> bool:
+        """Whether nothing more will be told."""
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """In which it may be read."""
+
+    def behind(self, place: Place) -> tuple[Place, int]:
+        """Where one goes on who can't keep up, and how many entries are skipped for it."""
+
+
+async def follow_steps(
+    followed: Followed, searching: MessageSearch, search: Search, alive_s: float
+) -> AsyncGenerator[FollowStep | None, None]:
+    """New messages, by steps; the first one has none and says where it begins.
+
+    Args:
+        search: its ``start`` is where to begin.
+        alive_s: None is yielded when nothing else was for so long.
+    Raises:
+        ManagedLedgerError, LedgerError, BrokerError: the log can't be read now.
+    """
+    clock_s = asyncio.get_running_loop().time
+    until_s, pace, place = clock_s() + SECONDS_MAX, Pace(clock_s()), search.start
+    yield FollowStep(place)
+    followed.news.set()  # there may be some already
+    while clock_s() < until_s and not followed.is_over():
+        try:
+            async with asyncio.timeout(alive_s):
+                await followed.news.wait()
+        except TimeoutError:
+            yield None
+            continue
+        await asyncio.sleep(max(_GATHER_S, pace.wait_s(clock_s())))
+        if followed.is_over():
+            return
+        if pace.wait_s(clock_s()) > 0:  # timers may be early
+            continue
+        followed.news.clear()
+        kept = Newest(*pace.room(clock_s()))
+        async with followed.turn():
+            step = await _step(followed, searching, replace(search, start=place), kept)
+        pace.took(len(step.messages), kept.bytes)
+        if step.found or step.skipped:
+            yield step
+        place = step.next
+
+
+async def _step(
+    followed: Followed, searching: MessageSearch, search: Search, kept: Newest
+) -> FollowStep:
+    until_s = time.monotonic() + _READING_S
+    messages, place, is_end = await searching.newest(followed.log, search, kept, until_s)
+    if is_end:
+        return FollowStep(place, messages, kept.found)
+    followed.news.set()
+    place, skipped = followed.behind(place)
+    return FollowStep(place, messages, kept.found, skipped)
+
+
+async def lines_of(
+    steps: AsyncGenerator[FollowStep | None, None], *, events: bool
+) -> AsyncIterator[bytes]:
+    """As they are sent: a line of JSON each, or server-sent events."""
+    async with aclosing(steps):
+        async for step in steps:
+            if step is None:
+                yield b":\n\n" if events else b"\n"
+                continue
+            place = str(step.next)
+            counts = {"found": step.found, "shown": len(step.messages)}
+            last = orjson.dumps({"next": place, **counts, "skippedEntries": step.skipped})
+            lines = [orjson.dumps(each) for each in step.messages]
+            if events:
+                parts = [b"data: " + each + b"\n\n" for each in lines]
+                head = f"id: {place}\nevent: next\ndata: ".encode()
+                yield b"".join([*parts, head, last, b"\n\n"])
+            else:
+                yield b"".join(each + b"\n" for each in [*lines, last])
+
+
 class Follower:
     """Somebody who follows a topic, until he leaves, loses his rights, or the topic closes."""
 
@@ -82,8 +181,24 @@ class Follower:
         self.closed = False
         self.rights: Iterable[Right] = () if right is None else (right,)
         self._owner, self._topic = owner, topic
-        self._news = asyncio.Event()
-        topic.watch(self._news.set)
+        self.news = asyncio.Event()
+        topic.watch(self.news.set)
+
+    @property
+    def log(self) -> Log:
+        return self._topic.ledger
+
+    def is_over(self) -> bool:
+        return self.closed or self._topic.closing
+
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        return self._owner.turn()
+
+    def behind(self, place: Place) -> tuple[Place, int]:
+        """At the end of the log."""
+        end, offsets, at = self._topic.ledger.last_confirmed, self.log.offsets, place.position
+        read = at if place.index else offsets.previous_position(at)
+        return Place(offsets.next_position(end)), offsets.entries_between(read, end)
 
     def revoke(self) -> None:
         self.close()
@@ -91,61 +206,9 @@ class Follower:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._topic.unwatch(self._news.set)
+            self._topic.unwatch(self.news.set)
             self._owner.forget(self)
-            self._news.set()
-
-    async def steps(
-        self, searching: MessageSearch, search: Search, alive_s: float
-    ) -> AsyncGenerator[FollowStep | None, None]:
-        """New messages, by steps; the first one has none and says where it begins.
-
-        Args:
-            search: its ``start`` is where to begin.
-            alive_s: None is yielded when nothing else was for so long.
-        Raises:
-            ManagedLedgerError, LedgerError: the log can't be read now.
-        """
-        clock_s = asyncio.get_running_loop().time
-        until_s, pace, place = clock_s() + SECONDS_MAX, Pace(clock_s()), search.start
-        yield FollowStep(place)
-        self._news.set()  # there may be some already
-        while clock_s() < until_s and not self._is_over:
-            try:
-                async with asyncio.timeout(alive_s):
-                    await self._news.wait()
-            except TimeoutError:
-                yield None
-                continue
-            await asyncio.sleep(max(_GATHER_S, pace.wait_s(clock_s())))
-            if self._is_over:
-                return
-            if pace.wait_s(clock_s()) > 0:  # timers may be early
-                continue
-            self._news.clear()
-            kept = Newest(*pace.room(clock_s()))
-            async with self._owner.turn():
-                step = await self._step(searching, replace(search, start=place), kept)
-            pace.took(len(step.messages), kept.bytes)
-            if step.found or step.skipped:
-                yield step
-            place = step.next
-
-    @property
-    def _is_over(self) -> bool:
-        return self.closed or self._topic.closing
-
-    async def _step(self, searching: MessageSearch, search: Search, kept: Newest) -> FollowStep:
-        ledger = self._topic.ledger
-        until_s = time.monotonic() + _READING_S
-        messages, place, is_end = await searching.newest(ledger, search, kept, until_s)
-        if is_end:
-            return FollowStep(place, messages, kept.found)
-        end, offsets = ledger.last_confirmed, ledger.offsets
-        at = place.position
-        read = at if place.index else offsets.previous_position(at)
-        skipped = offsets.entries_between(read, end)
-        return FollowStep(Place(offsets.next_position(end)), messages, kept.found, skipped)
+            self.news.set()
 
 
 class Followers:

@@ -3,11 +3,9 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
-import orjson
 from fastapi import Path, Query, Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -15,7 +13,13 @@ from starlette.types import Receive, Scope, Send
 from magnetar.broker.http.dependencies import Service, SubscriptionName, Topic
 from magnetar.broker.http.errors import ApiError, answer_for
 from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
-from magnetar.broker.http.messaging.message_follow import MESSAGES_PER_S, Follower, FollowStep
+from magnetar.broker.http.messaging.message_follow import (
+    ALIVE_S,
+    MESSAGES_PER_S,
+    Follower,
+    follow_steps,
+    lines_of,
+)
 from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search, place_of
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
@@ -43,7 +47,6 @@ _Payload = Annotated[
     Literal["cut", "whole", "none"],
     Query(description="Values: of more than 64 KiB the beginning, the whole, or none"),
 ]
-_ALIVE_S = 15.0
 _FOLLOWED = (
     '{"messageId":"12:4","publishTime":1800000000000,"payload":"hello","encoding":"text"}\n'
     '{"next":"12:5","found":1,"shown":1,"skippedEntries":0}\n'
@@ -307,28 +310,8 @@ async def follow(
     who = str(right[0]) if right is not None else client.host if client else ""
     events = "text/event-stream" in request.headers.get("accept", "")
     follower = request.app.state.followers.open(found, who, right)
-    lines = _lines(follower.steps(searching, wanted, _ALIVE_S), events=events)
+    lines = lines_of(follow_steps(follower, searching, wanted, ALIVE_S), events=events)
     return _Followed(follower, lines, "text/event-stream" if events else "application/x-ndjson")
-
-
-async def _lines(
-    steps: AsyncGenerator[FollowStep | None, None], *, events: bool
-) -> AsyncIterator[bytes]:
-    async with aclosing(steps):
-        async for step in steps:
-            if step is None:
-                yield b":\n\n" if events else b"\n"
-                continue
-            place = str(step.next)
-            counts = {"found": step.found, "shown": len(step.messages)}
-            last = orjson.dumps({"next": place, **counts, "skippedEntries": step.skipped})
-            lines = [orjson.dumps(each) for each in step.messages]
-            if events:
-                parts = [b"data: " + each + b"\n\n" for each in lines]
-                head = f"id: {place}\nevent: next\ndata: ".encode()
-                yield b"".join([*parts, head, last, b"\n\n"])
-            else:
-                yield b"".join(each + b"\n" for each in [*lines, last])
 
 
 def _first_unacked(topic: PersistentTopic, name: str) -> Position:

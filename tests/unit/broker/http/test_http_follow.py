@@ -20,6 +20,7 @@ from magnetar.broker.http.messaging.message_follow import (
     Followers,
     FollowStep,
     Pace,
+    follow_steps,
 )
 from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search
 from magnetar.broker.http.server.app import create_app
@@ -75,7 +76,7 @@ class Following:
         search = Search(start or Place(end), MESSAGES_PER_S, parse_filter(text))
         self.follower = Followers(broker.service).open(topic, "me", None)
         searching = MessageSearch(schemas, NAME, broker.service.config.max_message_size)
-        self._steps = self.follower.steps(searching, search, alive_s)
+        self._steps = follow_steps(self.follower, searching, search, alive_s)
 
     async def step(self) -> FollowStep | None:
         step = await asyncio.wait_for(anext(self._steps, ENDED), WAIT_S)
