@@ -14,7 +14,11 @@ from magnetar.broker.cluster.bundle_load import loads_by_bundle
 from magnetar.broker.config import key_of, without_effect
 from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.broker.doctor.broker_checks import OPEN_FILES, BrokerFacts, CredentialFacts
-from magnetar.broker.doctor.credentials import certificate_facts, client_facts
+from magnetar.broker.doctor.credentials import (
+    certificate_facts,
+    client_facts,
+    zookeeper_settings,
+)
 from magnetar.broker.doctor.topic_checks import (
     SubscriptionFacts,
     TopicsFacts,
@@ -73,6 +77,11 @@ def _credentials(service: BrokerService) -> list[CredentialFacts]:
         if path := getattr(config, attribute):
             name = f"{service.broker_id}, {key_of(attribute)}"
             found.append(certificate_facts(name, path, latest=attribute in _AUTHORITIES))
+    if (store := zookeeper_settings(config)) is not None and store.tls is not None:
+        name = f"{service.broker_id}, {key_of('metadata_store_config_path')}"
+        for path, latest in ((store.tls.certificate, False), (store.tls.trusted, True)):
+            if path is not None:
+                found.append(certificate_facts(f"{name}: {path.name}", str(path), latest=latest))
     for kind in ("broker_client", "bookkeeper_client"):
         plugin, parameters = f"{kind}_authentication_plugin", f"{kind}_authentication_parameters"
         access = ClientAuth(getattr(config, plugin), getattr(config, parameters))

@@ -16,7 +16,9 @@ from magnetar.broker.cluster.broker_client import (
     BrokerEndpoint,
     BrokerRefusedError,
 )
+from magnetar.broker.doctor.broker_checks import CredentialFacts
 from magnetar.broker.doctor.cluster_checks import PeerFacts, clock_between
+from magnetar.broker.doctor.credentials import server_facts, zookeeper_settings
 from magnetar.broker.doctor.findings import Report
 from magnetar.broker.doctor.storage_checks import BookieFacts, RepairFacts, StorageFacts
 from magnetar.broker.errors import BrokerError, ServiceNotReadyError
@@ -94,13 +96,35 @@ async def collect_storage(service: BrokerService) -> StorageFacts:
     """Raises MetadataError."""
     config = service.config
     is_cluster, bookies = service.sharing is not None, service.bookie_cluster
+    load = await service.cluster_members.load(service.broker_id) if is_cluster else None
     return StorageFacts(
         await _bookies(service),
         config.managed_ledger_default_ensemble_size,
         config.managed_ledger_default_write_quorum,
         await _repair(service) if bookies is not None and bookies.has_auto_recovery else None,
         f"--metadata {config.metadata_store_url}" if is_cluster else "",
+        "" if load is None else load.version,
+        await _shown_certificates(service),
+        service.wall_clock(),
     )
+
+
+async def _shown_certificates(service: BrokerService) -> list[CredentialFacts]:
+    """Those of the servers that this broker uses: bookies and ZooKeeper, where by TLS."""
+    config, bookies = service.config, service.bookie_cluster
+    asked: list[tuple[str, tuple[str, int], tuple[str, str] | None]] = []
+    if bookies is not None and config.bookkeeper_tls_trust_certs_file_path:
+        files = config.bookkeeper_tls_certificate_file_path, config.bookkeeper_tls_key_file_path
+        for name in sorted(bookies.pool.registered):
+            info = bookies.pool.infos.get(name)
+            if info is not None and info.address is not None:
+                asked.append((f"bookie {name}", info.address, files if all(files) else None))
+    store = await asyncio.to_thread(zookeeper_settings, config)
+    if store is not None and store.tls is not None:
+        for host, port in store.servers:
+            asked.append((f"ZooKeeper {host}:{port}", (host, port), None))
+    found = await asyncio.gather(*(asyncio.to_thread(server_facts, *each) for each in asked))
+    return [each for each in found if each is not None]
 
 
 async def _bookies(service: BrokerService) -> list[BookieFacts]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,8 +14,12 @@ from cryptography import x509
 
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.auth.client_auth_error import ClientAuthError
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.doctor.broker_checks import CredentialFacts
+from magnetar.metadata.zookeeper.settings import SCHEME, ZooKeeperSettings
 
+_SHAKE_S: Final = 5.0
+"""For a server to show its certificate."""
 _CREATE_TOKEN: Final = "magnetar tokens create --help"
 
 
@@ -41,6 +47,45 @@ def certificate_facts(name: str, path: str, *, latest: bool = False) -> Credenti
         return CredentialFacts(name, problem=str(error), command=command)
     ends = [int(each.not_valid_after_utc.timestamp() * 1000) for each in chain]
     return CredentialFacts(name, ends_ms=(max if latest else min)(ends), command=command)
+
+
+def zookeeper_settings(config: BrokerConfig) -> ZooKeeperSettings | None:
+    """How ZooKeeper is reached; None: it isn't used, or its file can't be read now."""
+    path = config.metadata_store_config_path
+    if not path or not config.metadata_store_url.startswith(SCHEME):
+        return None
+    try:
+        return ZooKeeperSettings.parse(config.metadata_store_url, Path(path))
+    except (OSError, ValueError):
+        return None
+
+
+def server_facts(
+    name: str, address: tuple[str, int], certificate: tuple[str, str] | None
+) -> CredentialFacts | None:
+    """Of what a server shows by TLS; None: it shows nothing now. Nobody is trusted here.
+
+    Args:
+        certificate: ours and its key, for servers that ask for one.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])  # of bookies, which end the connection otherwise
+    try:
+        if certificate is not None:
+            context.load_cert_chain(*certificate)
+        with (
+            socket.create_connection(address, _SHAKE_S) as plain,
+            context.wrap_socket(plain, server_hostname=address[0]) as secured,
+        ):
+            shown = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
+    except (OSError, ValueError):  # who doesn't answer is told of by other checks
+        return None
+    return CredentialFacts(
+        name,
+        ends_ms=int(shown.not_valid_after_utc.timestamp() * 1000),
+        command=f"openssl s_client -connect {address[0]}:{address[1]} -showcerts",
+    )
 
 
 def token_facts(name: str, token: bytes) -> CredentialFacts:

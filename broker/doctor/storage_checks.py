@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from magnetar.broker.doctor.broker_checks import CredentialFacts, check_credentials
 from magnetar.broker.doctor.cluster_checks import Clock, check_clocks, grouped, told
 from magnetar.broker.doctor.findings import Finding, Severity
 
@@ -72,6 +73,9 @@ class StorageFacts:
         ensemble: bookies that a new ledger needs (managedLedgerDefaultEnsembleSize); 0: unknown.
         write_quorum: replicas of an entry (managedLedgerDefaultWriteQuorum).
         repair: None: not looked at, or there is nothing to repair with.
+        broker_version: of the broker that looks; "": not compared.
+        credentials: what bookies and ZooKeeper show by TLS.
+        now_ms: when, since 1970.
         metadata: options of ``magnetar bookie-shell`` that name the cluster; "": there is no
             cluster, but one process with its bookie.
     """
@@ -81,6 +85,9 @@ class StorageFacts:
     write_quorum: int = 0
     repair: RepairFacts | None = None
     metadata: str = "--metadata ZOOKEEPER"
+    broker_version: str = ""
+    credentials: Sequence[CredentialFacts] = ()
+    now_ms: int = 0
 
     def shell(self, action: str) -> str:
         return f"{_SHELL} {self.metadata} {action}" if self.metadata else _STATE
@@ -91,6 +98,7 @@ def check_storage(facts: StorageFacts) -> Iterator[Finding]:
     yield from _check_versions(facts)
     clocks = {each.bookie_id: each.clock for each in facts.bookies if each.clock is not None}
     yield from check_clocks(clocks, "this broker")
+    yield from check_credentials(facts.credentials, facts.now_ms)
     for bookie in facts.bookies:
         yield from _check_bookie(bookie, facts)
     if facts.repair is not None:
@@ -129,6 +137,15 @@ def _check_versions(facts: StorageFacts) -> Iterator[Finding]:
             Severity.NOTE,
             "bookies",
             f"bookies: their versions differ, as during an upgrade: {told(versions)}",
+            facts.shell("listbookies"),
+        )
+    elif versions and facts.broker_version and facts.broker_version not in versions:
+        yield Finding(
+            "versions-differ",
+            Severity.NOTE,
+            "bookies",
+            f"bookies: their version is {next(iter(versions))}, and this broker's"
+            f" {facts.broker_version}, as during an upgrade",
             facts.shell("listbookies"),
         )
 

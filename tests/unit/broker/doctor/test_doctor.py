@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
+import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +19,7 @@ from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.service_info import COOKIES_PATH
 from magnetar.broker.doctor import broker_collector, cluster_collector
+from magnetar.broker.doctor.credentials import certificate_facts, server_facts
 from magnetar.broker.doctor.doctor import Doctor
 from magnetar.broker.doctor.findings import Finding, Report
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -24,6 +29,7 @@ from magnetar.bundles.ownership import OWNERS_ROOT
 from magnetar.loadbalance.leader import LEADER_PATH, LeaderBroker
 from magnetar.loadbalance.registry import BROKERS_ROOT
 from magnetar.metadata.errors import SessionLostError
+from tests.certificates import Authority
 from tests.unit.broker.doubles import Broker, message
 from tests.unit.managed_ledger.cluster import eventually
 
@@ -194,6 +200,44 @@ async def test_certificates_of_the_broker(tmp_path: Path) -> None:
     assert finding.subject == "localhost:8080, tlsCertificateFilePath"
     assert str(missing) in finding.command
     await broker.close()
+
+
+async def test_certificates_of_the_connection_to_zookeeper(tmp_path: Path) -> None:
+    properties = tmp_path / "zookeeper.properties"
+    missing = tmp_path / "trusted.pem"
+    properties.write_text(f"useTls=true\ntlsTrustCertsFilePath={missing}\n")
+    config = {"metadata_store_url": "zk:127.0.0.1:1", "metadata_store_config_path": str(properties)}
+    broker = await Broker(**config).start()
+    finding = (await found(broker))["certificate-end"]
+    assert finding.subject == "localhost:8080, metadataStoreConfigPath: trusted.pem"
+    await broker.close()
+
+
+@pytest.mark.parametrize("wants_ours", [False, True])
+def test_the_certificate_that_a_server_shows(tmp_path: Path, wants_ours: bool) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    context.set_alpn_protocols(["h2"])
+    if wants_ours:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(authority.certificate)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            accepted, _ = listening.accept()
+            with suppress(OSError), context.wrap_socket(accepted, server_side=True) as secured:
+                secured.recv(1)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = listening.getsockname()
+        shown = server_facts("bookie b1", address, (str(pair.certificate), str(pair.key)))
+        thread.join()
+    assert shown is not None
+    assert shown.ends_ms == certificate_facts("", str(pair.certificate)).ends_ms
+    assert server_facts("bookie b1", address, None) is None, "nobody is there"
 
 
 async def test_many_who_ask_cost_one_look(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

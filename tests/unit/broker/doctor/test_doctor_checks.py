@@ -130,6 +130,22 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
     (peers(clock=Clock(-7_200_000)), "clock-skew", CRITICAL, "2 h behind"),
     (bookies(replace(BOOKIES[0], clock=Clock(70_000))), "clock-skew", CRITICAL, "bookie-1:3181: "),
     (bookies(replace(BOOKIES[0], version="4.3")), "versions-differ", NOTE, "4.3 on bookie-1:3181"),
+    (
+        replace(STORAGE, broker_version="4.3"),
+        "versions-differ",
+        NOTE,
+        "their version is 4.2, and this broker's 4.3",
+    ),
+    (
+        replace(
+            STORAGE,
+            credentials=[CredentialFacts("bookie b1:3181", ends_ms=NOW_MS + 2 * DAY_MS)],
+            now_ms=NOW_MS,
+        ),
+        "certificate-end",
+        CRITICAL,
+        "bookie b1:3181: the certificate ends on",
+    ),
     (replace(STORAGE, write_quorum=1), "settings-at-odds", WARNING, "each message is on one"),
     (
         replace(CLUSTER, ownerless={"public/default/0x0_0xf": "b3:8080"}),
