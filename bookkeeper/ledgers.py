@@ -17,6 +17,8 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +37,7 @@ from magnetar.bookkeeper.layout.metadata_service_uri import store_url_of
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import MetadataStore
 
@@ -312,7 +314,10 @@ async def connect_ledgers(
         connector: BookieConnector | ProtocolConnector
         if apache_url is not None:
             layout = BookKeeperLayout()
-            connector = ProtocolConnector(store, layout, protocol or ProtocolConfig())
+            settings = protocol or ProtocolConfig()
+            if tls is not None:
+                settings = replace(settings, tls=partial(client_context, tls))
+            connector = ProtocolConnector(store, layout, settings)
         else:
             connector = BookieConnector(store, transport or TransportConfig(), tls)
         stack.push_async_callback(connector.close)

@@ -75,7 +75,7 @@ class AddChannel:
         self._encoded = encoded
         self._loop = asyncio.get_running_loop()
         self._connection = LazyConnection[ConnectionV2](
-            bookie_id, resolve, self._create, self._on_lost, config.connect_timeout_s
+            bookie_id, resolve, self._create, self._on_lost, config
         )
         self._in_flight = AddsInFlight()
         self._queue: deque[AddRequest] = deque()

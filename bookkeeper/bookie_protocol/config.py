@@ -1,5 +1,7 @@
 """Settings of a client of bookies that speak BookKeeper's protocol."""
 
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +25,7 @@ class ProtocolConfig:
             10,000 of a thread.
         backlog_bytes: adds queued and unanswered; above, writers confirm no more until it is less.
         pending_bytes_max: the same; above, adds are refused with TOO_MANY_REQUESTS.
+        tls: makes the context of a new connection; None: connections are plain.
     """
 
     add_timeout_s: float = 30.0
@@ -34,3 +37,4 @@ class ProtocolConfig:
     entries_max: int = 5_000
     backlog_bytes: int = 64 * _MIB
     pending_bytes_max: int = 256 * _MIB
+    tls: Callable[[], ssl.SSLContext] | None = None

@@ -29,6 +29,7 @@ class BookieConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._queue: list[bytes] = []
         self._loop = asyncio.get_running_loop()
+        self.is_lost = False
 
     def write(self, frame: bytes) -> None:
         """Send it at the end of this turn of the loop."""
@@ -50,6 +51,7 @@ class BookieConnection(asyncio.Protocol):
     def fail(self, error: Exception) -> None:
         """Disconnect because of it."""
         on_lost, self._on_lost = self._on_lost, None
+        self.is_lost = True
         if self._transport is not None:
             self._transport.abort()
         if on_lost is not None:

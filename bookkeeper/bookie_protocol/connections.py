@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.connection import BookieConnection
+from magnetar.bookkeeper.bookie_protocol.start_tls import connect_tls
 from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerError
 
 T = TypeVar("T", bound=BookieConnection)
@@ -26,14 +28,15 @@ class LazyConnection(Generic[T]):
         resolve: Resolve,
         create: Callable[[Callable[[BookieConnection, Exception], None]], T],
         on_lost: Callable[[Exception], None],
-        connect_timeout_s: float,
+        config: ProtocolConfig,
     ) -> None:
         self.current: T | None = None
         self._bookie_id = bookie_id
         self._resolve = resolve
         self._create = create
         self._on_lost = on_lost
-        self._connect_timeout_s = connect_timeout_s
+        self._connect_timeout_s = config.connect_timeout_s
+        self._tls = config.tls
         self._connecting: asyncio.Task[T] | None = None
         self._closed = False
 
@@ -70,9 +73,13 @@ class LazyConnection(Generic[T]):
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 host, port = await self._resolve(self._bookie_id)
-                _, connection = await loop.create_connection(
-                    lambda: self._create(self._lost), host, port
-                )
+                connection = self._create(self._lost)
+                if self._tls is None:
+                    await loop.create_connection(lambda: connection, host, port)
+                else:
+                    await connect_tls(connection, self._tls(), host, port)
+            if connection.is_lost:
+                raise ConnectionResetError("the bookie closed the connection")
             self.current = connection
             return connection
         except LedgerError:

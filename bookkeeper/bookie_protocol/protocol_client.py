@@ -75,7 +75,7 @@ class ProtocolBookieClient(BookieClient):
             resolve,
             lambda on_lost: ConnectionV3(on_lost, config.frame_bytes_max),
             lambda _: None,
-            config.connect_timeout_s,
+            config,
         )
         self._pending_calls = 0
         self._deferred: set[asyncio.Task[None]] = set()

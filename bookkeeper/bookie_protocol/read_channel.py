@@ -32,7 +32,7 @@ class ReadChannel:
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._connection = LazyConnection[ConnectionV2](
-            bookie_id, resolve, self._create, self._on_lost, config.connect_timeout_s
+            bookie_id, resolve, self._create, self._on_lost, config
         )
         self._reads: dict[tuple[int, int], deque[asyncio.Future[v2.ReadReplyV2]]] = {}
         self._batches: dict[int, asyncio.Future[v2.BatchReadReplyV2]] = {}

@@ -1,6 +1,7 @@
 """TLS between clients and bookies: PEM files, read again when they change."""
 
 import logging
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,19 @@ def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(
         _read(files.trust), _read(files.key), _read(files.certificate)
     )
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """The same for a connection of Python's, as to a bookie of Apache's.
+
+    Raises:
+        OSError: a file can't be read or isn't what it should be (ssl.SSLError is one).
+    """
+    context = ssl.create_default_context(cafile=files.trust or None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if files.certificate:
+        context.load_cert_chain(files.certificate, files.key, password="")
+    return context
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:

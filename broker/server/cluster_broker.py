@@ -3,6 +3,7 @@
 import random
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 
 import httpx  # noqa: F401  # for the first call to a broker, whose turn of the loop it would hold
 
@@ -16,7 +17,7 @@ from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context
 from magnetar.broker.bookie_client_settings import bookie_health, placement_config
 from magnetar.broker.cluster.load_sharing import LoadSharing
 from magnetar.broker.config import BrokerConfig, ConfigError
@@ -108,8 +109,9 @@ def transport_config(config: BrokerConfig) -> TransportConfig:
 
 def protocol_config(config: BrokerConfig) -> ProtocolConfig:
     """How Apache's bookies are talked to, out of the broker's settings."""
-    of_ours = transport_config(config)
+    of_ours, tls = transport_config(config), tls_files(config)
     return ProtocolConfig(
+        tls=None if tls is None else partial(client_context, tls),
         add_timeout_s=of_ours.add_timeout_s,
         read_timeout_s=of_ours.call_timeout_s,
         backlog_bytes=of_ours.backlog_bytes,

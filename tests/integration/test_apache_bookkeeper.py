@@ -10,10 +10,13 @@ import pulsar
 import pytest
 from pulsar import InitialPosition
 
-from magnetar.bookkeeper.errors import LedgerFencedError, UnauthorizedAccessError
+from magnetar.bookkeeper.errors import LedgerError, LedgerFencedError, UnauthorizedAccessError
 from magnetar.bookkeeper.ledgers import Ledgers, WriteHandle, connect_ledgers
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.metadata.factory import connect_store
 from tests.apache_bookies import ApacheBookie, needs_bookkeeper, start_bookies
 from tests.broker_process import BrokerProcess
+from tests.certificates import Authority
 from tests.official_client import client_of
 from tests.waiting import eventually
 from tests.zookeeper_process import ZooKeeperProcess
@@ -167,3 +170,42 @@ def test_a_broker_keeps_its_topics_there(apache: Apache, tmp_path: Path) -> None
         assert found == texts[100:]
     victim.start()
     asyncio.run(registered(apache))
+
+
+async def test_bookies_with_tls(apache: Apache, tmp_path: Path) -> None:
+    """They want our certificate and show theirs; without TLS, or with another authority, nobody."""
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    server, client = authority.sign("bookie"), authority.sign("client")
+    settings = {
+        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+        "tlsClientAuthentication": "true",
+        "tlsKeyStoreType": "PEM",
+        "tlsKeyStore": str(server.key),
+        "tlsCertificatePath": str(server.certificate),
+        "tlsTrustStoreType": "PEM",
+        "tlsTrustStore": str(authority.certificate),
+    }
+    uri = f"zk+hierarchical://127.0.0.1:{apache.zookeeper.port}/tls/ledgers"
+    store = await connect_store(apache.zookeeper.url("/tls"))  # BookKeeper makes only the last one
+    await store.close()
+    bookie = ApacheBookie(tmp_path / "bookie", uri, settings)
+    await asyncio.to_thread(bookie.shell, "initnewcluster")
+    await asyncio.to_thread(bookie.start)
+    good = TlsFiles(str(client.certificate), str(client.key), str(authority.certificate))
+    strange = TlsFiles(str(client.certificate), str(client.key), str(other.certificate))
+    try:
+        async with connect_ledgers(uri, tls=good) as ledgers:
+            await eventually(lambda: ledgers.client.bookies.writable)
+            ledger = await ledgers.create(1, 1, 1)
+            await append_all(ledger, [b"x" * 1000] * 200)
+            assert (await ledgers.client.bookies.client(bookie.bookie_id).info()).total_bytes
+            assert await read_all(ledgers, ledger.ledger_id) == [b"x" * 1000] * 200
+        async with connect_ledgers(uri, tls=strange) as ledgers:
+            with pytest.raises(LedgerError, match=r"(?i)certificate"):
+                await ledgers.client.bookies.client(bookie.bookie_id).info()
+    finally:
+        bookie.stop()
+    plain = apache.bookies[0].bookie_id
+    async with connect_ledgers(apache.uri, tls=good) as ledgers:
+        with pytest.raises(LedgerError, match="it has no TLS"):
+            await ledgers.client.bookies.client(plain).info()

@@ -38,6 +38,7 @@ PAGES: Final = (
     f"topic/{TOPIC}/subscriptions?open=billing",
     *(f"topic/{TOPIC}/{tab}" for tab in ("messages", "producers", "policies", "schema", "storage")),
     f"topic/{TOPIC}/permissions",
+    f"topic/{TOPIC}/schema/new",
     f"topic/{TOPIC}/produce",
     "nowhere",
 )
