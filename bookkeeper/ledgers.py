@@ -34,7 +34,7 @@ from magnetar.bookkeeper.errors import LedgerError
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.layout.layout import Layout
 from magnetar.bookkeeper.layout.metadata_service_uri import store_url_of
-from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C, LedgerMetadata
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context
@@ -227,18 +227,24 @@ class Ledgers:
         ack_quorum: int = 2,
         *,
         password: bytes = b"",
+        digest_type: str = DIGEST_CRC32C,
         custom_metadata: Mapping[str, bytes] | None = None,
     ) -> WriteHandle:
         """A new ledger on ``ensemble_size`` bookies; each entry is written to ``write_quorum`` of
         them and confirmed by ``ack_quorum``.
 
+        Args:
+            digest_type: on Apache BookKeeper also CRC32, HMAC or DUMMY, which is none.
+
         Raises:
-            ValueError: not E >= Qw >= Qa >= 1.
+            ValueError: not E >= Qw >= Qa >= 1, or no digest of this cluster.
             NotEnoughBookiesError: fewer bookies accept writes.
             ValueTooLargeError: more than about 700,000 bytes of custom metadata.
             MetadataError: the store failed.
         """
-        config = LedgerConfig(ensemble_size, write_quorum, ack_quorum, password)
+        config = LedgerConfig(
+            ensemble_size, write_quorum, ack_quorum, password, digest_type=digest_type
+        )
         writer = await self.client.create_ledger(config, custom_metadata or {})
         return WriteHandle(writer, self._pending_bytes_max)
 

@@ -24,6 +24,7 @@ from magnetar.bookkeeper.settings_parser import value_of
 from magnetar.broker.advertised_listeners import parse_listeners
 from magnetar.broker.pulsar_settings import (
     BOOKKEEPER,
+    DIGEST_NAMES,
     FEATURES,
     LACKING,
     TUNING,
@@ -51,6 +52,7 @@ _CHOICES = {
         *("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
     ),
     "managed_ledger_offload_driver": ("", FILESYSTEM),
+    "managed_ledger_digest_type": tuple(DIGEST_NAMES),
     "managed_ledger_data_read_priority": ("tiered-storage-first", "bookkeeper-first"),
     "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
     "log_format": ("text", "json"),
@@ -268,6 +270,7 @@ class BrokerConfig(BalancerConfig):
     managed_ledger_default_ack_quorum: int = 1
     managed_ledger_default_mark_delete_rate_limit: float = 1.0  # cursor writes a second
     managed_ledger_password: str = field(default="", repr=False)
+    managed_ledger_digest_type: str = "CRC32C"  # of new ledgers; on Apache's bookies others, too
     managed_ledger_cache_size_mb: int = 256
     managed_ledger_max_entries_per_ledger: int = 50_000
     managed_ledger_min_ledger_rollover_time_minutes: int = 10
@@ -512,7 +515,11 @@ class BrokerConfig(BalancerConfig):
 
     def _check_ledgers_uri(self) -> None:
         try:
-            self.apache_store_url  # noqa: B018  # it tells what is wrong
+            if self.apache_store_url is None and self.managed_ledger_digest_type != "CRC32C":
+                raise ConfigError(
+                    f"managedLedgerDigestType={self.managed_ledger_digest_type}: our bookies"
+                    " protect entries by CRC32C, only Apache's by others"
+                )
         except ValueError as error:
             raise ConfigError(
                 f"bookkeeperMetadataServiceUri={self.bookkeeper_metadata_service_uri}: {error}"
@@ -599,6 +606,11 @@ class BrokerConfig(BalancerConfig):
         # already connected to what a lookup names, and doesn't connect (and log in) twice.
         local = self.bind_address in ("", "0.0.0.0", "::", "127.0.0.1", "::1")
         return "localhost" if local else self.bind_address
+
+    @property
+    def digest_type(self) -> str:
+        """Of new ledgers, as their metadata call it."""
+        return DIGEST_NAMES[self.managed_ledger_digest_type]
 
     @property
     def apache_store_url(self) -> str | None:

@@ -57,7 +57,6 @@ _LACKING: Final = {
         "false",
         "unknown fields of documents are ignored",
     ),
-    "managedLedgerDigestType": ("CRC32C", "entries are protected by CRC32C"),
     "managedLedgerMaxAckQuorum": ("5", "policies may ask for any quorum"),
     "managedLedgerMaxEnsembleSize": ("5", "policies may ask for any ensemble"),
     "managedLedgerMaxReadsInFlightSizeInMB": (
@@ -314,6 +313,10 @@ def _meaning(text: str) -> frozenset[str]:
 
 _STORE: Final = re.compile(r"(?:metadata-store:)?(?:zk(?:\+[a-z]+)?:)?(?://)?([^/]*)(/.*)?")
 _LEDGERS: Final = "/ledgers"
+
+
+DIGEST_NAMES: Final = {"CRC32C": "CRC32C", "CRC32": "CRC32", "MAC": "HMAC", "DUMMY": "DUMMY"}
+"""Values of ``managedLedgerDigestType``, and what ledger metadata calls them."""
 
 
 def apache_store_url(uri: str, metadata_store_url: str) -> str | None:

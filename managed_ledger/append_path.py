@@ -216,7 +216,11 @@ class AppendPath:
         try:
             writer = await log.client.create_ledger(
                 LedgerConfig(
-                    config.ensemble_size, config.write_quorum, config.ack_quorum, config.password
+                    config.ensemble_size,
+                    config.write_quorum,
+                    config.ack_quorum,
+                    config.password,
+                    digest_type=config.digest_type,
                 ),
                 custom_metadata(log.name),
                 above=listed[-1].ledger_id if listed else -1,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C
 from magnetar.managed_ledger.offload.config import NO_OFFLOAD, OffloadConfig
 
 
@@ -17,6 +18,8 @@ class ManagedLedgerConfig:
     write_quorum: int = 1
     ack_quorum: int = 1
     password: bytes = b""
+    digest_type: str = DIGEST_CRC32C
+    """Of new ledgers, see ``LedgerConfig``."""
     head_bytes: int = 32
     """Length of the application head of every entry; 0 for logs without one."""
 

@@ -46,6 +46,7 @@ class ApacheBookie(ChildProcess):
         super().__init__(folder / "bookie.log")
         self.folder = folder
         self.port = free_port()
+        self.metadata_uri = metadata_uri
         self._settings = {
             "bookiePort": str(self.port),
             "advertisedAddress": "127.0.0.1",
@@ -102,6 +103,20 @@ class ApacheBookie(ChildProcess):
         output = done.stdout + done.stderr
         assert done.returncode == 0, output[-4000:]
         return output
+
+    def ledgers(self, *words: str, v2: bool = False) -> list[str]:
+        """Lines that Apache's own client says, see ``tests/apache/Ledgers.java``."""
+        program = str(Path(__file__).parent / "apache/Ledgers.java")
+        done = subprocess.run(
+            [*_JAVA[:1], f"-Dv2={str(v2).lower()}", *_JAVA[1:], program, self.metadata_uri, *words],
+            capture_output=True,
+            text=True,
+            timeout=READY_S_MAX,
+            check=False,
+        )
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        says = ("ledger ", "last ", "read ")
+        return [line for line in done.stdout.splitlines() if line.startswith(says)]
 
     def wipe(self) -> None:
         """Its disk is lost. REQUIRES: it doesn't run."""

@@ -83,6 +83,7 @@ class BookKeeperClient:
                 custom_metadata=dict(custom_metadata),
                 created_ms=created_ms,
                 creator_token=token,
+                digest_type=config.digest_type,
             ),
             above,
         )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from magnetar.bookkeeper.client.read_order import DEFAULT_CLASSES, ReplicaClass
+from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class LedgerConfig:
     Attributes:
         deferred_sync: bookies acknowledge entries before they are on disk; only what the writer's
             ``force`` covered is confirmed and readable. A bookie that fails ends such a writer.
+        digest_type: a name of ``bookie_protocol.digests.DigestType``; on our bookies CRC32C.
     """
 
     ensemble_size: int = 1
@@ -23,6 +25,7 @@ class LedgerConfig:
     ack_quorum: int = 1
     password: bytes = field(default=b"", repr=False)
     deferred_sync: bool = False
+    digest_type: str = DIGEST_CRC32C
 
     def __post_init__(self) -> None:
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:

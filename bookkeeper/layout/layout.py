@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Final, Protocol
 
 from magnetar.bookkeeper.errors import LedgerMetadataError
-from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, decode, encode
+from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C, LedgerMetadata, decode, encode
 from magnetar.bookkeeper.service_info import LEDGERS_ROOT, ServiceInfo
 from magnetar.metadata.paths import decode_name, encode_name
 from magnetar.metadata.recipes import IdGenerator
@@ -66,6 +66,8 @@ class JsonLayout(Layout):
     """Values are JSON, names are encoded (docs/formats/ledger-metadata.md)."""
 
     def new_ledger(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        if metadata.digest_type != DIGEST_CRC32C:
+            raise ValueError(f"our bookies protect entries by CRC32C, not {metadata.digest_type}")
         return metadata
 
     def encode_ledger(self, metadata: LedgerMetadata) -> bytes:

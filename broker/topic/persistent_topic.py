@@ -557,6 +557,7 @@ def ledger_config(config: BrokerConfig, policies: EffectivePolicies) -> ManagedL
         write_quorum=write_quorum,
         ack_quorum=min(persistence.ack_quorum, write_quorum),
         password=config.managed_ledger_password.encode(),
+        digest_type=config.digest_type,
         ledger_entries_max=config.managed_ledger_max_entries_per_ledger,
         ledger_bytes_max=config.managed_ledger_max_size_per_ledger_mbytes << 20,
         ledger_age_min_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,

@@ -315,6 +315,7 @@ class CursorWriter:
                 config.cursor_write_quorum,
                 config.cursor_ack_quorum,
                 config.password,
+                digest_type=config.digest_type,
             ),
             cursor_metadata(self._view.name, self._name, self._store.writer),
         )

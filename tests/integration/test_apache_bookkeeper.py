@@ -17,6 +17,7 @@ from magnetar.metadata.factory import connect_store
 from tests.apache_bookies import ApacheBookie, needs_bookkeeper, start_bookies
 from tests.broker_process import BrokerProcess
 from tests.certificates import Authority
+from tests.nightly import NIGHTLY
 from tests.official_client import client_of
 from tests.waiting import eventually
 from tests.zookeeper_process import ZooKeeperProcess
@@ -209,3 +210,34 @@ async def test_bookies_with_tls(apache: Apache, tmp_path: Path) -> None:
     async with connect_ledgers(apache.uri, tls=good) as ledgers:
         with pytest.raises(LedgerError, match="it has no TLS"):
             await ledgers.client.bookies.client(plain).info()
+
+
+#: Names of Apache's client, and ours.
+DIGESTS = {"CRC32": "CRC32", "MAC": "HMAC", "CRC32C": "CRC32C", "DUMMY": "DUMMY"}
+
+
+@pytest.mark.parametrize("name", DIGESTS if NIGHTLY else ["MAC"])
+async def test_apaches_ledgers_are_recovered_and_read(apache: Apache, name: str) -> None:
+    """Its client has died; ours closes the ledger, then its client reads it."""
+    java = apache.bookies[0].ledgers
+    (line,) = await asyncio.to_thread(java, "write", name, "pw", "40")
+    ledger_id = line.removeprefix("ledger ")
+    async with connect_ledgers(apache.uri) as ledgers:
+        found = await read_all(ledgers, int(ledger_id), b"pw")
+        assert found == [b"entry %d" % number for number in range(40)]
+    said = await asyncio.to_thread(java, "read", name, "pw", ledger_id)
+    assert said == ["last 39", *(f"read entry {number}" for number in range(40))]
+
+
+@pytest.mark.parametrize("name", DIGESTS if NIGHTLY else ["CRC32"])
+async def test_our_ledgers_are_recovered_and_read_by_apaches_client(
+    apache: Apache, name: str
+) -> None:
+    async with connect_ledgers(apache.uri) as ledgers:
+        ledger = await ledgers.create(4, 3, 2, password=b"pw", digest_type=DIGESTS[name])
+        await append_all(ledger, [b"e%d" % number for number in range(40)])
+        words = ("read", name, "pw", str(ledger.ledger_id))
+        said = await asyncio.to_thread(apache.bookies[0].ledgers, *words, v2=True)
+        assert said == ["last 39", *(f"read e{number}" for number in range(40))]
+        with pytest.raises(LedgerFencedError):
+            await ledger.append(b"late")

@@ -235,6 +235,16 @@ def test_ledgers_that_cannot_be_used_end_the_start(uri: str, url: str) -> None:
         BrokerConfig.load(None, {}, {_URI: uri, "metadataStoreUrl": url})
 
 
+def test_a_digest_that_our_bookies_do_not_have_ends_the_start() -> None:
+    mine = {"metadataStoreUrl": "zk:a"}
+    with pytest.raises(ConfigError, match="managedLedgerDigestType=MAC: our bookies"):
+        BrokerConfig.load(None, {}, {**mine, "managedLedgerDigestType": "MAC"})
+    apache = {**mine, "managedLedgerDigestType": "MAC", _URI: "zk://b/ledgers"}
+    assert BrokerConfig.load(None, {}, apache).managed_ledger_digest_type == "MAC"
+    with pytest.raises(ConfigError, match="managedLedgerDigestType='XOR'"):
+        BrokerConfig.load(None, {}, {**apache, "managedLedgerDigestType": "XOR"})
+
+
 def test_types_of_subscriptions_that_nobody_has() -> None:
     assert BrokerConfig.load(
         None, {}, {"subscriptionTypesEnabled": "Shared, Failover"}

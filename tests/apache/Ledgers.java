@@ -1,0 +1,44 @@
+// Apache BookKeeper's own client, for tests: java -cp JARS Ledgers.java URI write DIGEST PASSWORD COUNT | read LEDGER DIGEST PASSWORD | recover ...
+import java.util.Enumeration;
+import org.apache.bookkeeper.client.BookKeeper;
+import org.apache.bookkeeper.client.BookKeeper.DigestType;
+import org.apache.bookkeeper.client.LedgerEntry;
+import org.apache.bookkeeper.client.LedgerHandle;
+import org.apache.bookkeeper.conf.ClientConfiguration;
+
+public class Ledgers {
+    public static void main(String[] words) throws Exception {
+        ClientConfiguration conf = new ClientConfiguration();
+        conf.setMetadataServiceUri(words[0]);
+        conf.setUseV2WireProtocol(Boolean.getBoolean("v2"));
+        try (BookKeeper client = new BookKeeper(conf)) {
+            DigestType digest = DigestType.valueOf(words[2]);
+            byte[] password = words[3].getBytes();
+            if (words[1].equals("write")) {
+                write(client, digest, password, Integer.parseInt(words[4]));
+            } else {
+                read(client, Long.parseLong(words[4]), digest, password);
+            }
+        }
+    }
+
+    // The ledger stays open, as if its writer had died.
+    private static void write(BookKeeper client, DigestType digest, byte[] password, int count) throws Exception {
+        LedgerHandle ledger = client.createLedger(3, 3, 2, digest, password);
+        for (int number = 0; number < count; number++) {
+            ledger.addEntry(("entry " + number).getBytes());
+        }
+        System.out.println("ledger " + ledger.getId());
+        System.out.flush();
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static void read(BookKeeper client, long id, DigestType digest, byte[] password) throws Exception {
+        LedgerHandle ledger = client.openLedger(id, digest, password);
+        System.out.println("last " + ledger.getLastAddConfirmed());
+        Enumeration<LedgerEntry> entries = ledger.readEntries(0, ledger.getLastAddConfirmed());
+        while (entries.hasMoreElements()) {
+            System.out.println("read " + new String(entries.nextElement().getEntry()));
+        }
+    }
+}
