@@ -75,7 +75,7 @@ def test_a_first_start_and_a_broker_that_is_killed_and_comes_back(
         until(page, "#live-text", re.compile("^Live"))
         expect(page.locator("#main")).not_to_have_class("stale")
         assert page.evaluate(colour) != grey
-        expect(page.locator(".fig")).to_contain_text("Topics")
+        expect(page.locator(".fig")).to_contain_text("1 topic")
 
 
 def test_behind_a_proxy_below_a_path(browser: Browser, server: StandaloneProcess) -> None:

@@ -183,6 +183,7 @@ function move(step) {
   all[at]?.classList.remove("cur");
   next?.classList.add("cur");
   next?.scrollIntoView({ block: "nearest" });
+  next?.querySelector("a[href]")?.focus({ preventScroll: true }); // so that it is read out
 }
 
 // Of the chosen row, or of the topic that is shown

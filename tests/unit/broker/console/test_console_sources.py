@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from magnetar.broker.console.admin_api import AdminApi, AdminError
+from magnetar.broker.console.admin_api import AdminApi, AdminError, RemoteApi
 from magnetar.broker.console.console import ClusterLook, Console
 from magnetar.broker.console.pulsar_source import PulsarSource
 from magnetar.broker.console.snapshot import explanation_of
@@ -55,6 +55,59 @@ async def test_a_broker_of_pulsar_that_is_silent_needs_attention() -> None:
     assert answer.status_code == 200
     assert "b2:8080 does not answer: no route to host" in answer.text
     assert "1 thing needs attention" in answer.text
+
+
+async def test_a_cluster_without_a_leader_says_so(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody() -> None:
+        """As between two elections."""
+
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        shown = []
+        for _ in range(2):
+            pages = [await client.get(f"/console/{path}") for path in ("", "brokers")]
+            assert {page.status_code for page in pages} == {200}
+            assert not any('class="fail"' in page.text for page in pages)
+            shown.append("no leader" in pages[0].text)
+            monkeypatch.setattr(broker.service.cluster_members, "leader", nobody)
+    assert shown == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("http://other:8080/admin/v2/tenants?authoritative=true", None),
+        ("http://other:8080/login", "another one"),
+        ("http://user@other:8080/admin/v2/tenants", "another one"),
+        ("ftp://other/admin/v2/tenants", "another one"),
+        ("/admin/v2/tenants", "another one"),
+        ("http://[", "no URL"),
+        ("", "another one"),
+    ],
+)
+async def test_where_the_credentials_of_a_console_go(location: str, reason: str | None) -> None:
+    """As those of the command line: docs/guides/security.md, "Where credentials go"."""
+    shown = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        shown.append((request.url.host, request.headers.get("authorization")))
+        if request.url.host == "first":
+            return httpx.Response(307, headers={"Location": location})
+        return httpx.Response(200, json=["public"])
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        for scheme in ("http", "https"):
+            shown.clear()
+            api = RemoteApi(client, f"{scheme}://first:1", lambda: {"Authorization": "Bearer s"})
+            if reason is None and scheme == "http":
+                assert await api.call("GET", "/admin/v2/tenants") == ["public"]
+                assert shown == [("first", "Bearer s"), ("other", "Bearer s")]
+                continue
+            with pytest.raises(AdminError, match=reason or "another one"):  # TLS is never left
+                await api.call("GET", "/admin/v2/tenants")
+            assert shown == [("first", "Bearer s")]
 
 
 @pytest.mark.parametrize(
