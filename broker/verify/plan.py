@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from zlib import crc32
 
-from magnetar.broker.verify.history import MessageName
+from magnetar.broker.verify.history import MessageName, SubscriptionType
 
 MARKER: Final = "marker"
 """The producer of the last message of a topic."""
@@ -15,6 +15,8 @@ BATCH_MAX: Final = 8
 _DELAY_MS_MIN: Final = 2_000
 DELAY_MS_MAX: Final = 4_000
 _SHARE_DELAYED: Final = 0.05
+_SHARE_CHUNKED: Final = 0.3
+_CHUNKS_MAX: Final = 5
 _CONTENT_BYTES_MAX: Final = 2_000
 _COMPRESSIONS: Final = 5
 """None, LZ4, ZLIB, ZSTD, SNAPPY."""
@@ -30,11 +32,24 @@ class Rng(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """``partitions`` 0: it has none. What needs more than a topic needs rights to administer."""
+    """``partitions`` 0: it has none. What needs more than a topic needs rights to administer.
+
+    Attributes:
+        chunked: some messages are sent in chunks. Only subscriptions of one consumer at a time,
+            acknowledged message by message: a cumulative acknowledgement, a seek or a start
+            message id would fall between the chunks of messages that others send meanwhile.
+    """
 
     name: str
     partitions: int = 0
     deduplicated: bool = False
+    chunked: bool = False
+
+    @property
+    def types(self) -> tuple[SubscriptionType, ...]:
+        if self.chunked:
+            return SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER
+        return tuple(SubscriptionType)
 
 
 PLAIN: Final = TopicPlan("plain")
@@ -42,6 +57,7 @@ TOPICS: Final = (
     PLAIN,
     TopicPlan("deduplicated", deduplicated=True),
     TopicPlan("partitioned", partitions=2),
+    TopicPlan("chunked", chunked=True),
 )
 
 
@@ -60,10 +76,14 @@ class Group:
     """Of ``CompressionType``; 0: none."""
     delay_ms: int = 0
     """After the moment of sending; 0: none."""
+    chunks: int = 1
+    """Entries of its one message."""
 
 
-def draw_groups(count: int, rng: Rng) -> Iterator[Group]:
-    """``count`` messages of one producer: single ones, batches, and delayed ones."""
+def draw_groups(count: int, rng: Rng, *, chunked: bool = False) -> Iterator[Group]:
+    """``count`` messages of one producer: single ones, batches, delayed ones, and chunked ones
+    where that is asked for.
+    """
     number = 0
     while number < count:
         key = f"key-{rng.randint(1, _KEYS)}"
@@ -75,6 +95,11 @@ def draw_groups(count: int, rng: Rng) -> Iterator[Group]:
                 batched=False,
                 delay_ms=rng.randint(_DELAY_MS_MIN, DELAY_MS_MAX),
             )
+            number += 1
+            continue
+        if chunked and rng.random() < _SHARE_CHUNKED:
+            chunks = rng.randint(2, _CHUNKS_MAX)
+            yield Group(number, number + 1, key, batched=False, chunks=chunks)
             number += 1
             continue
         compression = max(0, rng.randint(-_COMPRESSIONS, _COMPRESSIONS - 1))

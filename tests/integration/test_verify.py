@@ -15,11 +15,13 @@ import magnetar
 from magnetar.broker.cli.main import main
 from magnetar.broker.cli.profiles import ClusterTarget
 from magnetar.broker.cli.verify import topic_check
+from magnetar.broker.cli.verify.reader import SUBSCRIPTION
 from magnetar.broker.cli.verify.run import Outcome, VerifySettings, run_rounds
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.dispatch.delayed_index import DelayedIndex
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.producer.sequence_ids import SequenceIds
+from magnetar.broker.protocol.messages import is_chunk, open_entry
 from magnetar.broker.subscription.persistent_subscription import (
     PersistentSubscription,
     start_position,
@@ -52,8 +54,8 @@ def test_a_standalone_is_clean(
     assert verify(*urls, "--json", "--report", str(report)) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["verdict"], told["unchecked"]) == ("clean", [])
-    assert told["totals"]["sent"] == 3 * MESSAGES + 4  # and the last message of each topic
-    assert told["totals"]["delivered"] >= 4 * told["totals"]["sent"]
+    assert told["totals"]["sent"] == 4 * MESSAGES + 5  # and the last message of each topic
+    assert told["totals"]["delivered"] >= 4 * (3 * MESSAGES + 4) + 2 * (MESSAGES + 1)
     assert "Clean: every promise was kept" in report.read_text()
     topics = admin.get("/persistent/public/default").json()
     assert [topic for topic in topics if "/verify-" in topic] == []
@@ -287,11 +289,12 @@ def test_a_planted_bug_that_disturbances_show_is_found(
 ) -> None:
     """Each disturbed often, and by nothing else, so that a short load is enough."""
     all_ways = topic_check.TopicCheck._ways
-    monkeypatch.setattr(
-        topic_check.TopicCheck,
-        "_ways",
-        lambda self: {way: all_ways(self)[way] for way in ways},
-    )
+
+    def few_ways(self: topic_check.TopicCheck) -> dict[str, Any]:
+        known = all_ways(self)  # a topic with chunked messages has no seeks and readers
+        return {way: each for way, each in known.items() if way in ways} or known
+
+    monkeypatch.setattr(topic_check.TopicCheck, "_ways", few_ways)
     monkeypatch.setattr(topic_check, "_DISTURB_S", (0.03, 0.06))
     assert outcome_of(broker, 200).violations == 0
     plant(monkeypatch)
@@ -299,3 +302,26 @@ def test_a_planted_bug_that_disturbances_show_is_found(
         each.rule for verdict in outcome_of(broker, 200).verdicts for each in verdict.violations
     }
     assert rules <= found
+
+
+def test_a_bug_of_chunks_is_found_in_chunked_messages_alone(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fifth delivery of chunks is lost, other than to the last reader."""
+    deliver, numbers = BinaryConsumerSink.deliver, itertools.count(1)
+
+    def planted(self: Any, consumer: Any, batch: Any, picks: Any, *others: Any) -> None:
+        bodies = batch.bodies if picks is None else [batch.bodies[nth] for nth in picks]
+        has_chunks = any(is_chunk(open_entry(body)[0]) for body in bodies)
+        if has_chunks and consumer.subscription.name != SUBSCRIPTION and next(numbers) % 5 == 0:
+            return
+        deliver(self, consumer, batch, picks, *others)
+
+    monkeypatch.setattr(BinaryConsumerSink, "deliver", planted)
+    found = {
+        (verdict.topic.rpartition("-")[2], each.rule)
+        for verdict in outcome_of(broker).verdicts
+        for each in verdict.violations
+    }
+    assert ("chunked", Rule.SKIPPED) in found
+    assert {topic for topic, _ in found} == {"chunked"}

@@ -9,8 +9,14 @@ from typing import Any, Final, Protocol
 from magnetar.broker.client.async_client_connection import AsyncClientConnection
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.chunks import ChunkAssembler
 from magnetar.broker.protocol.client_connection import CONSUMER
-from magnetar.broker.protocol.messages import UndecodableEntryError, messages_of, open_entry
+from magnetar.broker.protocol.messages import (
+    UndecodableEntryError,
+    is_chunk,
+    messages_of,
+    open_entry,
+)
 from magnetar.broker.verify.history import (
     AckAsked,
     AckConfirmed,
@@ -39,15 +45,20 @@ _SUB_TYPES: Final = {
 
 
 class ReceivedEntry:
-    """``positions`` of its messages, without those that are acknowledged already; ``entry`` for
-    acknowledging it as a whole.
+    """``positions`` of its messages, without those that are acknowledged already; ``entries`` for
+    acknowledging it as a whole: those of a chunked message, which is at the last one. No messages:
+    it is a chunk, and others are missing.
     """
 
-    __slots__ = ("entry", "messages", "positions", "published_ms", "redelivery_count", "remaining")
+    __slots__ = (
+        *("entries", "entry", "messages", "positions", "published_ms", "redelivery_count"),
+        "remaining",
+    )
 
-    def __init__(self, command: pb.CommandMessage, body: bytes) -> None:
+    def __init__(self, command: pb.CommandMessage, body: bytes, assembler: ChunkAssembler) -> None:
         id_ = command.message_id
         self.entry = id_.ledgerId, id_.entryId
+        self.entries: Sequence[Position] = [self.entry]
         self.redelivery_count = command.redelivery_count
         self.messages: list[MessageName | None] = []
         self.positions: list[Position] = []
@@ -56,8 +67,15 @@ class ReceivedEntry:
         """Bits by batch index: set for what isn't acknowledged."""
         try:
             metadata, payload = open_entry(body)
-            messages = messages_of(metadata, payload, _PAYLOAD_BYTES_MAX)
             self.published_ms = metadata.publish_time
+            if is_chunk(metadata):
+                joined = assembler.add(metadata, payload, self.entry, 0)
+                if joined is None:
+                    return
+                self.entries = joined.positions
+                messages = messages_of(metadata, joined.payload, _PAYLOAD_BYTES_MAX)
+            else:
+                messages = messages_of(metadata, payload, _PAYLOAD_BYTES_MAX)
         except UndecodableEntryError:
             messages = []
         for message in messages:
@@ -92,6 +110,7 @@ class Receiver:
         self._id = connection.next_id()
         self._attached = False
         self._used_permits = 0
+        self._assembler = ChunkAssembler(_PAYLOAD_BYTES_MAX)
 
     async def open(
         self, topic: str, subscription: str, *, start: Position | None = None
@@ -145,11 +164,13 @@ class Receiver:
         self.end(End.LOST)
 
     def _on_message(self, command: pb.CommandMessage, body: bytes) -> None:
-        entry = ReceivedEntry(command, body)
-        self._used_permits += len(entry.messages)
+        entry = ReceivedEntry(command, body, self._assembler)
+        self._used_permits += max(1, len(entry.messages))
         if self._used_permits >= PERMITS // 2:
             self._flow(self._used_permits)
             self._used_permits = 0
+        if not entry.messages:
+            return
         at_ms = int(time.time() * 1000)
         for position, message in zip(entry.positions, entry.messages, strict=True):
             self._owner.note(
@@ -166,7 +187,7 @@ class Receiver:
         positions = [at for each in named for at in each.positions]
         self._owner.note(AckAsked(self.session, ack, positions, cumulative))
         kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
-        self._acknowledge(ack, kind, [_id_of(each.entry) for each in named])
+        self._acknowledge(ack, kind, [_id_of(at) for each in named for at in each.entries])
 
     def acknowledge_part(self, entry: ReceivedEntry, count: int) -> None:
         """The first ``count`` messages of a batch, of those that came; the others are left to be

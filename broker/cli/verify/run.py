@@ -161,7 +161,7 @@ class _Round:
                 part,
                 f"{seed}/{number}",
                 self._settings.messages // len(parts),
-                deduplicated=plan.deduplicated,
+                plan,
             )
             for number, part in enumerate(parts)
         ]

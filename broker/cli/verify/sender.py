@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
@@ -12,6 +12,7 @@ from magnetar.broker.cli.binary_client import CommandClient
 from magnetar.broker.cli.verify.attempts import NoProgressError, retried
 from magnetar.broker.client.client_producer import ClientProducer, Entry
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import encode_body
 from magnetar.broker.protocol.messages import OutgoingMessage, encode_batch, encode_single
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.verify.history import MessageName, Position, Sent, TopicHistory
@@ -26,6 +27,10 @@ _SEND_AGAIN_EVERY: Final = 5
 class _Pending:
     group: Group
     entry: Entry
+    is_last: bool = True
+    """Of the chunks of a message."""
+    is_again: bool = False
+    """It is sent again, and may be stored by then."""
 
 
 class Sender:
@@ -63,11 +68,11 @@ class Sender:
             while len(self._pending) >= GROUPS_UNDER_WAY:
                 await self._wait()
             pending = self._begin(group)
-            self._pending.append(pending)
+            self._pending += pending
             if self._producer is None or self._broken:
                 await self._open()
             else:
-                self._publish([pending])
+                self._publish(pending)
             await asyncio.sleep(pause_s)
         while self._pending:
             await self._wait()
@@ -81,7 +86,7 @@ class Sender:
         if self._producer is not None:
             self._producer.close()
 
-    def _begin(self, group: Group) -> _Pending:
+    def _begin(self, group: Group) -> list[_Pending]:
         now_ms = int(time.time() * 1000)
         due_ms = now_ms + group.delay_ms if group.delay_ms else 0
         messages = []
@@ -92,8 +97,12 @@ class Sender:
             messages.append(message)
         kind = cast("pb.CompressionType.ValueType", group.compression)
         if group.batched:
-            return _Pending(group, encode_batch(self.name, messages, now_ms, kind))
-        return _Pending(group, encode_single(self.name, messages[0], now_ms, kind))
+            return [_Pending(group, encode_batch(self.name, messages, now_ms, kind))]
+        entry = encode_single(self.name, messages[0], now_ms, kind)
+        if group.chunks == 1:
+            return [_Pending(group, entry)]
+        chunks = list(chunks_of(entry[0], messages[0].payload, group.chunks))
+        return [_Pending(group, each, is_last=each is chunks[-1]) for each in chunks]
 
     async def _wait(self) -> None:
         if self._broken:
@@ -112,6 +121,8 @@ class Sender:
         if producer.closed:
             return self._break()
         self._publish(list(self._pending))
+        for pending in self._pending:
+            pending.is_again = True
 
     async def _register(self) -> ClientProducer:
         producer = ClientProducer(await self._client.owner(self._topic), self._topic)
@@ -139,7 +150,10 @@ class Sender:
                 self._break()
                 continue
             entry_id = first_entry_id + offset
-            self._note_receipt(each.group, None if ledger_id < 0 else (ledger_id, entry_id))
+            # Of a chunk that was sent again, and may be stored twice, the first one counts.
+            somewhere = ledger_id < 0 or (each.group.chunks > 1 and each.is_again)
+            if each.is_last:
+                self._note_receipt(each.group, None if somewhere else (ledger_id, entry_id))
             if self._pending and each is self._pending[0]:
                 self._pending.popleft()
                 again = self._deduplicated and each.group.first % _SEND_AGAIN_EVERY == 0
@@ -160,3 +174,16 @@ class Sender:
             self._producer.on_closed = None
             self._producer.close()
             self._changed.set()
+
+
+def chunks_of(metadata: pb.MessageMetadata, payload: bytes, count: int) -> Iterator[Entry]:
+    """At most ``count`` entries of one message, which isn't compressed."""
+    size = -(-len(payload) // count)
+    slices = [payload[at : at + size] for at in range(0, len(payload), size)]
+    for nth, part in enumerate(slices):
+        chunk = pb.MessageMetadata()
+        chunk.CopyFrom(metadata)
+        chunk.uuid = f"{metadata.producer_name}-{metadata.sequence_id}"
+        chunk.num_chunks_from_msg, chunk.total_chunk_msg_size = len(slices), len(payload)
+        chunk.chunk_id = nth
+        yield chunk, encode_body(chunk, part)

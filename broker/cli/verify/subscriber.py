@@ -54,10 +54,12 @@ class Subscriber:
         patience_s: float,
         *,
         in_parts: bool,
+        cumulative: bool,
     ) -> None:
         """
         Args:
             in_parts: the broker acknowledges parts of batches.
+            cumulative: messages may be acknowledged cumulatively.
         """
         self.type = history.type
         self.history = history
@@ -82,7 +84,7 @@ class Subscriber:
         self._late: list[tuple[Receiver, ReceivedEntry]] = []
         # Of a consumer that acknowledges cumulatively: all of the last receiver.
         self._unacknowledged: list[tuple[Receiver, ReceivedEntry]] = []
-        self._cumulative = rng.random() < 0.5 and CONSUMERS[self.type] == 1
+        self._cumulative = rng.random() < 0.5 and CONSUMERS[self.type] == 1 and cumulative
 
     def note(self, event: Event) -> None:
         self.history.events.append(event)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,6 +30,7 @@ from magnetar.broker.verify.plan import (
     MARKER,
     PRODUCERS,
     Group,
+    TopicPlan,
     draw_groups,
 )
 
@@ -60,19 +62,19 @@ class TopicCheck:
         topic: TopicName,
         seed: str,
         messages: int,
-        *,
-        deduplicated: bool,
+        plan: TopicPlan,
     ) -> None:
         self.history = TopicHistory(
-            str(topic), window=0 if deduplicated else GROUPS_UNDER_WAY * BATCH_MAX
+            str(topic), window=0 if plan.deduplicated else GROUPS_UNDER_WAY * BATCH_MAX
         )
         self.disturbances: dict[str, int] = {}
         self._around, self._topic, self._messages = around, topic, messages
+        self._plan = plan
         self._rng = random.Random(seed)
         self._clients: list[CommandClient] = []
         self._read_client = self._client()
         self._senders = [self._sender(f"producer-{n}") for n in range(PRODUCERS)]
-        self._subscribers = [self._subscriber(kind) for kind in SubscriptionType]
+        self._subscribers = [self._subscriber(kind) for kind in plan.types]
         self._keeping: list[asyncio.Task[None]] = []
         self._loaded = asyncio.Event()
 
@@ -96,6 +98,7 @@ class TopicCheck:
             rng,
             self._around.patience_s,
             in_parts=self._around.in_parts,
+            cumulative=not self._plan.chunked,
         )
 
     async def run(self) -> None:
@@ -162,7 +165,8 @@ class TopicCheck:
             disturbing.cancel()
 
     async def _send(self, sender: Sender, count: int) -> None:
-        groups = list(draw_groups(count, random.Random(self._rng.random())))
+        rng = random.Random(self._rng.random())
+        groups = list(draw_groups(count, rng, chunked=self._plan.chunked))
         await sender.send_all(groups, count / _MESSAGES_A_SECOND / max(1, len(groups)))
 
     async def _disturb(self) -> None:
@@ -191,13 +195,19 @@ class TopicCheck:
             "consumers' connection cut": cut_consumers,
             "producer's connection cut": cut_producer,
             "second consumer of an exclusive subscription": self._exclusive.intrude,
-            "seek by message id": lambda: self._rng.choice(self._subscribers).seek(by_time=False),
-            "seek by time": lambda: self._rng.choice(self._subscribers).seek(by_time=True),
-            "reader from a message id": self._read_from_somewhere,
         }
+        if not self._plan.chunked:
+            ways |= {
+                "seek by message id": lambda: self._any_subscriber().seek(by_time=False),
+                "seek by time": lambda: self._any_subscriber().seek(by_time=True),
+                "reader from a message id": self._read_from_somewhere,
+            }
         if (admin := self._around.admin) is not None:
             ways["topic unloaded"] = lambda: admin.unload(self._topic)
         return ways
+
+    def _any_subscriber(self) -> Subscriber:
+        return self._rng.choice(self._subscribers)
 
     async def _read_from_somewhere(self) -> None:
         if seen := list(self._exclusive.seen):
@@ -221,6 +231,9 @@ class TopicCheck:
         await asyncio.gather(
             *(self._wait_for(each, wanted, patience_s) for each in self._subscribers)
         )
+        # What a seek may have passed isn't waited for above. If it wasn't, it comes when it is due.
+        due_ms = max((sent.due_ms for sent in self.history.sent.values()), default=0)
+        await asyncio.sleep(max(0.0, due_ms / 1000 - time.time()))
 
     @staticmethod
     async def _wait_for(subscriber: Subscriber, wanted: set[Position], patience_s: float) -> None:

@@ -23,6 +23,14 @@ def test_all_kinds_of_groups_are_drawn() -> None:
     assert len({each.key for each in groups}) > 3
 
 
+def test_chunks_are_drawn_where_they_are_asked_for() -> None:
+    assert {each.chunks for each in draw_groups(1000, random.Random(3))} == {1}
+    groups = list(draw_groups(1000, random.Random(3), chunked=True))
+    assert {each.chunks for each in groups} == {1, 2, 3, 4, 5}
+    alone = [each for each in groups if each.chunks > 1]
+    assert not any(each.batched or each.delay_ms or each.end - each.first > 1 for each in alone)
+
+
 def test_contents_are_recognised_unless_a_byte_changed() -> None:
     for number in range(200):
         content = content_of(("producer-1", number))
