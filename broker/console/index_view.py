@@ -80,6 +80,8 @@ class TopicRow:
     producers: int | None
     consumers: int | None
     subscriptions: int | None
+    partitions: int
+    """That the figures are of; 0: it has none, or is one."""
     trend: str
     caught_up: str
     line_in: str
@@ -103,6 +105,7 @@ def topic_rows(page: IndexPage) -> list[TopicRow]:
             producers=each.get("producerCount"),
             consumers=each.get("consumerCount"),
             subscriptions=each.get("subscriptionCount"),
+            partitions=each.get("partitions") or 0,
             trend=trend(each.get("msgBacklogTrend")),
             caught_up=caught_up(each.get("msgBacklog"), each.get("msgBacklogTrend")),
             line_in=_line(each, "msgRateIn"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from magnetar.broker.console.actions import (
@@ -125,6 +126,7 @@ def _behind(page: IndexPage) -> dict[str, Any]:
 async def topics(ask: Ask) -> View:
     """All topics, a page at a time."""
     query = _index_query(ask, "topic")
+    query = replace(query, grouped=query.sort == "topic" and not query.view)
     rows = await panel("Topics", ask.source.topics(query), lambda page: (page, topic_rows(page)))
     return _table(
         ask, query, rows, "Topics", "topics", TOPIC_COLUMNS, TOPIC_VIEWS, "There is no topic."
@@ -150,7 +152,7 @@ async def subscriptions(ask: Ask) -> View:
 
 
 def _index_query(ask: Ask, sort: str) -> IndexQuery:
-    asked = {name: ask.query.get(name, "") for name in _ASKED}
+    asked: dict[str, Any] = {name: ask.query.get(name, "") for name in _ASKED}
     return IndexQuery(**{**asked, "sort": asked["sort"] or sort}, limit=ROWS, points=POINTS)
 
 
@@ -167,6 +169,8 @@ def _table(
     shown: dict[str, Any] | None = None
     if rows.value is not None:
         page, read = rows.value
+        if not query.grouped and any("-partition-" in row["topic"] for row in page.rows):
+            page = replace(page, note=f"{page.note} Here each partition is a row.".lstrip())
         names = ("total", "matching", "next", "views", "silent", "note")
         shown = {"rows": read, **{name: getattr(page, name) for name in names}}
     descending = query.order == "desc" if query.order else query.sort != "topic"

@@ -25,7 +25,9 @@ from magnetar.broker.dispatch.explanation import (
 from magnetar.broker.dispatch.interfaces import ConsumerState
 from magnetar.broker.index.backlog_trend import trend
 from magnetar.broker.index.figure_recorder import FigureRecorder
+from magnetar.broker.index.page_answer import with_parts
 from magnetar.broker.index.topic_figures import TOPIC_FIELDS
+from magnetar.broker.protocol.topic_name import PARTITION_MARK
 
 Row = dict[str, Any]
 
@@ -182,18 +184,37 @@ def _views(row: Row) -> tuple[str, ...]:
     return tuple(found)
 
 
+def grouped(rows: Iterable[Row]) -> list[Row]:
+    """In the order of names; partitions are one row, with sums as the index makes them."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        name, mark, number = row["topic"].rpartition(PARTITION_MARK)
+        if not (mark and number.isdecimal()):
+            found[row["topic"]] = row
+            continue
+        part = {**row, "topic": name, "broker": None, "partitions": 1}
+        known = found.get(name)
+        found[name] = part if known is None else with_parts(known, part)
+    return [found[name] for name in sorted(found)]
+
+
 def page_of(rows: Sequence[Row], query: IndexQuery, note: str) -> IndexPage:
     """Filtered, sorted and cut as Magnetar's index does it; ``after`` is how many went before."""
+    shown_rows = grouped(rows) if query.grouped else rows
     text = query.q.lower()
     prefix = f"://{query.namespace}/"
-    found = [
-        row
-        for row in rows
-        if (not text or text in f"{row['topic']} {row.get('subscription', '')}".lower())
-        and (not query.namespace or prefix in row["topic"])
-    ]
+
+    def matching(some: Iterable[Row]) -> list[Row]:
+        return [
+            row
+            for row in some
+            if (not text or text in f"{row['topic']} {row.get('subscription', '')}".lower())
+            and (not query.namespace or prefix in row["topic"])
+        ]
+
+    found = matching(shown_rows)
     counts: dict[str, int] = {}
-    for row in found:
+    for row in matching(rows) if query.grouped else found:
         for view in _views(row):
             counts[view] = counts.get(view, 0) + 1
     if query.view:
@@ -202,7 +223,7 @@ def page_of(rows: Sequence[Row], query: IndexQuery, note: str) -> IndexPage:
     end = start + query.limit
     shown = _sorted(found, query, end)[start:end]
     more = str(end) if end < len(found) else ""
-    return IndexPage(shown, len(rows), len(found), more, counts, note=note)
+    return IndexPage(shown, len(shown_rows), len(found), more, counts, note=note)
 
 
 def _sorted(rows: list[Row], query: IndexQuery, count: int) -> list[Row]:

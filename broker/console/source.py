@@ -39,6 +39,8 @@ class IndexQuery:
     order: str = ""
     after: str = ""
     limit: int = 50
+    grouped: bool = False
+    """Whether a partitioned topic is one row; only in the order of names, without a view."""
     points: int = 0
     """Of each row's history."""
 

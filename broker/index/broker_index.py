@@ -26,11 +26,13 @@ from magnetar.broker.index.figure_table import (
     Sight,
     SumScan,
 )
+from magnetar.broker.index.group_scan import GroupScan
 from magnetar.broker.index.history_answer import HistoryScan
 from magnetar.broker.index.page_answer import PageAnswer, Row
 from magnetar.broker.index.stored_names import StoredNames, is_system_topic
 from magnetar.broker.index.topic_figures import (
     GREATEST,
+    GREATEST_OF_PARTITIONS,
     SUBSCRIPTION_FIELDS,
     SUBSCRIPTION_VIEWS,
     TOPIC_FIELDS,
@@ -41,6 +43,7 @@ from magnetar.broker.index.topic_figures import (
     topic_figures,
 )
 from magnetar.broker.protocol.entry_header import parse_header
+from magnetar.broker.protocol.topic_name import PARTITION_MARK, TopicName
 from magnetar.broker.subscription.consumer import SUB_TYPE_NAMES
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.bundles.namespace_bundles import namespace_of
@@ -174,12 +177,12 @@ class IndexTables:
 
     def _stored(self, full: str, namespace: str) -> None:
         if full not in self.topics.slot_of:
-            self.topics.add(full, full, namespace, UNLOADED)
+            self.topics.add(full, full, namespace, UNLOADED, _group_of(full))
 
     def _loaded(self, full: str) -> None:
         """Also of a topic that isn't stored, or not yet; the next look moves its row."""
         if full not in self.topics.slot_of and not is_system_topic(full):
-            self.topics.add(full, full, namespace_of(full), UNLOADED)
+            self.topics.add(full, full, namespace_of(full), UNLOADED, _group_of(full))
 
     def _deleted(self, full: str) -> None:
         if full not in self._subscriptions_of:  # else its topic is just being closed
@@ -354,6 +357,8 @@ class IndexTables:
     async def _scan_page(
         self, table: FigureTable, query: PageQuery, sight: Sight | None
     ) -> PageAnswer:
+        if query.grouped:
+            return await self._grouped_page(query, sight)
         of_topics = table is self.topics
         scan = PageScan(table, query, TOPIC_VIEWS if of_topics else SUBSCRIPTION_VIEWS, sight)
         await _run(scan)
@@ -365,6 +370,36 @@ class IndexTables:
         return PageAnswer(
             self.as_of_ms, page.total, page.matching, page.views, rows, has_more=page.has_more
         )
+
+    async def _grouped_page(self, query: PageQuery, sight: Sight | None) -> PageAnswer:
+        scan = GroupScan(self.topics, query, TOPIC_VIEWS, sight)
+        await _run(scan)
+        page, rows = scan.page, []
+        for name, slots in scan.groups:
+            rows.append(self._group_row(name, slots))
+            await asyncio.sleep(0)  # there may be thousands of partitions
+        if query.points:  # those of partitions have points at other times
+            whole = [row for row in rows if not row["partitions"]]
+            await _run(HistoryScan(self._service.figure_recorder, whole, query.points))
+        return PageAnswer(
+            self.as_of_ms, page.total, page.matching, page.views, rows, has_more=scan.has_more
+        )
+
+    def _group_row(self, name: str, slots: list[int]) -> Row:
+        """Of a topic, or of those of its partitions that this broker tells of."""
+        topics = self.topics
+        slots = [slot for slot in slots if topics.groups[slot] == name]  # still
+        is_loaded = any(topics.places[slot] == LOADED for slot in slots)
+        row: Row = {
+            "topic": name,
+            "broker": self._service.broker_id if is_loaded else None,
+            "partitions": sum(topics.names[slot] != name for slot in slots),
+        }
+        for field, column in topics.columns.items():
+            known = [figure for slot in slots if (figure := column[slot]) != UNKNOWN]
+            together = max if field in GREATEST_OF_PARTITIONS else sum
+            row[field] = shown(field, together(known)) if known else None
+        return {**row, "catchUpSeconds": catch_up_seconds(row)}
 
     def _topic_row(self, slot: int) -> Row:
         is_loaded = self.topics.places[slot] == LOADED
@@ -404,6 +439,14 @@ class IndexTables:
                 for field, figure in zip(TOPIC_FIELDS, figures, strict=True)
             }
         return answer
+
+
+def _group_of(full: str) -> str | None:
+    """The partitioned topic of a partition; None: it is none."""
+    if PARTITION_MARK not in full:  # most of them; to take a name apart costs ten times as much
+        return None
+    name = TopicName.parse(full)
+    return str(name.base) if name.is_partition else None
 
 
 async def _run(scan: _Scan) -> None:

@@ -38,6 +38,8 @@ class FigureTable:
         """By slot: what rows of equal figures are in the order of."""
         self.folded: list[str] = []
         """The same in small letters."""
+        self.groups: list[str] = []
+        """What a row is a part of, by whose name it begins: itself, if it is no part."""
         self.places = bytearray()
         self.spaces = array("L")
         self.space_names: list[str] = []
@@ -56,21 +58,29 @@ class FigureTable:
         """Behind the last slot."""
         return len(self.names)
 
-    def add(self, key: Hashable, name: str, namespace: str, place: int) -> int:
-        """Add a row without figures; answers its slot. REQUIRES: none of this key is there."""
+    def add(
+        self, key: Hashable, name: str, namespace: str, place: int, group: str | None = None
+    ) -> int:
+        """Add a row without figures; answers its slot. REQUIRES: none of this key is there.
+
+        Args:
+            group: what it is a part of; None: itself.
+        """
         space = self.space_of.get(namespace)
         if space is None:
             space = self.space_of[namespace] = len(self.space_names)
             self.space_names.append(namespace)
         folded = name.lower()
-        row = (key, name, name if folded == name else folded, place, space)
+        row = (key, name, name if folded == name else folded, group or name, place, space)
         if self._free:
             slot = self._free.pop()
-            self.keys[slot], self.names[slot], self.folded[slot] = row[:3]
+            self.keys[slot], self.names[slot], self.folded[slot], self.groups[slot] = row[:4]
             self.places[slot], self.spaces[slot] = place, space
         else:
             slot = len(self.names)
-            columns: Sequence[Any] = (self.keys, self.names, self.folded, self.places, self.spaces)
+            columns: Sequence[Any] = (
+                *(self.keys, self.names, self.folded, self.groups, self.places, self.spaces),
+            )
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
             for figures in self._columns:
@@ -99,7 +109,7 @@ class FigureTable:
     def remove(self, slot: int) -> None:
         del self.slot_of[self.keys[slot]]
         self.keys[slot] = None
-        self.names[slot] = self.folded[slot] = ""
+        self.names[slot] = self.folded[slot] = self.groups[slot] = ""
         self.places[slot] = _FREE
         self.set(slot, self._blank)
         self._free.append(slot)
@@ -148,6 +158,8 @@ class PageQuery:
     place_max: int = UNLOADED
     points: int = 0
     """Of each row's recent history."""
+    grouped: bool = False
+    """Whether the parts of one thing are one row; only of all views, in the order of names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +202,16 @@ class PageScan:
         if namespace := self._query.namespace:
             space, spaces = self._table.space_of.get(namespace, -1), self._table.spaces
             slots = [slot for slot in slots if spaces[slot] == space]
-        self._total += len(slots)
+        self._total += self._count(slots)
         if text := self._query.text:
-            folded = self._table.folded
-            slots = [slot for slot in slots if text in folded[slot]]
+            slots = self._with_text(slots, text)
         chosen = slots
         for name, keep in self._views.items():
             kept = keep(self._table, slots)
             self._counts[name] += len(kept)
             if name == self._query.view:
                 chosen = kept
-        self._matching += len(chosen)
+        self._matching += self._count(chosen)
         if chosen:
             self._offer(chosen)
         return self._next < self._end
@@ -216,6 +227,13 @@ class PageScan:
             self._counts,
             len(self._best) > limit,
         )
+
+    def _count(self, slots: list[int]) -> int:
+        return len(slots)
+
+    def _with_text(self, slots: list[int], text: str) -> list[int]:
+        folded = self._table.folded
+        return [slot for slot in slots if text in folded[slot]]
 
     def _offer(self, slots: list[int]) -> None:
         if self._query.sort:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from magnetar.broker.index.figure_table import PageKey, PageQuery, turned
-from magnetar.broker.index.topic_figures import GREATEST, kept, shown
+from magnetar.broker.index.topic_figures import (
+    GREATEST,
+    GREATEST_OF_PARTITIONS,
+    catch_up_seconds,
+    kept,
+    shown,
+)
 
 Row: TypeAlias = dict[str, Any]
 """Of an answer: ``topic``, of subscriptions ``subscription``, and the figures by their names."""
@@ -58,7 +64,11 @@ def merged(pages: Sequence[PageAnswer], query: PageQuery) -> PageAnswer:
     rows: dict[str, Row] = {}
     for row in (row for page in pages for row in page.rows):
         name = _name_of(row)
-        if name not in rows or rows[name]["broker"] is None:
+        if (known := rows.get(name)) is None:
+            rows[name] = row
+        elif row.get("partitions") or known.get("partitions"):
+            rows[name] = with_parts(known, row)
+        elif known["broker"] is None:
             rows[name] = row
     found = list(rows.values())
     if query.sort:
@@ -84,15 +94,36 @@ def merged_sums(answers: Sequence[dict[str, Row]]) -> dict[str, Row]:
     """Sums by namespace of all brokers, from those of each."""
     found: dict[str, Row] = {}
     for namespace, row in (each for answer in answers for each in answer.items()):
-        if (known := found.get(namespace)) is None:
-            found[namespace] = row.copy()
-            continue
-        for name, value in row.items():
-            if (before := known[name]) is None:
-                known[name] = value
-            elif value is not None:
-                greatest = max(kept(name, before), kept(name, value))
-                known[name] = shown(name, greatest) if name in GREATEST else before + value
+        known = found.get(namespace)
+        found[namespace] = row if known is None else _sum(known, row, GREATEST)
+    return found
+
+
+def with_parts(one: Row, other: Row) -> Row:
+    """A partitioned topic of which two brokers have partitions."""
+    where = one["broker"] if one["broker"] == other["broker"] else None
+    left_out = ("topic", "broker", "catchUpSeconds", "history")
+    figures = [
+        {name: value for name, value in row.items() if name not in left_out} for row in (one, other)
+    ]
+    row = _sum(figures[0], figures[1], GREATEST_OF_PARTITIONS)
+    return {
+        "topic": one["topic"],
+        "broker": where,
+        **row,
+        "catchUpSeconds": catch_up_seconds(row),
+    }
+
+
+def _sum(one: Row, other: Row, greatest: Collection[str]) -> Row:
+    """Figures of two parts; one that is unknown leaves the other."""
+    found = one.copy()
+    for name, value in other.items():
+        if (before := found.get(name)) is None:
+            found[name] = value
+        elif value is not None:
+            largest = max(kept(name, before), kept(name, value))
+            found[name] = shown(name, largest) if name in greatest else before + value
     return found
 
 

@@ -43,6 +43,8 @@ SUBSCRIPTION_OLDEST: Final = "earliestMsgPublishTimeInBacklog"
 """Of these columns the time is kept below zero: the greatest figure is the oldest message."""
 GREATEST: Final = frozenset(("maxMsgBacklog", TOPIC_OLDEST))
 """Of a namespace the greatest one is told, not the sum."""
+GREATEST_OF_PARTITIONS: Final = GREATEST | {"producerCount", "consumerCount", "subscriptionCount"}
+"""Of a partitioned topic: its clients connect to every partition, which has all subscriptions."""
 TOPIC_TOTALS: Final = (
     *("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"),
     *("msgBacklog", "storageSize"),
@@ -71,7 +73,7 @@ def kept(field: str, value: float | None) -> float:
 
 def catch_up_seconds(row: Mapping[str, float | None]) -> float | None:
     """Of a row as it is answered: until its backlog is gone; None: never, or not known."""
-    backlog, growth = row["msgBacklog"], row["msgBacklogTrend"]
+    backlog, growth = row.get("msgBacklog"), row.get("msgBacklogTrend")
     if backlog is None or growth is None:
         return None
     seconds = catch_up_s(backlog, growth)

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 # Not "." or "..": they are no metadata path.
 _PART = re.compile(r"(?!\.{1,2}\Z)[-=:.\w]+\Z", re.ASCII)
-_PARTITION = "-partition-"
+PARTITION_MARK = "-partition-"
 _SYSTEM_LOCALS = ("__change_events", "__transaction_buffer_snapshot", "__transaction_log_")
 _SYSTEM_LOCALS_EXACT = {
     "__transaction_buffer_snapshot_segments",
@@ -76,11 +76,11 @@ class TopicName:
         """The partitioned topic this partition belongs to; itself when it is no partition."""
         if self.partition_index < 0:
             return self
-        return _parse(self.full[: self.full.rindex(_PARTITION)])
+        return _parse(self.full[: self.full.rindex(PARTITION_MARK)])
 
     def partition(self, index: int) -> TopicName:
         """The name of partition ``index`` of this topic."""
-        return _parse(f"{self.full}{_PARTITION}{index}")
+        return _parse(f"{self.full}{PARTITION_MARK}{index}")
 
     @property
     def ml_name(self) -> str:
@@ -151,7 +151,7 @@ def _parse(text: str) -> TopicName:
 
 
 def _partition_index(local: str) -> int:
-    base, separator, digits = local.rpartition(_PARTITION)
+    base, separator, digits = local.rpartition(PARTITION_MARK)
     # Only canonical decimals count: "01", "+1" and "-1" belong to an ordinary name.
     if not separator or not base or not digits.isascii() or not digits.isdigit():
         return -1

@@ -99,9 +99,17 @@ class Asked:
     namespace: str
     points: int
 
-    def query(self, sort: str, view: str | None, place_max: int) -> PageQuery:
-        """``sort``: a figure, or "topic". Raises ApiError: 400 ``after`` is of another order."""
+    def query(
+        self, sort: str, view: str | None, place_max: int, *, grouped: bool = False
+    ) -> PageQuery:
+        """``sort``: a figure, or "topic".
+
+        Raises:
+            ApiError: 400 ``after`` is of another order, or partitions can't be one row in it.
+        """
         figure = "" if sort == "topic" else sort
+        if grouped and (figure or view):
+            raise ApiError(400, "grouped: only in the order of names, and without a view")
         try:
             key = None if self.after is None else parse_key(self.after, figure)
         except ValueError as error:
@@ -116,6 +124,7 @@ class Asked:
             view or "",
             place_max,
             self.points,
+            grouped,
         )
 
 
@@ -250,6 +259,10 @@ async def topics_index(
     asked: _Asked,
     sort: Annotated[Literal["topic", TopicField], Query(description=_SORT)] = "topic",
     view: Annotated[TopicView | None, Query(description="Only such topics; left out: all")] = None,
+    grouped: Annotated[
+        str | None,
+        Flag(False, "`true`: partitions are one row; in the order of names, without a view"),
+    ] = None,
 ) -> Response:
     """Topics with their figures, a page of them by name or by a figure.
 
@@ -258,11 +271,15 @@ async def topics_index(
     `msgBacklogTrend` is by how many entries a second the backlogs of its subscriptions grow,
     `catchUpSeconds` when they are gone at this trend; null: never. `history` has figures at even
     distances in the last hour.
+    With `grouped=true` a partitioned topic is one row, without history; `partitions` says how many
+    there are. Its figures are sums. The oldest message is that of all; `maxMsgBacklog` and the
+    numbers of clients and subscriptions are the greatest of a partition. Without partition 0 it
+    isn't in `total` and `matching`. `views` counts partitions.
     `views` counts the topics of each view, with `q` and `namespace` applied. Only topics that the
     caller may look up are there.
     """
     tables = await service.index.tables()
-    query = asked.query(sort, view, everywhere.place_max)
+    query = asked.query(sort, view, everywhere.place_max, grouped=flag(grouped))
 
     async def here() -> PageAnswer:
         return await tables.topic_page(query, await everywhere.visitor.sight(tables.topics))

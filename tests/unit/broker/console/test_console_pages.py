@@ -71,6 +71,36 @@ async def test_numbers_are_those_of_rest(client: httpx.AsyncClient) -> None:
     assert f'data-reason="{explained["reason"]}"' in opened
 
 
+async def test_a_partitioned_topic_is_one_row(client: httpx.AsyncClient) -> None:
+    topic = "persistent/public/default/wide"
+    assert (await client.put(f"/admin/v2/{topic}/partitions", json=12)).is_success
+    for name in ("billing", "audit"):
+        assert (await client.put(f"/admin/v2/{topic}/subscription/{name}")).is_success
+    for partition in (1, 1, 7):
+        body = {"producerName": "p", "messages": [{"payload": "x"}]}
+        path = f"/topics/{topic}-partition-{partition}"
+        assert (await client.post(path, json=body)).is_success
+    await make_topic(client, "s")
+    asked = "/admin/v2/topics-index?grouped=true"
+    plain, wide = (await client.get(asked)).json()["topics"]
+    stats = (await client.get(f"/admin/v2/{topic}/partitioned-stats")).json()
+    assert (plain["partitions"], wide["partitions"]) == (0, 12)
+    for field in ("msgRateIn", "msgRateOut", "msgThroughputIn", "storageSize"):
+        assert wide[field] == stats[field], field
+    subscriptions = stats["subscriptions"]
+    assert wide["msgBacklog"] == sum(each["msgBacklog"] for each in subscriptions.values()) == 6
+    assert wide["subscriptionCount"] == len(subscriptions)
+    page = (await client.get("/console/topics")).text
+    assert "12 p<span" in page
+    assert "2 shown of 2" in page
+    assert "-partition-" not in page
+    page = (await client.get("/console/topics?sort=msgBacklog")).text
+    assert "Here each partition is a row." in page
+    assert "13 shown of 13" in page
+    for wrong in ("sort=msgBacklog", "view=backlog"):
+        assert (await client.get(f"{asked}&{wrong}")).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("contents", "shows_key", "shows_value"),
     [("full", True, True), ("metadata", True, False), ("off", False, False)],
