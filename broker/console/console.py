@@ -93,6 +93,7 @@ _MENU: Final = (
     (
         "Access",
         (
+            Link("roles", "roles", "Roles"),
             Link("settings", "settings", "Settings", "Settings"),
             Link("audit", "audit", "Audit"),
         ),

@@ -40,6 +40,7 @@ from magnetar.broker.console.index_view import (
 )
 from magnetar.broker.console.messages_page import messages_tab
 from magnetar.broker.console.produce_page import produce, send
+from magnetar.broker.console.roles_page import role, roles
 from magnetar.broker.console.schema_page import new_schema, schema_tab, upload_schema
 from magnetar.broker.console.source import IndexPage, IndexQuery
 from magnetar.broker.console.topic_path import TopicPath
@@ -391,6 +392,8 @@ PAGES: Final[dict[str, Page]] = {
     "brokers/{broker}": broker,
     **{f"brokers/{{broker}}/{{tab:{key}}}": broker for key, _ in BROKER_TABS if key},
     "bookies": bookies,
+    "roles": roles,
+    "roles/{role}": role,
     "settings": settings,
     "audit": audit,
     "keys": keys,

@@ -21,8 +21,10 @@ from magnetar.broker.console.snapshot import (
 from magnetar.broker.console.source import (
     CONNECTIONS,
     Connections,
+    GrantsOfRole,
     IndexPage,
     IndexQuery,
+    Roles,
     Source,
     TopicSchema,
 )
@@ -69,6 +71,7 @@ _OWN_FORMS: Final = frozenset({"AVRO", "KEY_VALUE", "PROTOBUF", "PROTOBUF_NATIVE
 class PulsarSource(Source):
     product = "Apache Pulsar"
     takes_bytes = False
+    roles_note = "Apache Pulsar doesn't list grants of single topics and superusers."
     settings_note = "Apache Pulsar tells no defaults: these were changed at run time."
     produce_note = "REST of Apache Pulsar gives a topic that has no schema the schema STRING."
 
@@ -159,6 +162,44 @@ class PulsarSource(Source):
 
     async def changed_settings(self, broker: str) -> dict[str, str]:
         return dict(await get(self.api.at(broker), "brokers/configuration/values"))
+
+    async def roles(self, after: str) -> Roles:
+        counts: dict[str, dict[str, int]] = {}
+        for grant in await self._grants():
+            of_role = counts.setdefault(grant["role"], {})
+            of_role[grant["source"]] = of_role.get(grant["source"], 0) + 1
+        return Roles(counts, [])
+
+    async def role(self, role: str, after: str) -> GrantsOfRole:
+        return GrantsOfRole(role, False, [x for x in await self._grants() if x["role"] == role])
+
+    async def _grants(self) -> list[dict[str, Any]]:
+        """Of all tenants and namespaces, as the route ``roles/{role}`` has them."""
+        tenants = await get(self.api, "tenants")
+        infos = await self._each(get(self.api, f"tenants/{segment(each)}") for each in tenants)
+        found = [
+            {"source": "tenant", "resource": tenant, "role": role}
+            for tenant, info in zip(tenants, infos, strict=True)
+            for role in info.get("adminRoles") or ()
+        ]
+        lists = await self._each(get(self.api, f"namespaces/{segment(each)}") for each in tenants)
+        for each in await self._each(self._grants_of(name) for some in lists for name in some):
+            found += each
+        return found
+
+    async def _grants_of(self, namespace: str) -> list[dict[str, Any]]:
+        path = "namespaces/" + "/".join(segment(part) for part in namespace.split("/"))
+        own = await self._none_if_refused(get(self.api, f"{path}/permissions")) or {}
+        some = await self._none_if_refused(get(self.api, f"{path}/permissions/subscription")) or {}
+        grants: list[dict[str, Any]] = [
+            {"source": "namespace", "resource": namespace, "role": role, "actions": actions}
+            for role, actions in own.items()
+        ]
+        return grants + [
+            {"source": "subscription", "resource": namespace, "role": role, "subscription": name}
+            for name, roles in some.items()
+            for role in roles
+        ]
 
     async def bookies(self) -> list[dict[str, Any]]:
         """Names and racks: the rest is known to the bookies alone."""

@@ -84,6 +84,26 @@ class Connections:
     """``after`` of the page behind it; empty: none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Those that have grants."""
+
+    counts: Mapping[str, Mapping[str, int]]
+    """By role and by what has the grant: ``tenant``, ``namespace``, ``topic``, ``subscription``."""
+    superusers: list[str]
+    next: str = ""
+    """``after`` of the page behind it; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantsOfRole:
+    role: str
+    is_superuser: bool
+    grants: list[dict[str, Any]]
+    """See the route ``roles/{role}``."""
+    next: str = ""
+
+
 class Source:
     """A cluster of Magnetar."""
 
@@ -92,6 +112,8 @@ class Source:
     """Whether a value or a key may be produced that is no text."""
     produce_note = ""
     """What producing changes beside the message."""
+    roles_note = ""
+    """What isn't told of grants."""
     settings_note = ""
     """What isn't told of changed settings."""
 
@@ -206,6 +228,16 @@ class Source:
         """Settings of a broker that differ from their defaults. Raises AdminError."""
         found = await get(self.api.at(broker), "brokers/configuration/runtime", changed=True)
         return dict(found)
+
+    async def roles(self, after: str) -> Roles:
+        """A page of the roles that have grants. Raises AdminError."""
+        found = await get(self.api, "roles", after=after)
+        return Roles(found["roles"], found["superUserRoles"], found["next"] or "")
+
+    async def role(self, role: str, after: str) -> GrantsOfRole:
+        """A page of the grants of a role. Raises AdminError."""
+        found = await get(self.api, f"roles/{segment(role)}", after=after)
+        return GrantsOfRole(role, found["superuser"], found["grants"], found["next"] or "")
 
     async def bookies(self) -> list[dict[str, Any]]:
         """With state, disk and latency, see the route ``bookies/state``. Raises AdminError."""

@@ -31,6 +31,8 @@ PAGES: Final = (
         "bookies",
         "settings",
         "audit",
+        "roles",
+        "roles/billing",
         "keys",
         "find?q=console",
     ),

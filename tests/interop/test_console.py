@@ -66,6 +66,7 @@ async def test_every_page_is_whole(console: httpx.AsyncClient, topic: str, admin
     parts = dict(zip(("domain", "tenant", "namespace", "topic"), topic.split("/"), strict=True))
     (cluster,) = [each for each in await rest(admin_url, "clusters") if each != "global"]
     parts["action"] = "unload"
+    parts["role"] = "billing"
     parts["broker"] = (await rest(admin_url, f"brokers/{cluster}"))[0]
     for key in PAGES:
         path = re.sub(r"\{(\w+)(?::([\w-]+)[\w|-]*)?\}", lambda m: m[2] or parts[m[1]], key)
@@ -110,6 +111,18 @@ async def test_a_partitioned_topic_is_one_row(
         while '<td class="r">6</td>' not in page:
             await asyncio.sleep(1)
             page = (await console.get("/console/topics", params={"q": name})).text
+
+
+async def test_grants_of_a_role(console: httpx.AsyncClient, admin_url: str) -> None:
+    role = f"billing-{time.time_ns()}"
+    async with httpx.AsyncClient() as client:
+        url = f"{admin_url}/admin/v2/namespaces/public/default/permissions/{role}"
+        assert (await client.post(url, json=["consume"])).is_success
+        assert f"<b>{role}</b>" in (await console.get("/console/roles")).text
+        page = (await console.get(f"/console/roles/{role}")).text
+        assert '<td class="n">public/default</td><td>namespace</td><td>consume</td>' in page
+        assert (await client.delete(url)).is_success
+    assert "It has no grant here." in (await console.get(f"/console/roles/{role}")).text
 
 
 async def test_brokers_are_shown_as_rest_tells_them(
