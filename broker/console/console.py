@@ -23,6 +23,7 @@ from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.formats import FILTERS
 from magnetar.broker.console.pages import FORMS, PAGES, STREAMS, Page
+from magnetar.broker.console.poll_pace import PollPace
 from magnetar.broker.console.views import Ask, Streamed, View
 from magnetar.broker.http.middleware.console_sessions import FRAGMENT
 
@@ -165,6 +166,7 @@ class Console:
         self._environment = _environment()
         self._form_key = form_key or secrets.token_bytes(32)
         self._fragments = FragmentCache(time.monotonic)
+        self._pace = PollPace(time.monotonic())
 
     async def respond(self, request: Request, path: str) -> Response:
         """
@@ -178,6 +180,13 @@ class Console:
         if FRAGMENT not in request.headers:
             view, source = await self._view(request, path)
             return await self.page(request, view, path, source)
+        began_s = time.thread_time()
+        response = await self._fragment(request, path)
+        self._pace.add(time.monotonic(), time.thread_time() - began_s)
+        return response
+
+    async def _fragment(self, request: Request, path: str) -> Response:
+        """The middle of a page that fetches itself."""
         key = _who_and_what(request, path)
         if (body := self._fragments.get(key)) is None:
             view, _ = await self._view(request, path)
@@ -239,6 +248,7 @@ class Console:
         content = {
             **view.content,
             "view": view,
+            "live": view.live * self._pace.factor,
             "root": "../" * path.count("/"),
             "cluster": self._look,
             "can_change": not self._look.read_only,
