@@ -373,6 +373,7 @@ class BrokerConfig(BalancerConfig):
     web_console_enabled: bool = True  # own key
     web_console_read_only: bool = False  # own key
     web_console_messages: str = "full"  # own key: full, metadata, off
+    web_console_masked_fields: str = ""  # own key: names of fields, with commas
     web_console_environment: str = ""  # own key: "production:red", shown beside the cluster's name
     cors_allowed_origins: str = ""  # own key: comma list or *; "": browsers of other sites may not
     cors_allowed_methods: str = "GET,HEAD,POST,PUT,DELETE,OPTIONS"

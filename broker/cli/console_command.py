@@ -33,6 +33,8 @@ async def _serve(options: argparse.Namespace) -> None:
             service_url=target.service_url if is_its else "",
             environment=options.environment,
             read_only=options.read_only,
+            contents=options.messages,
+            masked_fields=options.masked_fields,
         ) as app:
             config = uvicorn.Config(
                 app,

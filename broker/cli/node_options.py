@@ -33,6 +33,18 @@ def add_console(parser: argparse.ArgumentParser) -> None:
     add("--bind", metavar="ADDRESS", default="127.0.0.1", help="(127.0.0.1)")
     add("--read-only", action="store_true", help="change nothing")
     add(
+        "--messages",
+        choices=("full", "metadata", "off"),
+        default="full",
+        help="what of messages is shown (full); metadata: no values",
+    )
+    add(
+        "--masked-fields",
+        metavar="NAME,...",
+        default="",
+        help="fields of values, at any depth, and properties whose values are shown as •••",
+    )
+    add(
         "--environment",
         metavar="NAME:COLOUR",
         default="",

@@ -25,6 +25,8 @@ class MessageRow:
     """The value as the search has it."""
     size: int
     error: str
+    is_masked: bool
+    """A part of it is withheld."""
     details: Sequence[tuple[str, str]]
     """Name and text of everything else."""
 
@@ -62,6 +64,7 @@ def _row(message: Mapping[str, Any]) -> MessageRow:
         shown=shown,
         size=message["size"],
         error=message.get("error", "")[:_LINE],
+        is_masked=message.get("isMasked", False),
         details=[(title, _text(message[name])) for name, title in _DETAILS if message.get(name)],
     )
 
@@ -77,6 +80,7 @@ _DETAILS: Final = (
     ("encoding", "Shown as"),
     ("keyEncoding", "Key shown as"),
     ("isCut", "Only its beginning"),
+    ("isMasked", "Values withheld"),
     ("decodeError", "Not decoded"),
     ("compression", "Compression"),
     ("batchSize", "Messages of its batch"),

@@ -42,6 +42,9 @@ def wanted(ask: Ask, path: TopicPath, asked: Mapping[str, str], number: str | No
         path = path.partition(int(number))
     if ask.contents != "full" and _reads_values(asked["filter"]):
         raise AdminError(403, "the filter reads values, which webConsoleMessages withholds")
+    if hidden := _names_in(asked["filter"]) & ask.source.masked:
+        names = ", ".join(sorted(hidden))
+        raise AdminError(403, f"the filter reads {names}, which webConsoleMaskedFields withholds")
     if ask.contents == "off":
         raise AdminError(403, "webConsoleMessages is off")
     query = {name: text for name, text in asked.items() if text and name != "id"}
@@ -83,6 +86,14 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
         "values": ask.contents == "full",
         "opened": opened[0] if opened else None,
     }
+
+
+def _names_in(text: str) -> set[str]:
+    """Of fields and properties that a filter looks at."""
+    try:
+        return parse_filter(text).names
+    except FilterError:
+        return set()
 
 
 def _time_ms(position: str) -> int | None:

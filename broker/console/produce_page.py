@@ -71,6 +71,8 @@ async def _stored(ask: Ask, topic: TopicPath, message_id: str) -> Draft:
     messages = found["messages"]
     if not messages or stored_id(messages[0]) != message_id:
         raise AdminError(404, f"There is no message {message_id} any more")
+    if messages[0].get("isMasked"):
+        raise AdminError(403, "webConsoleMaskedFields withholds a part of this message")
     return draft_again(messages[0], topic, partition)
 
 

@@ -33,6 +33,7 @@ from magnetar.broker.http.messaging.message_follow import (
     follow_steps,
     lines_of,
 )
+from magnetar.broker.http.messaging.message_mask import names_of
 from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search, place_of
 from magnetar.broker.http.messaging.value_schemas import ValueSchemas
 from magnetar.broker.protocol.topic_name import TopicName
@@ -166,9 +167,9 @@ class _Followed:
 
 
 def _search(start: Place, matches: MessageFilter, query: Mapping[str, str]) -> Search:
-    payload = query.get("payload", "cut")
+    payload, masked = query.get("payload", "cut"), names_of(query.get("masked", ""))
     limit = int(query.get("limit", str(MESSAGES_PER_S)))
-    return Search(start, limit, matches, payload != "none", payload == "whole")
+    return Search(start, limit, matches, payload != "none", payload == "whole", masked)
 
 
 @contextmanager

@@ -75,12 +75,14 @@ class PulsarSource(Source):
     settings_note = "Apache Pulsar tells no defaults: these were changed at run time."
     produce_note = "REST of Apache Pulsar gives a topic that has no schema the schema STRING."
 
-    def __init__(self, api: AdminApi, messages: PulsarMessages | None = None) -> None:
+    def __init__(
+        self, api: AdminApi, messages: PulsarMessages | None = None, masked_fields: str = ""
+    ) -> None:
         """
         Args:
             messages: where they are read; None: nobody asks for them.
         """
-        super().__init__(api)
+        super().__init__(api, masked_fields=masked_fields)
         self._messages = messages
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._snapshot: Snapshot | None = None
@@ -128,14 +130,14 @@ class PulsarSource(Source):
     async def messages(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
         if self._messages is None:
             raise AdminError(501, "Apache Pulsar has no search over REST")
-        return await self._messages.search(topic, query)
+        return await self._messages.search(topic, {**query, **self._masked_query})
 
     def follow(
         self, topic: TopicPath, query: Mapping[str, str]
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         if self._messages is None:
             raise AdminError(501, "REST of Apache Pulsar doesn't tell of new messages")
-        return self._messages.follow(topic, query)
+        return self._messages.follow(topic, {**query, **self._masked_query})
 
     def produce_body(self, delivery: Delivery, schema: TopicSchema | None) -> dict[str, Any]:
         """By the rules of Pulsar's REST, which stores an empty value for one that doesn't fit."""

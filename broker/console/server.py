@@ -41,6 +41,8 @@ async def console_app(
     service_url: str = "",
     environment: str = "",
     read_only: bool = False,
+    contents: str = "full",
+    masked_fields: str = "",
 ) -> AsyncIterator[ASGIApp]:
     """The application, and its connections to the cluster until the end of the block.
 
@@ -49,6 +51,8 @@ async def console_app(
         say: is told each step of the way to the cluster, and what came of it.
         service_url: for the binary protocol, of Apache Pulsar; "": as the cluster tells it.
         environment: as the setting ``webConsoleEnvironment``.
+        contents: as ``webConsoleMessages``.
+        masked_fields: as ``webConsoleMaskedFields``.
     Raises:
         AdminError: nothing answers there (503), or something else; or it refuses.
     """
@@ -60,6 +64,7 @@ async def console_app(
             lambda url: RemoteApi(client, url, access.headers),
             admin_url,
             lambda api: PulsarMessages(api, access, service_url, over_tls=tls is not None),
+            masked_fields,
         )
         name = next(each for each in await get(source.api, "clusters") if each != "global")
         visitor = await source.visitor()
@@ -68,7 +73,7 @@ async def console_app(
         say("version", f"{source.product} {version}")
         say("rights", await rights(source))
         look = ClusterLook.of(name, source.product, version, environment, read_only)
-        console = Console(look, lambda _: source)
+        console = Console(look, lambda _: source, contents)
 
         async def page(request: Request) -> Response:
             path = request.scope["raw_path"].split(b"?", 1)[0].decode("latin-1")
@@ -98,6 +103,7 @@ async def connect(
     at: Callable[[str], AdminApi],
     admin_url: str,
     messages_of: Callable[[AdminApi], PulsarMessages | None] = lambda _: None,
+    masked_fields: str = "",
 ) -> Source:
     """The kind of cluster that answers. Raises AdminError: none.
 
@@ -114,5 +120,5 @@ async def connect(
             raise
         who = None
     if isinstance(who, dict) and "authenticationEnabled" in who:
-        return Source(api)
-    return PulsarSource(api, messages_of(api))
+        return Source(api, masked_fields=masked_fields)
+    return PulsarSource(api, messages_of(api), masked_fields)

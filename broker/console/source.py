@@ -13,6 +13,7 @@ from magnetar.broker.console.broker_view import LoadReports
 from magnetar.broker.console.draft import produce_path
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.topic_view import of_all_partitions
+from magnetar.broker.http.messaging.message_mask import names_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -117,13 +118,19 @@ class Source:
     settings_note = ""
     """What isn't told of changed settings."""
 
-    def __init__(self, api: AdminApi, load_reports: LoadReports | None = None) -> None:
+    def __init__(
+        self, api: AdminApi, load_reports: LoadReports | None = None, masked_fields: str = ""
+    ) -> None:
         """
         Args:
             load_reports: what brokers told before; None: nothing yet.
+            masked_fields: as the setting ``webConsoleMaskedFields``.
         """
         self.api = api
         self.load_reports = load_reports or LoadReports()
+        self.masked = names_of(masked_fields)
+        """Fields of messages whose values are never read."""
+        self._masked_query = {"masked": ",".join(sorted(self.masked))} if self.masked else {}
 
     async def cluster(self) -> str:
         """Its name. Raises AdminError."""
@@ -171,13 +178,16 @@ class Source:
 
     async def messages(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
         """Stored messages, see the route ``messages`` of a topic. Raises AdminError."""
-        return dict(await get(self.api, f"{topic.rest}/messages", **query))
+        return dict(
+            await get(self.api, f"{topic.rest}/messages", **{**query, **self._masked_query})
+        )
 
     def follow(
         self, topic: TopicPath, query: Mapping[str, str]
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """New messages, see the route ``messages/follow`` of a topic. Raises AdminError."""
-        return self.api.stream(f"/admin/v2/{topic.rest}/messages/follow", query)
+        masked = {**query, **self._masked_query}
+        return self.api.stream(f"/admin/v2/{topic.rest}/messages/follow", masked)
 
     def produce_body(self, delivery: Delivery, schema: TopicSchema | None) -> dict[str, Any]:
         """Of the call that produces a message.

@@ -367,6 +367,30 @@ async def test_messages_of_partitions_and_schemas(
         assert json.loads(value) == {"status": "declined", "cents": partition}
 
 
+@pytest.mark.parametrize(("contents", "masked"), [("metadata", ""), ("off", ""), ("full", "pin")])
+async def test_what_is_withheld_of_messages(
+    topic: str, admin_url: str, service_url: str, contents: str, masked: str
+) -> None:
+    with client_of(service_url) as client:
+        producer = client.create_producer(topic.replace("/", "://", 1))
+        producer.send(b'{"pin":"0815","b":"shown"}', partition_key="key-1")
+        producer.close()
+    options: dict[str, Any] = {"contents": contents, "masked_fields": masked}
+    async with console_app(admin_url, ClientAuth(), bind_address="127.0.0.1", **options) as app:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url=LOCAL, timeout=60) as client:
+            tab = f"/console/topic/{topic}/messages"
+            page = (await client.get(tab)).text
+            filtered = [
+                len(rows_of((await client.get(tab, params={"filter": text})).text))
+                for text in ('value ~ "08"', "value.pin = 0815", "value.b = shown", "key = key-1")
+            ]
+            files = [(await client.get(f"{tab}.{kind}")).text for kind in ("csv", "ndjson")]
+    assert "0815" not in page + "".join(files)
+    assert ("key-1" in page, "shown" in page) == (contents != "off", contents == "full")
+    assert filtered == {"metadata": [0, 0, 0, 1], "off": [0] * 4, "full": [0, 0, 1, 1]}[contents]
+
+
 async def test_a_search_goes_on_where_it_was_cut(
     console: httpx.AsyncClient, topic: str, service_url: str
 ) -> None:

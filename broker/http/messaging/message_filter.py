@@ -90,6 +90,8 @@ class MessageFilter:
         self._terms = terms
         self.needs_json = any(term.path[0] == "value" and len(term.path) > 1 for term in terms)
         """Whether it looks into values that are JSON."""
+        self.names = {name for term in terms for name in term.path[1:]}
+        """Of fields of values, and of properties, that it looks at."""
         self.reads_values = any(term.path[0] == "value" for term in terms)
 
     def __call__(self, message: Searched) -> bool:

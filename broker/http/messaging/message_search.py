@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import orjson
 
 from magnetar.broker.http.messaging.message_filter import MessageFilter, Searched
+from magnetar.broker.http.messaging.message_mask import MASK, masked
 from magnetar.broker.http.messaging.rest_consume import described
+from magnetar.broker.http.messaging.value_schemas import DecodedValue
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.messages import (
     Message,
@@ -32,7 +34,7 @@ from magnetar.broker.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from magnetar.broker.http.messaging.value_schemas import DecodedValue, ValueSchemas
+    from magnetar.broker.http.messaging.value_schemas import ValueSchemas
     from magnetar.broker.protocol.topic_name import TopicName
     from magnetar.managed_ledger.entry_batch import EntryBatch
     from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
@@ -106,6 +108,8 @@ class Search:
     matches: MessageFilter
     with_payload: bool = True
     whole_payload: bool = False
+    masked: frozenset[str] = frozenset()
+    """Fields whose values neither the filter nor the answer has, see `message_mask`."""
 
 
 @dataclass(slots=True)
@@ -137,6 +141,7 @@ class _Item:
     opened: int
     """Bytes of the entry, with its first item; 0 with the others."""
     error: str = ""
+    is_masked: bool = False
 
 
 class MessageSearch:
@@ -212,13 +217,14 @@ class MessageSearch:
         """Whether that is enough."""
         matches = run.search.matches
         messages = [each.message for each in items if each.message is not None]
+        needs_json = matches.needs_json or (run.search.masked and matches.reads_values)
         decoded = (
             iter(await self._schemas.decode(self._name, messages))
-            if matches.needs_json
+            if needs_json
             else iter([None] * len(messages))
         )
         pairs = [(each, None if each.message is None else next(decoded)) for each in items]
-        hits, seen = await self._in_thread(lambda: _hits(pairs, matches, run.until_s))
+        hits, seen = await self._in_thread(lambda: _hits(pairs, run.search, run.until_s))
         for each in items[:seen]:
             run.count(each)
         if run.tail is not None:
@@ -233,9 +239,10 @@ class MessageSearch:
     async def _show(self, hits: Sequence[_Item], run: _Run) -> bool:
         """Whether the answer is full."""
         values = iter(await self._values([each.message for each in hits if each.message], run))
-        return any(
-            run.add(each, next(values) if each.message is not None else None) for each in hits
-        )
+        pairs = [(each, None if each.message is None else next(values)) for each in hits]
+        if run.search.masked:
+            pairs = await self._in_thread(lambda: [_masked(*each, run.search) for each in pairs])
+        return any(run.add(*each) for each in pairs)
 
     async def _values(
         self, messages: Sequence[Message], run: _Run
@@ -379,16 +386,26 @@ def _slice(items: Iterator[_Item]) -> list[_Item]:
 
 
 def _hits(
-    pairs: Sequence[tuple[_Item, DecodedValue | None]], matches: MessageFilter, until_s: float
+    pairs: Sequence[tuple[_Item, DecodedValue | None]], search: Search, until_s: float
 ) -> tuple[list[_Item], int]:
     """Those that are found, and those that are errors; and how many were looked at in time."""
     found: list[_Item] = []
     for number, (item, decoded) in enumerate(pairs):
         if number and time.monotonic() > until_s:
             return found, number
-        if item.error or (item.message and matches(_searched(item.message, decoded))):
+        if item.error or (item.message and search.matches(_seen(item.message, decoded, search))):
             found.append(item)
     return found, len(pairs)
+
+
+def _seen(message: Message, decoded: DecodedValue | None, search: Search) -> Searched:
+    """What the filter sees of a message."""
+    if not search.masked:
+        return _searched(message, decoded)
+    found = masked(message, decoded, search.masked)
+    value, searched = found.decoded.value, _searched(found.message, None)
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return replace(searched, text=lambda: text, json=lambda: value)
 
 
 def _searched(message: Message, decoded: DecodedValue | None) -> Searched:
@@ -427,6 +444,17 @@ def _once(make: Callable[[], T]) -> Callable[[], T]:
     return found
 
 
+def _masked(
+    item: _Item, decoded: DecodedValue | None, search: Search
+) -> tuple[_Item, DecodedValue | None]:
+    if item.message is None:
+        return item, None
+    found = masked(item.message, decoded, search.masked)
+    if _is_cut(item.message, search):  # its beginning has no fields that can be told apart
+        found = replace(found, decoded=DecodedValue(found.decoded.type, MASK), is_masked=True)
+    return replace(item, message=found.message, is_masked=found.is_masked), found.decoded
+
+
 def _shown(item: _Item, search: Search, decoded: DecodedValue | None) -> dict[str, Any]:
     ledger_id, entry_id = item.place.position
     base: dict[str, Any] = {"messageId": f"{ledger_id}:{entry_id}", "size": item.opened}
@@ -434,11 +462,16 @@ def _shown(item: _Item, search: Search, decoded: DecodedValue | None) -> dict[st
         return base | {"error": item.error}
     message, metadata = item.message, item.metadata
     base["size"] = len(message.payload)
-    if is_cut := _is_cut(message, search):
+    is_cut = _is_cut(message, search)
+    if is_cut:
         message = replace(message, payload=message.payload[:_PAYLOAD_BYTES])
     found = described(message, as_base64=is_cut, decoded=decoded)
+    if item.is_masked:
+        found["isMasked"] = True
     if is_cut:
-        _show_beginning(found)
+        found["isCut"] = True
+        if not search.masked:
+            _show_beginning(found)
     if not search.with_payload:
         found.pop("payload", None)
         found.pop("encoding", None)
@@ -463,8 +496,7 @@ def _is_cut(message: Message, search: Search) -> bool:
 
 
 def _show_beginning(found: dict[str, Any]) -> None:
-    """Marks a value as cut; as text if it is one, where a letter may be cut in two."""
-    found["isCut"] = True
+    """Of a value that is cut: as text if it is one, where a letter may be cut in two."""
     data = b64decode(found["payload"])
     try:
         text = data[: _text_end(data)].decode()

@@ -100,9 +100,9 @@ def _made(config: BrokerConfig, form_key: bytes) -> Console:
         config.web_console_environment,
         config.web_console_read_only,
     )
-    reports = LoadReports()
+    reports, masked = LoadReports(), config.web_console_masked_fields
 
     def source(visitor: Request) -> Source:
-        return Source(LocalApi(visitor), reports)
+        return Source(LocalApi(visitor), reports, masked)
 
     return Console(look, source, config.web_console_messages, form_key)

@@ -20,6 +20,7 @@ from magnetar.broker.http.messaging.message_follow import (
     follow_steps,
     lines_of,
 )
+from magnetar.broker.http.messaging.message_mask import names_of
 from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search, place_of
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
@@ -42,6 +43,9 @@ routes = Routes(TOPIC, tag="persistent topics", access=Access.CONSUME_401, mode=
 _Id = Annotated[int, Path(ge=0, lt=2**63)]
 _Filter = Annotated[
     str, Query(description='As `key = "c-1" and value.status ~ "^dec" and size > 1kB`')
+]
+_Masked = Annotated[
+    str, Query(description="Fields and properties whose values are shown as `•••`, with commas")
 ]
 _Payload = Annotated[
     Literal["cut", "whole", "none"],
@@ -207,6 +211,7 @@ async def search(
     limit: Annotated[int, Query(ge=1, le=500, description="Messages of the answer")] = 50,
     filter: _Filter = "",
     payload: _Payload = "cut",
+    masked: _Masked = "",
 ) -> Response:
     """Stored messages from a position on, those that a filter finds. No cursor moves.
 
@@ -226,7 +231,7 @@ async def search(
     else:
         with answer_for(ValueError, 400):
             start = place_of(position, found.ledger)
-    wanted = Search(start, limit, matches, payload != "none", payload == "whole")
+    wanted = Search(start, limit, matches, payload != "none", payload == "whole", names_of(masked))
     schemas = request.app.state.rest_publishers.schemas
     searching = MessageSearch(schemas, topic, service.config.max_message_size)
     is_last = position == "latest" and not (subscription or timestamp)
@@ -283,6 +288,7 @@ async def follow(
     ] = "latest",
     filter: _Filter = "",
     payload: _Payload = "cut",
+    masked: _Masked = "",
 ) -> Response:
     """New messages of a topic as they are stored, those that a filter finds. No cursor moves.
 
@@ -303,7 +309,9 @@ async def follow(
     else:
         with answer_for(ValueError, 400):
             start = place_of(position, found.ledger)
-    wanted = Search(start, MESSAGES_PER_S, matches, payload != "none", payload == "whole")
+    wanted = Search(
+        start, MESSAGES_PER_S, matches, payload != "none", payload == "whole", names_of(masked)
+    )
     schemas = request.app.state.rest_publishers.schemas
     searching = MessageSearch(schemas, topic, service.config.max_message_size)
     right, client = right_of(request), request.client

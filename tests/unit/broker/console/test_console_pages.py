@@ -133,6 +133,32 @@ async def test_a_filter_reveals_no_value_that_is_withheld() -> None:
     await broker.close()
 
 
+async def test_masked_fields_are_on_no_page_and_in_no_file() -> None:
+    broker = await Broker(web_console_masked_fields="pin").start()
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        messages = [{"payload": '{"pin":"0815","b":"shown"}', "key": "k"}]
+        body = {"producerName": "p", "messages": messages, "valueSchema": '{"type":"BYTES"}'}
+        assert (await client.post(f"/topics/{TOPIC}", json=body)).is_success
+        tab = f"/console/topic/{TOPIC}/messages"
+        page = (await client.get(tab)).text
+        (id_,) = re.findall(r"<code>(\d+:\d+(?::\d+)?)</code></a>", page)
+        opened = (await client.get(f"{tab}?id={id_}")).text
+        assert "Produce again" not in opened
+        files = [(await client.get(f"{tab}.{kind}")).text for kind in ("csv", "ndjson")]
+        for text in (page, opened, *files):
+            assert "shown" in text
+            assert "•••" in text
+            assert "0815" not in text
+        for text in ("value.pin = 0815", "property.pin = 1"):
+            refused = (await client.get(tab, params={"filter": text})).text
+            assert "which webConsoleMaskedFields withholds" in refused
+        again = await client.get(f"/console/topic/{TOPIC}/produce?from={id_}")
+        assert "0815" not in again.text
+        assert "withholds a part" in again.text
+    await broker.close()
+
+
 async def test_names_that_are_markup_are_text(client: httpx.AsyncClient) -> None:
     name = "<img src=x onerror=alert(1)>\u202e"
     await make_topic(client)
