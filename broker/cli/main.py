@@ -221,7 +221,8 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
 def _add_top(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--interval", type=interval_s, default=2.0, metavar="SECONDS", help="between rounds (2)")
-    add("--filter", default="", metavar="TEXT", help="only names with this text")
+    add("--filter", default="", metavar="TEXT", help="part of a name; backlog>0, consumers=0, ...")
+    add("--read-only", action="store_true", help="no actions")
     add("--once", action="store_true", help="print the figures and end; with --json for programs")
     views = ("subscriptions", "topics", "brokers", "bookies", "connections")
     add(

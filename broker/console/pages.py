@@ -15,6 +15,7 @@ from magnetar.broker.console.actions import (
     ActionError,
     Subject,
     call_of,
+    check_token,
     find_action,
 )
 from magnetar.broker.console.admin_api import AdminError, get
@@ -43,9 +44,9 @@ from magnetar.broker.console.produce_page import produce, send
 from magnetar.broker.console.roles_page import role, roles
 from magnetar.broker.console.schema_page import new_schema, schema_tab, upload_schema
 from magnetar.broker.console.source import IndexPage, IndexQuery
+from magnetar.broker.console.subject import read_subject, topic_stats
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import (
-    listed_subscriptions,
     partition_rows,
     stored_topics,
     topic_figures,
@@ -261,7 +262,7 @@ async def topic(ask: Ask) -> View:
     names = ask.names
     path = TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
     tab = names.get("tab", "")
-    stats = await panel("Statistics", _stats(ask, path), lambda found: found)
+    stats = await panel("Statistics", topic_stats(ask.source.api, path), lambda found: found)
     content: dict[str, Any] = {"topic": path, "tab": tab, "tabs": _TABS, "counts": {}}
     if stats.value is None:
         is_missing = stats.error is not None and stats.error.status == 404
@@ -316,40 +317,21 @@ async def _step(ask: Ask) -> tuple[Action, Subject]:
     names, subscription = ask.names, ask.query.get("subscription", "")
     path = TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
     action = find_action(names["action"], subscription)
-    partitions, stats = await _stats(ask, path)
-    if subscription and subscription not in stats.get("subscriptions", {}):
-        raise AdminError(404, f"there is no subscription {subscription}")
-    return action, Subject(path, partitions, stats, subscription)
+    return action, await read_subject(ask.source.api, path, subscription)
 
 
 async def act(ask: Ask, fields: Mapping[str, str]) -> View | str:
     """Do a step: where to go then, by a relative address, or the form again."""
     try:
         action, subject = await _step(ask)
-        call = call_of(action, subject, fields, ask.form_token)
+        check_token(fields, ask.form_token)
+        call = call_of(action, subject, fields)
         await ask.source.api.call(call.method, f"/admin/v2/{call.path}")
     except ActionError as error:
         return await step(ask, str(error), fields.get("value", ""), 400)
     except AdminError as error:
         return await step(ask, str(error), fields.get("value", ""), error.status)
     return "../" * 6 + "topics" if action.key == "delete" else "../subscriptions"
-
-
-async def _stats(ask: Ask, path: TopicPath) -> tuple[int, Any]:
-    """How many partitions there are, and the statistics of all."""
-    api = ask.source.api
-    partitions = (await get(api, f"{path.rest}/partitions")).get("partitions", 0)
-    if partitions:
-        call = get(
-            api,
-            f"{path.rest}/partitioned-stats",
-            perPartition=True,
-            getEarliestTimeInBacklog=True,
-        )
-    else:
-        call = get(api, f"{path.rest}/stats", getEarliestTimeInBacklog=True)
-    stats = await call
-    return partitions, {**stats, "subscriptions": listed_subscriptions(stats)}
 
 
 async def _recent(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:

@@ -6,15 +6,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from magnetar.broker.cli.top.filter_text import parse_filter_text
 from magnetar.broker.cli.top.texts import catch_up_text, trend_text
 from magnetar.broker.console.admin_api import AdminError, get
-from magnetar.broker.console.formats import number, segment, size, span
+from magnetar.broker.console.formats import number, plural, segment, size, span
+from magnetar.broker.console.message_view import MessageRow, messages_view
 from magnetar.broker.console.source import IndexQuery, Source
+from magnetar.broker.console.subject import partition_count
 from magnetar.broker.console.topic_path import TopicPath
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
 ROWS_MAX: Final = 100
+MESSAGES_MAX: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +229,15 @@ async def read_figures(
 
     Args:
         sort: one of the view's; "": as it comes.
-        text: only rows that have it in their names.
+        text: only rows that have it in their names; conditions on figures, see `filter_text`.
     Raises:
         AdminError: no answer, or the caller may not see the view.
+        FilterTextError: an unknown condition.
     """
     sums = _sums(await source.namespaces())
+    kept = parse_filter_text(text, view.name)
     if view.sorts:
-        query = IndexQuery(q=text, sort=sort, order="desc", limit=ROWS_MAX)
+        query = IndexQuery(q=kept.name, view=kept.view, sort=sort, order="desc", limit=ROWS_MAX)
         ask = source.topics if view.name == "topics" else source.subscriptions
         page = await ask(query)
         return Figures(sums, state, tuple(page.rows), page.matching, page.total)
@@ -244,8 +250,25 @@ async def read_figures(
         case _:
             found = await get(source.api, "broker-stats/connections", limit=ROWS_MAX)
             known = found["connections"]
-    shown = [row for row in known if text.lower() in view.key_of(row).lower()]
+    shown = [row for row in known if kept.name.lower() in view.key_of(row).lower()]
     return Figures(sums, state, tuple(shown), len(shown), len(known))
+
+
+async def newest_messages(source: Source, row: Row) -> tuple[str, list[MessageRow]]:
+    """What is shown, and the messages: of a subscription from its first unacknowledged one on, of
+    a topic the last ones; of a topic with partitions those of the first. Raises AdminError.
+    """
+    topic, of = TopicPath.parse(row["topic"]), ""
+    if count := await partition_count(source.api, topic):
+        topic, of = topic.partition(0), f" (the first of {plural(count, 'partition')})"
+    query = {"limit": str(MESSAGES_MAX)}
+    if subscription := row.get("subscription"):
+        title = f"{subscription} of {topic}{of}: from its first unacknowledged message on"
+        query["subscription"] = subscription
+    else:
+        title = f"{topic}{of}: the newest messages"
+        query["position"] = "latest"
+    return title, messages_view(await source.messages(topic, query))["rows"]
 
 
 async def explain(source: Source, row: Row) -> str:

@@ -9,6 +9,8 @@ from magnetar.broker.console.formats import number, plural, size, span
 
 WIDE_MIN: Final = 110
 """Columns of a terminal that has room for all of a list's."""
+NAME_MIN: Final = 8
+"""Characters of a name that are always shown."""
 _FINDINGS_MAX: Final = 3
 _SHAPES: Final = {"critical": "◆", "warning": "▲"}
 
@@ -30,10 +32,10 @@ def head_lines(
     age_s = None if sums.oldest_ms is None else (now_ms - sums.oldest_ms) / 1000
     lines = [
         f"{state.cluster or 'cluster'}   {plural(len(state.brokers), 'broker')}{bookies}",
-        f"in   {_rate(sums.msg_rate_in, sums.bytes_in)} {bars_text(rates_in):<12}"
-        f"  backlog {number(sums.backlog):>14}   p99 {p99}",
-        f"out  {_rate(sums.msg_rate_out, sums.bytes_out)} {bars_text(rates_out):<12}"
-        f"  oldest  {span(age_s):>14}   stored {size(sums.stored_bytes)}",
+        f"in   {_rate(sums.msg_rate_in, sums.bytes_in)} {bars_text(rates_in):<10}"
+        f"  backlog {number(sums.backlog):>12}   p99 {p99}",
+        f"out  {_rate(sums.msg_rate_out, sums.bytes_out)} {bars_text(rates_out):<10}"
+        f"  oldest  {span(age_s):>12}   stored {size(sums.stored_bytes)}",
     ]
     lines += [
         f"{_SHAPES.get(finding['severity'], ' ')} {finding['sentence']}"
@@ -47,6 +49,19 @@ def head_lines(
 def columns_of(view: TopView, width: int) -> list[TopColumn]:
     """Those that there is room for."""
     return [each for each in view.columns if width >= WIDE_MIN or not each.wide]
+
+
+def fitted(widths: Sequence[int], columns: Sequence[TopColumn], room: int) -> list[int]:
+    """Widths that fit into a room of so many characters: the longest names give way, numbers never.
+
+    Args:
+        widths: that the columns would like.
+    """
+    fit = list(widths)
+    names = [nth for nth, column in enumerate(columns) if not column.is_number]
+    while sum(fit) > room and (long := [nth for nth in names if fit[nth] > NAME_MIN]):
+        fit[max(long, key=fit.__getitem__)] -= 1
+    return fit
 
 
 def list_lines(view: TopView, figures: Figures, now_ms: int, width: int) -> list[str]:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
+from textual.events import Key
 from textual.widgets import DataTable, Footer, Input, Static
 
 from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.tables import plain_text
+from magnetar.broker.cli.top.dialogs import (
+    ChoiceScreen,
+    MessagesScreen,
+    QuestionScreen,
+    TextScreen,
+)
 from magnetar.broker.cli.top.figures import (
     VIEWS,
     Figures,
@@ -21,38 +28,61 @@ from magnetar.broker.cli.top.figures import (
     TopState,
     TopView,
     explain,
+    newest_messages,
     read_figures,
     read_state,
 )
-from magnetar.broker.cli.top.lines import columns_of, counts_text, head_lines
+from magnetar.broker.cli.top.filter_text import FilterTextError
+from magnetar.broker.cli.top.lines import columns_of, counts_text, fitted, head_lines
+from magnetar.broker.cli.top.texts import cut
+from magnetar.broker.console.actions import (
+    SUBSCRIPTION_ACTIONS,
+    TOPIC_ACTIONS,
+    Action,
+    ActionError,
+    Subject,
+    call_of,
+)
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.source import Source
+from magnetar.broker.console.subject import read_subject
+from magnetar.broker.console.topic_path import TopicPath
 
-_RATES_MAX: Final = 12
+_RATES_MAX: Final = 10
+_SCROLLBAR: Final = 2
+_FAILURES: Final = (
+    *(AdminError, ClientAuthError),
+    *(AttributeError, LookupError, TypeError, ValueError),
+)
+"""The last ones: what answers at the address is no broker."""
 _STATE_ROUNDS: Final = 5
 """What changes slowly is read once in so many rounds."""
+
+
+_KEYS: Final = (
+    ("Enter", "Enter  why a subscription gets nothing now"),
+    ("m", "m      the newest messages of a topic"),
+    ("s", "s      sort by another figure"),
+    ("/", "/      only names with a text, or what has backlog>0, consumers=0, trend>0, rate>0"),
+    ("space", "space  pause"),
+    ("a", "a      skip, reset, expire, delete ...: asks first"),
+    ("q", "q      end"),
+)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).partition("\n")[0]
+    if isinstance(error, AdminError | ClientAuthError | FilterTextError):
+        return text
+    return f"an answer that nobody understands: {type(error).__name__} {text}"
 
 
 def _cell(text: str, side: Literal["left", "right"]) -> Text:
     return Text(text, justify=side)
 
 
-class TextScreen(ModalScreen[None]):
-    """A text over the list, until a key is pressed."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", "back")]
-    CSS = "TextScreen { align: center middle; } #text { width: 80%; padding: 1 2; border: round; }"
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
-
-    def compose(self) -> ComposeResult:
-        yield Static(self._text, id="text", markup=False)
-
-
 class TopApp(App[None]):
-    """Nothing here changes anything in the cluster."""
+    """Changes the cluster by the steps of the console alone, each after its question."""
 
     CSS = "#head, #bar { height: auto; } #filter { display: none; } DataTable { height: 1fr; }"
     ENABLE_COMMAND_PALETTE = False
@@ -61,15 +91,20 @@ class TopApp(App[None]):
             Binding(str(number), f"view({number - 1})", view.name, show=False)
             for number, view in enumerate(VIEWS, 1)
         ),
+        Binding("m", "messages", "messages"),
         Binding("s", "sort", "sort"),
         Binding("slash", "filter", "filter"),
         Binding("space", "pause", "pause"),
+        Binding("a", "steps", "actions"),
         Binding("question_mark", "keys", "keys"),
         Binding("q", "quit", "quit"),
     ]
 
-    def __init__(self, source: Source, interval_s: float, text: str = "") -> None:
+    def __init__(
+        self, source: Source, interval_s: float, text: str = "", *, read_only: bool = False
+    ) -> None:
         super().__init__()
+        self._read_only = read_only
         self._source, self._interval_s, self._text = source, interval_s, text
         self._view: TopView = VIEWS[0]
         self._sort = self._view.sorts[0]
@@ -88,7 +123,7 @@ class TopApp(App[None]):
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
         yield Static(id="bar", markup=False)
-        yield Input(placeholder="part of a name", id="filter")
+        yield Input(placeholder="part of a name, or backlog>0", id="filter")
         table: DataTable[str] = DataTable(cursor_type="row", zebra_stripes=True)
         yield table
         yield Footer()
@@ -112,8 +147,8 @@ class TopApp(App[None]):
             if self._rounds % _STATE_ROUNDS == 0 or not view.sorts:
                 self._state = await read_state(self._source)
             figures = await read_figures(self._source, view, sort, text, self._state)
-        except (AdminError, ClientAuthError) as error:
-            self._failure = str(error).partition("\n")[0]
+        except (*_FAILURES, FilterTextError) as error:
+            self._failure = _reason(error)
             self._show_bar()
             return
         finally:
@@ -159,11 +194,15 @@ class TopApp(App[None]):
         sides: list[Literal["left", "right"]] = [
             "right" if each.is_number else "left" for each in columns
         ]
-        for column, side in zip(columns, sides, strict=True):
-            table.add_column(Text(column.title, justify=side))
-        for row in figures.rows:
-            cells = (plain_text(each.text(row, now_ms)) for each in columns)
-            table.add_row(*map(_cell, cells, sides))
+        cells = [[plain_text(each.text(row, now_ms)) for each in columns] for row in figures.rows]
+        titles = [each.title for each in columns]
+        wanted = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+        room = self.size.width - 2 * len(columns) - _SCROLLBAR
+        widths = fitted(wanted, columns, room)
+        for title, side, width in zip(titles, sides, widths, strict=True):
+            table.add_column(Text(title, justify=side), width=width)
+        for line in cells:
+            table.add_row(*map(_cell, map(cut, line, widths), sides))
         table.move_cursor(row=at, scroll=False)
         table.scroll_to(y=top, animate=False)
         self._keys = keys
@@ -206,23 +245,89 @@ class TopApp(App[None]):
         self.query_one(DataTable).focus()
         self._renew()
 
+    def on_key(self, event: Key) -> None:
+        field = self.query_one("#filter", Input)
+        if event.key == "escape" and field.has_focus:
+            field.display = False
+            self.query_one(DataTable).focus()
+
     def action_keys(self) -> None:
         lines = [f"{number}      {view.name}" for number, view in enumerate(VIEWS, 1)]
-        lines += ["Enter  why a subscription gets nothing now", "s      sort by another figure"]
-        lines += ["/      only names with a text", "space  pause", "q      end"]
+        lines += [text for key, text in _KEYS if key != "a" or not self._read_only]
         self.push_screen(TextScreen("\n".join(lines)))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not (self._read_only and action == "steps")
+
+    # --- about the row under the cursor
+
+    def _row(self) -> Row | None:
+        """None: it is about no topic."""
+        figures, at = self._figures, self.query_one(DataTable).cursor_row
+        if figures is None or at >= len(figures.rows) or "topic" not in figures.rows[at]:
+            return None
+        return figures.rows[at]
+
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        figures = self._figures
-        if figures is None or event.cursor_row >= len(figures.rows):
-            return
-        row = figures.rows[event.cursor_row]
-        if "topic" in row:
+        if (row := self._row()) is not None:
             self.run_worker(self._explain(row))
+
+    def action_messages(self) -> None:
+        if (row := self._row()) is not None:
+            self.run_worker(self._show_messages(row))
+
+    async def _show_messages(self, row: Row) -> None:
+        try:
+            title, rows = await newest_messages(self._source, row)
+        except _FAILURES as error:
+            await self.push_screen(TextScreen(plain_text(_reason(error))))
+            return
+        await self.push_screen(MessagesScreen(title, rows))
+
+    def action_steps(self) -> None:
+        if (row := self._row()) is None:
+            return
+        actions = SUBSCRIPTION_ACTIONS if "subscription" in row else TOPIC_ACTIONS
+
+        def on_choice(action: Action | None) -> None:
+            if action is not None:
+                self.run_worker(self._ask(action, row))
+
+        self.push_screen(
+            ChoiceScreen("  ".join(self._view.key_of(row).split("\n")), actions), on_choice
+        )
+
+    async def _ask(self, action: Action, row: Row) -> None:
+        topic = TopicPath.parse(row["topic"])
+        try:
+            subject = await read_subject(self._source.api, topic, row.get("subscription", ""))
+        except _FAILURES as error:
+            await self.push_screen(TextScreen(plain_text(_reason(error))))
+            return
+
+        async def do(fields: Mapping[str, str]) -> str:
+            return await self._do(action, subject, fields)
+
+        def on_answer(is_done: bool | None) -> None:
+            if is_done:
+                self._renew()
+
+        await self.push_screen(QuestionScreen(action, subject, do), on_answer)
+
+    async def _do(self, action: Action, subject: Subject, fields: Mapping[str, str]) -> str:
+        """Why it can't be done; "": it is."""
+        try:
+            call = call_of(action, subject, fields)
+            await self._source.api.call(call.method, f"/admin/v2/{call.path}")
+        except ActionError as error:
+            return str(error)
+        except _FAILURES as error:
+            return _reason(error)
+        return ""
 
     async def _explain(self, row: Row) -> None:
         try:
             text = await explain(self._source, row)
-        except (AdminError, ClientAuthError) as error:
-            text = str(error)
+        except _FAILURES as error:
+            text = _reason(error)
         await self.push_screen(TextScreen("\n".join(map(plain_text, text.splitlines()))))

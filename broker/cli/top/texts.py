@@ -30,3 +30,11 @@ def bars_text(values: Sequence[float]) -> str:
     if not space:
         return _BARS[0] * len(values)
     return "".join(_BARS[round((value - low) / space * (len(_BARS) - 1))] for value in values)
+
+
+def cut(text: str, width: int) -> str:
+    """At most so many characters; of a longer text its beginning and its end."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"

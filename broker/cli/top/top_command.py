@@ -15,6 +15,7 @@ from magnetar.broker.cli.errors import CliError, RefusedError, UnreachableError
 from magnetar.broker.cli.profiles import ClusterTarget, target_of
 from magnetar.broker.cli.tables import plain_text
 from magnetar.broker.cli.top.figures import VIEWS, read_figures, read_state
+from magnetar.broker.cli.top.filter_text import FilterTextError
 from magnetar.broker.cli.top.lines import counts_text, head_lines, list_lines
 from magnetar.broker.console.admin_api import AdminError, RemoteApi
 from magnetar.broker.console.server import connect
@@ -48,7 +49,11 @@ async def _print_once(options: argparse.Namespace) -> None:
     view = next(each for each in VIEWS if each.name == options.view)
     async with _connected(target_of(options)) as source:
         sort = view.sorts[0] if view.sorts else ""
-        figures = await read_figures(source, view, sort, options.filter, await read_state(source))
+        state = await read_state(source)
+        try:
+            figures = await read_figures(source, view, sort, options.filter, state)
+        except FilterTextError as error:
+            raise CliError(f"--filter {error}") from error
     if options.json:
         print(json.dumps(figures.as_json(view), indent=2, ensure_ascii=False))
         return
@@ -69,4 +74,5 @@ async def _show_screen(options: argparse.Namespace) -> None:
             "--once prints the figures without it"
         ) from error
     async with _connected(target_of(options)) as source:
-        await TopApp(source, options.interval, options.filter).run_async()
+        app = TopApp(source, options.interval, options.filter, read_only=options.read_only)
+        await app.run_async()

@@ -9,8 +9,15 @@ import pytest
 
 from magnetar.broker.cli.main import main
 from magnetar.broker.cli.top.figures import VIEWS, Figures, explain, read_figures, read_state
-from magnetar.broker.cli.top.lines import counts_text, head_lines, list_lines
-from magnetar.broker.cli.top.texts import bars_text, catch_up_text, trend_text
+from magnetar.broker.cli.top.filter_text import Filter, FilterTextError, parse_filter_text
+from magnetar.broker.cli.top.lines import (
+    NAME_MIN,
+    counts_text,
+    fitted,
+    head_lines,
+    list_lines,
+)
+from magnetar.broker.cli.top.texts import bars_text, catch_up_text, cut, trend_text
 from magnetar.broker.console.admin_api import AdminApi, AdminError, Query
 from magnetar.broker.console.source import Source
 
@@ -117,8 +124,8 @@ async def test_the_head_says_what_happens() -> None:
     figures = await figures_of(0, "msgBacklog")
     assert head_lines(figures, NOW_MS, [1, 2, 3], [0, 0]) == [
         "prod-eu-1   2 brokers  1/2 bookies",
-        "in       48,210/s  61.4 MB/s ▁▅█           backlog      1,284,910   p99 4.1 ms",
-        "out           0/s      0 B/s ▁▁            oldest      3 h 12 min   stored 1.84 TB",
+        "in       48,210/s  61.4 MB/s ▁▅█         backlog    1,284,910   p99 4.1 ms",
+        "out           0/s      0 B/s ▁▁          oldest    3 h 12 min   stored 1.84 TB",
         "◆ bookie k5 is full",
     ]
     assert counts_text(figures) == "2 of 31,077"
@@ -163,6 +170,40 @@ async def test_what_the_caller_may_not_see_is_left_out() -> None:
         await figures_of(4, of=few)
 
 
+def test_a_long_name_gives_way_to_figures() -> None:
+    columns = VIEWS[0].columns[:4]  # mark, subscription, topic, backlog
+    assert fitted([1, 9, 30, 9], columns, 60) == [1, 9, 30, 9]
+    assert fitted([1, 20, 60, 9], columns, 50) == [1, 20, 20, 9]
+    assert fitted([1, 20, 60, 9], columns, 5) == [1, NAME_MIN, NAME_MIN, 9]
+    assert [cut("orders", width) for width in (6, 5, 4)] == ["orders", "or…rs", "or…s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "view", "found"),
+    [
+        ("", "topics", Filter()),
+        ("eu orders", "topics", Filter("eu orders")),
+        ("eu backlog>0", "subscriptions", Filter("eu", "backlog")),
+        ("Consumers=0", "topics", Filter("", "unconsumed")),
+    ],
+)
+def test_a_filter_has_names_and_a_condition(text: str, view: str, found: Filter) -> None:
+    assert parse_filter_text(text, view) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "view", "told"),
+    [
+        ("backlog>7", "topics", "one of backlog>0"),
+        ("backlog>0 rate>0", "topics", "one of backlog>0"),
+        ("backlog>0", "bookies", "names only"),
+    ],
+)
+def test_an_unknown_condition_is_said(text: str, view: str, told: str) -> None:
+    with pytest.raises(FilterTextError, match=told):
+        parse_filter_text(text, view)
+
+
 def test_texts() -> None:
     assert [trend_text(each) for each in (None, 3.0, -2.5)] == ["–", "+3/s", "-2.5/s"]
     assert [catch_up_text(*each) for each in ((None, 1), (9, 1), (90, -3.0), (0, -1))] == [
@@ -181,7 +222,8 @@ async def test_the_screen() -> None:
         pytest.importorskip("textual")
     from textual.widgets import DataTable, Input, Static
 
-    from magnetar.broker.cli.top.screen import TextScreen, TopApp
+    from magnetar.broker.cli.top.dialogs import TextScreen
+    from magnetar.broker.cli.top.screen import TopApp
 
     cluster = Cluster()
     app = TopApp(Source(cluster), 3600.0)
