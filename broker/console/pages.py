@@ -40,6 +40,12 @@ from magnetar.broker.console.index_view import (
     topic_rows,
 )
 from magnetar.broker.console.messages_page import messages_tab
+from magnetar.broker.console.policy_page import (
+    change_policy,
+    namespace_policies,
+    policies_tab,
+    policy,
+)
 from magnetar.broker.console.produce_page import produce, send
 from magnetar.broker.console.roles_page import role, roles
 from magnetar.broker.console.schema_page import new_schema, schema_tab, upload_schema
@@ -344,13 +350,6 @@ async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]
     return {"storage": await panel("Ledgers", found, lambda each: stored_topics(str(path), each))}
 
 
-async def _policies(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
-    def rows(found: list[tuple[str, Any, str]]) -> list[dict[str, Any]]:
-        return [{"name": name, "value": value, "source": where} for name, value, where in found]
-
-    return {"policies": await panel("Policies", ask.source.policies(path), rows)}
-
-
 async def _permissions(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     found = get(ask.source.api, f"{path.rest}/permissions")
     return {"permissions": await panel("Permissions", found, dict)}
@@ -360,11 +359,12 @@ _OF_TABS: Final[dict[str, Callable[[Ask, TopicPath, int], Awaitable[dict[str, An
     "": _recent,
     "messages": messages_tab,
     "storage": _storage,
-    "policies": _policies,
+    "policies": policies_tab,
     "schema": schema_tab,
     "permissions": _permissions,
 }
 _TOPIC: Final = "topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+_NAMESPACE: Final = "ns/{tenant}/{namespace}"
 PAGES: Final[dict[str, Page]] = {
     "": overview,
     "topics": topics,
@@ -384,6 +384,9 @@ PAGES: Final[dict[str, Page]] = {
     f"{_TOPIC}/do/{{action}}": step,
     f"{_TOPIC}/produce": produce,
     f"{_TOPIC}/schema/new": new_schema,
+    f"{_TOPIC}/policies/{{policy}}": policy,
+    f"{_NAMESPACE}/policies": namespace_policies,
+    f"{_NAMESPACE}/policies/{{policy}}": policy,
     **{f"{_TOPIC}/{{tab:{key}}}": topic for key, _ in _TABS if key},
 }
 """By path below ``/console/``; ``{name:text}`` is only that text."""
@@ -396,5 +399,6 @@ FORMS: Final[dict[Page, tuple[Act, int]]] = {
     step: (act, BODY_MAX),
     produce: (send, LONG_BODY_MAX),
     new_schema: (upload_schema, LONG_BODY_MAX),
+    policy: (change_policy, BODY_MAX),
 }
 """What is done with the form of a page, and how many bytes the form may have."""

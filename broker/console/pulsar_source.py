@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import segment, span
+from magnetar.broker.console.pulsar_policies import (
+    Rows,
+    namespace_rows,
+    row_of,
+    set_policies,
+)
 from magnetar.broker.console.snapshot import (
     Snapshot,
     SnapshotHistory,
@@ -36,6 +42,8 @@ from magnetar.broker.index.history_answer import (
     merged_partitions,
     topic_history,
 )
+from magnetar.broker.policies.documents import QUOTA_TYPES, QUOTAS
+from magnetar.broker.policies.table import POLICIES
 from magnetar.broker.schema.definition import SchemaDefinition
 from magnetar.broker.schema.value_errors import ValueCodecError
 from magnetar.broker.schema.values import codec_of, encode_message
@@ -45,6 +53,7 @@ if TYPE_CHECKING:
     from magnetar.broker.console.draft import Delivery
     from magnetar.broker.console.pulsar_messages import PulsarMessages
     from magnetar.broker.console.topic_path import TopicPath
+    from magnetar.broker.policies.table import Policy, PolicyRoute
 
 T = TypeVar("T")
 
@@ -55,15 +64,6 @@ _AT_ONCE: Final = 8
 _FRESH_S: Final = 10.0
 _SHARE: Final = 20.0
 """A snapshot is kept for this many times as long as it took, so that brokers rest."""
-_POLICIES: Final = (
-    *("backlogQuotaMap", "compactionThreshold", "deduplicationEnabled", "delayedDelivery"),
-    *("dispatchRate", "inactiveTopicPolicies", "maxConsumers", "maxConsumersPerSubscription"),
-    *("maxProducers", "maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnSubscription"),
-    *("messageTTL", "offloadPolicies", "persistence", "replication", "replicatorDispatchRate"),
-    *("retention", "schemaCompatibilityStrategy", "schemaValidationEnforced", "subscribeRate"),
-    "subscriptionDispatchRate",
-)
-"""Segments of topics' routes that take ``applied=true``."""
 _OWN_FORMS: Final = frozenset({"AVRO", "KEY_VALUE", "PROTOBUF", "PROTOBUF_NATIVE"})
 """Schemas whose values Pulsar wants in other texts than we do."""
 
@@ -118,14 +118,37 @@ class PulsarSource(Source):
 
     async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
         """Two calls for each policy: what holds, and what the topic sets."""
+        document = self._none_if_refused(self._document(topic.tenant, topic.namespace))
+        space = set_policies(await document, await self.cluster())
 
-        async def one(name: str) -> tuple[str, Any, str]:
-            path = f"{topic.rest}/{name}"
+        async def one(policy: Policy, at: PolicyRoute) -> Rows:
+            path = f"{topic.rest}/{at.path}"
             own = await self._none_if_refused(get(self.api, path))
-            applied = await self._none_if_refused(get(self.api, path, applied=True))
-            return name, applied, "topic" if own not in (None, {}, []) else "namespace or broker"
+            applied = own
+            if at.applied:
+                applied = await self._none_if_refused(get(self.api, path, applied=True))
+            return [row_of(at.path, own, applied, space.get(policy.field))]
 
-        return await self._each(one(name) for name in _POLICIES)
+        async def quotas() -> Rows:
+            path = f"{topic.rest}/backlogQuotaMap"
+            own = await self._none_if_refused(get(self.api, path)) or {}
+            applied = await self._none_if_refused(get(self.api, path, applied=True)) or {}
+            below = space.get(QUOTAS) or {}
+            return [
+                row_of(f"backlogQuota/{kind}", own.get(kind), applied.get(kind), below.get(kind))
+                for kind in QUOTA_TYPES
+            ]
+
+        rows = [one(each, each.topic) for each in POLICIES if each.topic is not None]
+        return [row for found in await self._each([*rows, quotas()]) for row in found]
+
+    async def namespace_policies(self, tenant: str, namespace: str) -> list[tuple[str, Any, str]]:
+        """From the namespace's document; what it leaves to the broker has no value."""
+        document = await self._document(tenant, namespace)
+        return namespace_rows(set_policies(document, await self.cluster()))
+
+    async def _document(self, tenant: str, namespace: str) -> Any:
+        return await get(self.api, f"namespaces/{segment(tenant)}/{segment(namespace)}")
 
     async def messages(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
         if self._messages is None:

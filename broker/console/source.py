@@ -176,6 +176,12 @@ class Source:
         found = await get(self.api, f"{topic.rest}/policies", applied=True)
         return [(name, each.get("value"), each.get("source", "")) for name, each in found.items()]
 
+    async def namespace_policies(self, tenant: str, namespace: str) -> list[tuple[str, Any, str]]:
+        """As ``policies``, of a namespace. Raises AdminError."""
+        path = f"namespaces/{segment(tenant)}/{segment(namespace)}/policies"
+        found = await get(self.api, path, applied=True)
+        return [(name, each.get("value"), each.get("source", "")) for name, each in found.items()]
+
     async def messages(self, topic: TopicPath, query: Mapping[str, str]) -> dict[str, Any]:
         """Stored messages, see the route ``messages`` of a topic. Raises AdminError."""
         return dict(

@@ -42,6 +42,10 @@ PAGES: Final = (
     f"topic/{TOPIC}/permissions",
     f"topic/{TOPIC}/schema/new",
     f"topic/{TOPIC}/produce",
+    f"topic/{TOPIC}/policies/retention",
+    f"topic/{TOPIC}/policies/subscriptionTypesEnabled",
+    "ns/public/default/policies",
+    "ns/public/default/policies/backlogQuota%2Fdestination_storage",
     "nowhere",
 )
 FEW: Final = ("", "topics", f"topic/{TOPIC}/subscriptions?open=billing")
@@ -360,3 +364,31 @@ def test_by_keyboard_everything_is_reached_and_seen(
         expect(page.get_by_role("link", name="console-orders")).to_be_focused()
         page.keyboard.press("Enter")
         expect(page.locator("h1")).to_have_text("console-orders")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_policy_is_edited(
+    browser: Browser, console: str, standalone: StandaloneProcess, width: int
+) -> None:
+    rest = f"{standalone.admin_url}/admin/v2/{TOPIC}/retention"
+    with browser.new_page(viewport={"width": width, "height": 700}) as page:
+        watch = Watch(page, console.removesuffix("console/"))
+        page.goto(console + f"topic/{TOPIC}/policies")
+        page.get_by_role("link", name="Edit retention").click()
+        page.get_by_label("retentionTimeInMinutes").fill("10")
+        page.get_by_label("retentionSizeInMB").fill("20")
+        page.get_by_role("button", name="Show the change").click()
+        expect(page.locator("code.new")).to_contain_text('"retentionTimeInMinutes": 10')
+        expect(page.locator("main")).to_contain_text("set-retention")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        if AXE:
+            assert _violations(page) == []
+        page.get_by_role("button", name="Set", exact=True).click()
+        row = page.locator("tr", has=page.get_by_role("link", name="Edit retention"))
+        expect(row).to_contain_text('"retentionSizeInMB": 20')
+        assert httpx.get(rest, timeout=60).json()["retentionTimeInMinutes"] == 10
+        page.get_by_role("link", name="Edit retention").click()
+        page.get_by_role("button", name="Remove").click()
+        expect(row).not_to_contain_text('"retentionSizeInMB": 20')
+        assert httpx.get(rest, timeout=60).status_code == 204
+        assert watch.complaints == []

@@ -65,8 +65,7 @@ async def rest(admin_url: str, path: str) -> Any:
 async def test_every_page_is_whole(console: httpx.AsyncClient, topic: str, admin_url: str) -> None:
     parts = dict(zip(("domain", "tenant", "namespace", "topic"), topic.split("/"), strict=True))
     (cluster,) = [each for each in await rest(admin_url, "clusters") if each != "global"]
-    parts["action"] = "unload"
-    parts["role"] = "billing"
+    parts |= {"action": "unload", "policy": "messageTTL", "role": "billing"}
     parts["broker"] = (await rest(admin_url, f"brokers/{cluster}"))[0]
     for key in PAGES:
         path = re.sub(r"\{(\w+)(?::([\w-]+)[\w|-]*)?\}", lambda m: m[2] or parts[m[1]], key)
@@ -446,3 +445,83 @@ async def test_a_schema_is_checked_then_stored(
     assert "Changes since version 0" in shown
     found = await rest(admin_url, f"schemas/{topic.partition('/')[2]}/schemas")
     assert [each["version"] for each in found["getSchemaResponses"]] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "rest_value"),
+    [
+        ("messageTTL", {"value": "3600"}, 3600),
+        ("maxConsumers", {"value": "7"}, 7),
+        ("deduplicationEnabled", {"value": "false"}, False),
+        ("subscriptionTypesEnabled", {"value.Shared": "on"}, ["Shared"]),
+        ("schemaCompatibilityStrategy", {"value": "FORWARD"}, "FORWARD"),
+        (
+            "retention",
+            {"value.retentionTimeInMinutes": "10", "value.retentionSizeInMB": "-1"},
+            {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1},
+        ),
+        ("publishRate", {"value.publishThrottlingRateInMsg": "1000"}, None),
+    ],
+)
+async def test_a_policy_is_set_and_removed(
+    console: httpx.AsyncClient,
+    topic: str,
+    admin_url: str,
+    name: str,
+    typed: dict[str, str],
+    rest_value: Any,
+) -> None:
+    tab = f"/console/topic/{topic}/policies"
+    page = f"{tab}/{name}"
+    if name == "publishRate":
+        typed = typed | {"value.publishThrottlingRateInByte": "-1"}
+    shown = await post(console, page, do="show", **typed)
+    assert f"magnetar admin topicPolicies set-{word_of(name)}" in unescape(shown.text)
+    assert (await post(console, page, do="set", **typed)).is_redirect
+    if rest_value is not None:
+        assert await rest(admin_url, f"{topic}/{name}") == rest_value
+    assert source_of(await console.get(tab), name) == "topic"
+    assert (await post(console, page, do="remove")).is_redirect
+    assert source_of(await console.get(tab), name) != "topic"
+
+
+def word_of(name: str) -> str:
+    special = {"messageTTL": "message-ttl", "deduplicationEnabled": "deduplication"}
+    return special.get(name, re.sub("([A-Z])", lambda m: "-" + m[1].lower(), name))
+
+
+def source_of(page: httpx.Response, name: str) -> str:
+    (row,) = [each for each in re.findall(r"<tr>.*?</tr>", page.text) if f">{name}</td>" in each]
+    return str(re.findall(r'<span class="tag[ a]*">(.*?)</span>', row)[0])
+
+
+async def test_policies_of_a_namespace_hold_for_its_topics(
+    console: httpx.AsyncClient, admin_url: str, service_url: str
+) -> None:
+    name = f"policies-{time.time_ns()}"
+    space = f"/console/ns/public/{name}/policies"
+    quota = {"value.limitSize": "1000000", "value.limitTime": "-1"}
+    hold = {"value.policy": "producer_request_hold"}
+    async with httpx.AsyncClient() as client:
+        url = f"{admin_url}/admin/v2"
+        assert (await client.put(f"{url}/namespaces/public/{name}", json={})).is_success
+        assert (await client.put(f"{url}/persistent/public/{name}/t")).is_success
+        refused = await post(console, f"{space}/backlogQuota%2Fdestination_storage", do="set")
+        assert refused.status_code == 400
+        for key, typed in (
+            ("messageTTL", {"value": "77"}),
+            ("backlogQuota%2Fdestination_storage", quota | hold),
+        ):
+            answer = await post(console, f"{space}/{key}", do="set", **typed)
+            assert answer.is_redirect, re.findall(r'role="alert">(.*?)<', answer.text)
+        listed = await console.get(space)
+        assert source_of(listed, "messageTTL") == "namespace"
+        assert source_of(listed, "backlogQuota/destination_storage") == "namespace"
+        assert source_of(listed, "maxConsumersPerTopic") == "broker"
+        tab = await console.get(f"/console/topic/persistent/public/{name}/t/policies")
+        assert source_of(tab, "messageTTL") == "namespace"
+        assert source_of(tab, "backlogQuota/destination_storage") == "namespace"
+        assert (await post(console, f"{space}/messageTTL", do="remove")).is_redirect
+        assert source_of(await console.get(space), "messageTTL") == "broker"
+        assert (await client.delete(f"{url}/persistent/public/{name}/t")).is_success
+        assert (await client.delete(f"{url}/namespaces/public/{name}")).is_success

@@ -43,7 +43,7 @@ async def test_every_page_with_few_and_many_things(client: httpx.AsyncClient, nu
         assert (await client.put(f"{path}/subscription/s")).is_success
     (me,) = (await client.get("/admin/v2/brokers/standalone")).json()
     names = {"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t0"}
-    names |= {"broker": me, "action": "unload", "role": "billing"}
+    names |= {"broker": me, "action": "unload", "policy": "messageTTL", "role": "billing"}
     for key in PAGES:
         path = re.sub(r"\{(\w+)(?::([\w-]+)[\w|-]*)?\}", lambda m: m[2] or names[m[1]], key)
         page = await client.get(f"/console/{path}")
