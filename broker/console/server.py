@@ -15,12 +15,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from magnetar.bookkeeper.origin_check import OriginCheck, names_to_answer
-from magnetar.broker.console.admin_api import AdminApi, AdminError, RemoteApi, get
+from magnetar.broker.console.admin_api import RemoteApi, get
 from magnetar.broker.console.connection_steps import network_steps, rights
 from magnetar.broker.console.console import ClusterLook, Console
+from magnetar.broker.console.kind_of_cluster import connect
 from magnetar.broker.console.pulsar_messages import PulsarMessages
-from magnetar.broker.console.pulsar_source import PulsarSource
-from magnetar.broker.console.source import Source
 from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
 
 if TYPE_CHECKING:
@@ -97,28 +96,3 @@ async def console_app(
             )
         finally:
             watching.cancel()
-
-
-async def connect(
-    at: Callable[[str], AdminApi],
-    admin_url: str,
-    messages_of: Callable[[AdminApi], PulsarMessages | None] = lambda _: None,
-    masked_fields: str = "",
-) -> Source:
-    """The kind of cluster that answers. Raises AdminError: none.
-
-    Args:
-        at: makes the access to a URL.
-        messages_of: reads messages of Apache Pulsar.
-    """
-    base = admin_url.rstrip("/")
-    api = at(base)
-    try:
-        who = await get(api, "whoami")
-    except AdminError as error:
-        if error.status not in (404, 405):
-            raise
-        who = None
-    if isinstance(who, dict) and "authenticationEnabled" in who:
-        return Source(api, masked_fields=masked_fields)
-    return PulsarSource(api, messages_of(api), masked_fields)

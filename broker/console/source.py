@@ -13,7 +13,6 @@ from magnetar.broker.console.broker_view import LoadReports
 from magnetar.broker.console.draft import produce_path
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.topic_view import of_all_partitions
-from magnetar.broker.http.messaging.message_mask import names_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -128,7 +127,7 @@ class Source:
         """
         self.api = api
         self.load_reports = load_reports or LoadReports()
-        self.masked = names_of(masked_fields)
+        self.masked = _masked(masked_fields)
         """Fields of messages whose values are never read."""
         self._masked_query = {"masked": ",".join(sorted(self.masked))} if self.masked else {}
 
@@ -302,3 +301,11 @@ def schema_path(topic: TopicPath) -> str:
     """Of the routes about a topic's schema, below ``/admin/v2``."""
     names = (topic.tenant, topic.namespace, topic.local)
     return "schemas/" + "/".join(segment(name) for name in names)
+
+
+def _masked(fields: str) -> frozenset[str]:
+    if not fields:
+        return frozenset()
+    from magnetar.broker.http.messaging.message_mask import names_of  # `magnetar top` needs none
+
+    return frozenset(names_of(fields))

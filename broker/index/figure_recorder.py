@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from magnetar.bookkeeper.metrics import RecentDurations
 from magnetar.broker.index.figure_table import UNKNOWN
 from magnetar.broker.index.history import History, PointDraft
-from magnetar.broker.index.stored_names import is_system_topic
 from magnetar.broker.index.topic_figures import TOPIC_TOTALS, topic_figures
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Recording:
 
     def look(self, topic: Topic) -> None:
         """Add a topic, unless it is the system's."""
-        if not is_system_topic(topic.full_name):
+        if not topic.name.is_system:
             backlogs = [each.backlog for each in topic.subscriptions.values()]
             figures = topic_figures(topic, backlogs, 0, UNKNOWN)
             self.add(topic.full_name, topic.subscriptions, backlogs, figures)

@@ -10,7 +10,7 @@ import pytest
 
 import magnetar
 from magnetar.broker.console.admin_api import AdminApi, Query, RemoteApi
-from magnetar.broker.console.server import connect
+from magnetar.broker.console.kind_of_cluster import connect
 from magnetar.embedding import EmbeddedBroker
 from tests.official_client import open_client
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from magnetar.broker.cli.top.filter_text import parse_filter_text
-from magnetar.broker.cli.top.texts import catch_up_text, trend_text
+from magnetar.broker.cli.top.texts import bars_text, catch_up_text, trend_text
 from magnetar.broker.console.admin_api import AdminError, get
-from magnetar.broker.console.formats import number, plural, segment, size, span
+from magnetar.broker.console.formats import milliseconds, number, plural, segment, size, span
 from magnetar.broker.console.message_view import MessageRow, messages_view
 from magnetar.broker.console.source import IndexQuery, Source
 from magnetar.broker.console.subject import partition_count
@@ -19,6 +19,9 @@ T = TypeVar("T")
 Row = Mapping[str, Any]
 ROWS_MAX: Final = 100
 MESSAGES_MAX: Final = 50
+_LINE_MAX: Final = 8
+"""Points of a line."""
+_P50, _P99 = "publishLatencyP50Ms", "publishLatencyP99Ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class TopSums:
     bytes_in: float = 0.0  # a second
     bytes_out: float = 0.0  # a second
     backlog: int = 0
+    backlog_trend: float = 0.0  # messages a second
     stored_bytes: int = 0
     oldest_ms: int | None = None  # when it was published
 
@@ -67,6 +71,18 @@ class TopState:
     brokers: tuple[str, ...] = ()
     bookies: tuple[Row, ...] = ()
     findings: tuple[Row, ...] = ()
+    history: Mapping[str, Any] = field(default_factory=dict)
+    """As the route ``history`` answers it."""
+
+    def recent(self, name: str) -> list[float]:
+        """The last points of a figure of the whole cluster."""
+        values = self.history.get("series", {}).get(name, ())
+        return [value for value in values[-_LINE_MAX:] if value is not None]
+
+    def latency_ms(self, name: str) -> float | None:
+        """Of the slowest broker; None: nothing was published, or it isn't known."""
+        found = [each.get(name) for each in self.history.get("brokers", {}).values()]
+        return max((value for value in found if value is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +105,10 @@ class Figures:
             "msgThroughputIn": sums.bytes_in,
             "msgThroughputOut": sums.bytes_out,
             "msgBacklog": sums.backlog,
+            "msgBacklogTrend": sums.backlog_trend,
+            _P50: state.latency_ms(_P50),
+            _P99: state.latency_ms(_P99),
+            "history": dict(state.history),
             "storageSize": sums.stored_bytes,
             "earliestMsgPublishTimeInBacklogs": sums.oldest_ms,
             "total": self.total,
@@ -125,6 +145,16 @@ def _mark(row: Row, _: int) -> str:
     return "▲" if backlog and trend > 0 else ""
 
 
+def _line(row: Row, _: int) -> str:
+    """The backlog in the last hour; behind it by how much it grows."""
+    line = bars_text(row.get("history", {}).get("msgBacklog", ()))
+    return f"{line} {trend_text(row.get('msgBacklogTrend')):>9}"
+
+
+def _caught_up(row: Row, _: int) -> str:
+    return catch_up_text(row.get("msgBacklog"), row.get("msgBacklogTrend"))
+
+
 def _used(row: Row, _: int) -> str:
     total, free = row.get("totalBytes"), row.get("freeBytes")
     return f"{100 * (total - free) / total:.0f} %" if total and free is not None else number(None)
@@ -144,14 +174,11 @@ VIEWS: Final = (
             TopColumn("TOPIC", _topic, is_number=False),
             TopColumn("BACKLOG", _field("msgBacklog", number)),
             TopColumn("OLDEST", _age("earliestMsgPublishTimeInBacklog")),
-            TopColumn("TREND", _field("msgBacklogTrend", trend_text), wide=True),
+            TopColumn("TREND", _line, wide=True),
             TopColumn("OUT/s", _field("msgRateOut", number), wide=True),
             TopColumn("CONS", _field("consumerCount", number)),
             TopColumn("UNACK", _field("unackedMessages", number), wide=True),
-            TopColumn(
-                "CAUGHT UP",
-                lambda row, _: catch_up_text(row.get("msgBacklog"), row.get("msgBacklogTrend")),
-            ),
+            TopColumn("CAUGHT UP", _caught_up),
         ),
         ("msgBacklog", "msgBacklogTrend", "msgRateOut", "unackedMessages"),
         ("topic", "subscription"),
@@ -164,6 +191,8 @@ VIEWS: Final = (
             TopColumn("OUT/s", _field("msgRateOut", number)),
             TopColumn("BACKLOG", _field("msgBacklog", number)),
             TopColumn("OLDEST", _age("earliestMsgPublishTimeInBacklogs"), wide=True),
+            TopColumn("TREND", _line, wide=True),
+            TopColumn("CAUGHT UP", _caught_up),
             TopColumn("STORED", _field("storageSize", size), wide=True),
             TopColumn("PROD", _field("producerCount", number)),
             TopColumn("CONS", _field("consumerCount", number)),
@@ -174,7 +203,17 @@ VIEWS: Final = (
     ),
     TopView(
         "brokers",
-        (TopColumn("BROKER", _field("broker"), is_number=False),),
+        (
+            TopColumn("BROKER", _field("broker"), is_number=False),
+            TopColumn("IN/s", _field("msgRateIn", number)),
+            TopColumn("OUT/s", _field("msgRateOut", number)),
+            TopColumn("BACKLOG", _field("msgBacklog", number)),
+            TopColumn("STORED", _field("storageSize", size), wide=True),
+            TopColumn("p50", _field(_P50, milliseconds), wide=True),
+            TopColumn("p99", _field(_P99, milliseconds)),
+            TopColumn("COUNTS FOR", _age("since"), wide=True),
+            TopColumn("ERROR", lambda row, _: row.get("error") or "", is_number=False),
+        ),
         key=("broker",),
     ),
     TopView(
@@ -212,6 +251,7 @@ async def read_state(source: Source) -> TopState:
     clusters = await _allowed(get(source.api, "clusters")) or ()
     name = next((each for each in clusters if each != "global"), "")
     bookies = await _allowed(get(source.api, "bookies/state")) or {}
+    history = await _allowed(source.history()) or {}
     return TopState(
         name,
         tuple(await _allowed(get(source.api, f"brokers/{segment(name)}")) or ()),
@@ -219,6 +259,7 @@ async def read_state(source: Source) -> TopState:
         tuple(
             each for each in await _allowed(source.findings()) or () if each["severity"] != "note"
         ),
+        history,
     )
 
 
@@ -237,14 +278,21 @@ async def read_figures(
     sums = _sums(await source.namespaces())
     kept = parse_filter_text(text, view.name)
     if view.sorts:
-        query = IndexQuery(q=kept.name, view=kept.view, sort=sort, order="desc", limit=ROWS_MAX)
+        query = IndexQuery(
+            q=kept.name,
+            view=kept.view,
+            sort=sort,
+            order="desc",
+            limit=ROWS_MAX,
+            points=_LINE_MAX,
+        )
         ask = source.topics if view.name == "topics" else source.subscriptions
         page = await ask(query)
         return Figures(sums, state, tuple(page.rows), page.matching, page.total)
     known: Sequence[Row]
     match view.name:
         case "brokers":
-            known = [{"broker": each} for each in state.brokers]
+            known = [_broker(each, state.history) for each in state.brokers]
         case "bookies":
             known = state.bookies
         case _:
@@ -286,6 +334,12 @@ async def explain(source: Source, row: Row) -> str:
     return "\n\n".join(parts) or "Nothing is known of it."
 
 
+def _broker(name: str, history: Row) -> Row:
+    """With its latest figures, if it has told them."""
+    error = history.get("silentBrokers", {}).get(name)
+    return {"broker": name, **history.get("brokers", {}).get(name, {}), "error": error}
+
+
 def _sums(namespaces: Mapping[str, Row]) -> TopSums:
     def total(name: str) -> float:
         return sum(each.get(name) or 0 for each in namespaces.values())
@@ -297,6 +351,7 @@ def _sums(namespaces: Mapping[str, Row]) -> TopSums:
         total("msgThroughputIn"),
         total("msgThroughputOut"),
         int(total("msgBacklog")),
+        total("msgBacklogTrend"),
         int(total("storageSize")),
         min((each for each in oldest if each), default=None),
     )

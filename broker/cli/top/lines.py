@@ -4,38 +4,39 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.broker.cli.top.figures import Figures, TopColumn, TopView
-from magnetar.broker.cli.top.texts import bars_text
-from magnetar.broker.console.formats import number, plural, size, span
+from magnetar.broker.cli.top.texts import bars_text, trend_text
+from magnetar.broker.console.formats import milliseconds, number, plural, short, size, span
 
 WIDE_MIN: Final = 110
 """Columns of a terminal that has room for all of a list's."""
 NAME_MIN: Final = 8
 """Characters of a name that are always shown."""
 _FINDINGS_MAX: Final = 3
+_BARS: Final = 8
 _SHAPES: Final = {"critical": "◆", "warning": "▲"}
 
 
-def head_lines(
-    figures: Figures, now_ms: int, rates_in: Sequence[float] = (), rates_out: Sequence[float] = ()
-) -> list[str]:
-    """Name of the cluster, sums, and what is wrong.
-
-    Args:
-        rates_in: messages a second, the last ones seen.
-        rates_out: the same of what was delivered.
-    """
+def head_lines(figures: Figures, now_ms: int, width: int) -> list[str]:
+    """Name of the cluster, sums, and what is wrong, for a terminal of so many columns."""
     sums, state = figures.sums, figures.state
     writable = sum(each["state"] == "writable" for each in state.bookies)
     bookies = f"  {writable}/{len(state.bookies)} bookies" if state.bookies else ""
-    p99s = [each["addLatencyMs"]["p99"] for each in state.bookies if each.get("addLatencyMs")]
-    p99 = f"{max(p99s):.1f} ms" if p99s else number(None)
+    silent = len(state.history.get("silentBrokers", ()))
+    brokers = f"{plural(len(state.brokers), 'broker')}{f' ({silent} silent)' if silent else ''}"
     age_s = None if sums.oldest_ms is None else (now_ms - sums.oldest_ms) / 1000
+    rate_in, rate_out, backlog = (
+        f"{bars_text(state.recent(name)):<{_BARS}}"
+        for name in ("msgRateIn", "msgRateOut", "msgBacklog")
+    )
+    backlog = f" {backlog}" if width >= WIDE_MIN else ""
+    p99 = milliseconds(state.latency_ms("publishLatencyP99Ms"))
     lines = [
-        f"{state.cluster or 'cluster'}   {plural(len(state.brokers), 'broker')}{bookies}",
-        f"in   {_rate(sums.msg_rate_in, sums.bytes_in)} {bars_text(rates_in):<10}"
-        f"  backlog {number(sums.backlog):>12}   p99 {p99}",
-        f"out  {_rate(sums.msg_rate_out, sums.bytes_out)} {bars_text(rates_out):<10}"
-        f"  oldest  {span(age_s):>12}   stored {size(sums.stored_bytes)}",
+        f"{state.cluster or 'cluster'}   {brokers}{bookies}",
+        f"in   {_rate(sums.msg_rate_in, sums.bytes_in)} {rate_in}"
+        f"  backlog {short(sums.backlog):>8} {trend_text(sums.backlog_trend):>12}{backlog}"
+        f"  p99 {p99}",
+        f"out  {_rate(sums.msg_rate_out, sums.bytes_out)} {rate_out}"
+        f"  oldest  {span(age_s):>12}  stored {size(sums.stored_bytes)}",
     ]
     lines += [
         f"{_SHAPES.get(finding['severity'], ' ')} {finding['sentence']}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal
 
@@ -48,7 +47,6 @@ from magnetar.broker.console.source import Source
 from magnetar.broker.console.subject import read_subject
 from magnetar.broker.console.topic_path import TopicPath
 
-_RATES_MAX: Final = 10
 _SCROLLBAR: Final = 2
 _FAILURES: Final = (
     *(AdminError, ClientAuthError),
@@ -110,10 +108,6 @@ class TopApp(App[None]):
         self._sort = self._view.sorts[0]
         self._state = TopState()
         self._rounds = 0
-        self._rates: tuple[deque[float], deque[float]] = (
-            deque(maxlen=_RATES_MAX),
-            deque(maxlen=_RATES_MAX),
-        )
         self._figures: Figures | None = None
         self._keys: list[str] = []  # of the rows that are shown
         self._failure = ""
@@ -160,10 +154,8 @@ class TopApp(App[None]):
         if view is not self._view:
             return
         self._failure, self._figures = "", figures
-        self._rates[0].append(figures.sums.msg_rate_in)
-        self._rates[1].append(figures.sums.msg_rate_out)
         now_ms = time.time_ns() // 1_000_000
-        lines = head_lines(figures, now_ms, *self._rates)
+        lines = head_lines(figures, now_ms, self.size.width)
         self.query_one("#head", Static).update("\n".join(map(plain_text, lines)))
         self._show_bar()
         self._show_rows(figures, now_ms)

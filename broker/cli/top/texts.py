@@ -1,25 +1,30 @@
 """Figures as short texts, beside those of the console (`magnetar.broker.console.formats`). Pure."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
-from magnetar.broker.console.formats import number, span
+from magnetar.broker.console.formats import number, short, span
+from magnetar.broker.index.backlog_trend import catch_up_s, is_steady
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 
 
 def trend_text(per_second: float | None) -> str:
-    """``+122/s``."""
+    """``+7.32 k/min``; ``steady``."""
     if per_second is None:
         return number(None)
-    return f"{'+' if per_second > 0 else ''}{number(per_second)}/s"
+    if is_steady(per_second):
+        return "steady"
+    return f"{'+' if per_second > 0 else '-'}{short(round(abs(per_second) * 60))}/min"
 
 
 def catch_up_text(backlog: float | None, per_second: float | None) -> str:
     """How long a backlog takes at its trend."""
     if not backlog or per_second is None:
         return number(None)
-    return span(backlog / -per_second) if per_second < 0 else "never"
+    seconds = catch_up_s(backlog, per_second)
+    return "never" if seconds == inf else span(seconds)
 
 
 def bars_text(values: Sequence[float]) -> str:

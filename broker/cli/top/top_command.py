@@ -18,7 +18,7 @@ from magnetar.broker.cli.top.figures import VIEWS, read_figures, read_state
 from magnetar.broker.cli.top.filter_text import FilterTextError
 from magnetar.broker.cli.top.lines import counts_text, head_lines, list_lines
 from magnetar.broker.console.admin_api import AdminError, RemoteApi
-from magnetar.broker.console.server import connect
+from magnetar.broker.console.kind_of_cluster import connect
 from magnetar.broker.console.source import Source
 
 
@@ -58,8 +58,9 @@ async def _print_once(options: argparse.Namespace) -> None:
         print(json.dumps(figures.as_json(view), indent=2, ensure_ascii=False))
         return
     now_ms = time.time_ns() // 1_000_000
-    rows = list_lines(view, figures, now_ms, shutil.get_terminal_size().columns)
-    for line in (*head_lines(figures, now_ms), "", *rows, "", counts_text(figures)):
+    width = shutil.get_terminal_size().columns
+    rows = list_lines(view, figures, now_ms, width)
+    for line in (*head_lines(figures, now_ms, width), "", *rows, "", counts_text(figures)):
         print(plain_text(line))
 
 

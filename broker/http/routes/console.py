@@ -87,9 +87,9 @@ async def _console(request: Request) -> Console:
 
 def _made(config: BrokerConfig, form_key: bytes) -> Console:
     import magnetar.broker.console.login  # noqa: F401 # so that nobody loads it on the loop
-    from magnetar.broker.console.admin_api import LocalApi
     from magnetar.broker.console.broker_view import LoadReports
     from magnetar.broker.console.console import ClusterLook, Console
+    from magnetar.broker.console.local_api import LocalApi
     from magnetar.broker.console.source import Source
     from magnetar.broker.http.server.app import product_version
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from typing import Any
 from urllib.parse import urlencode
 
@@ -32,7 +34,11 @@ def subscription(name: str, backlog: int, **others: Any) -> dict[str, Any]:
 
 
 BILLING = subscription(
-    "billing", 1_284_310, msgBacklogTrend=122.4, earliestMsgPublishTimeInBacklog=NOW_MS - 11_520_000
+    "billing",
+    1_284_310,
+    msgBacklogTrend=122.4,
+    earliestMsgPublishTimeInBacklog=NOW_MS - 11_520_000,
+    history={"msgBacklog": [10, 20, 30]},
 )
 STOCK = subscription("stock\x1b[2J", 600, msgBacklogTrend=-10.0, msgRateOut=20.0)
 CLUSTER: dict[str, Any] = {
@@ -43,10 +49,20 @@ CLUSTER: dict[str, Any] = {
                 "msgRateIn": 48_210.0,
                 "msgThroughputIn": 61.4e6,
                 "msgBacklog": 1_284_910,
+                "msgBacklogTrend": 112.4,
                 "earliestMsgPublishTimeInBacklogs": NOW_MS - 11_520_000,
             },
             "a/b": {"msgRateIn": None, "storageSize": 1.84e12, "msgBacklog": None},
         },
+    },
+    "history": {
+        "since": NOW_MS - 20_000,
+        "times": [NOW_MS - 20_000, NOW_MS - 10_000],
+        "series": {"msgRateIn": [1, 2], "msgRateOut": [0, 0], "msgBacklog": [9, 7]},
+        "brokers": {
+            "b1:8080": {"since": NOW_MS - 20_000, "msgRateIn": 7.0, "publishLatencyP99Ms": 4.1},
+        },
+        "silentBrokers": {"b2:8080": "no answer"},
     },
     "clusters": ["global", "prod-eu-1"],
     "brokers/prod-eu-1": ["b1:8080", "b2:8080"],
@@ -68,12 +84,12 @@ CLUSTER: dict[str, Any] = {
             {"bookieId": "k5:3181", "state": "readOnly", "error": "no answer"},
         ]
     },
-    "subscriptions-index?sort=msgBacklog&order=desc&limit=100": {
+    "subscriptions-index?sort=msgBacklog&order=desc&limit=100&points=8": {
         "total": 31_077,
         "matching": 31_077,
         "subscriptions": [BILLING, STOCK],
     },
-    "subscriptions-index?q=bill&sort=msgBacklogTrend&order=desc&limit=100": {
+    "subscriptions-index?q=bill&sort=msgBacklogTrend&order=desc&limit=100&points=8": {
         "total": 31_077,
         "matching": 1,
         "subscriptions": [BILLING],
@@ -122,12 +138,16 @@ async def figures_of(
 
 async def test_the_head_says_what_happens() -> None:
     figures = await figures_of(0, "msgBacklog")
-    assert head_lines(figures, NOW_MS, [1, 2, 3], [0, 0]) == [
-        "prod-eu-1   2 brokers  1/2 bookies",
-        "in       48,210/s  61.4 MB/s ▁▅█         backlog    1,284,910   p99 4.1 ms",
-        "out           0/s      0 B/s ▁▁          oldest    3 h 12 min   stored 1.84 TB",
+    assert head_lines(figures, NOW_MS, 80) == [
+        "prod-eu-1   2 brokers (1 silent)  1/2 bookies",
+        "in       48,210/s  61.4 MB/s ▁█        backlog   1.28 M  +6.74 k/min  p99 4.1 ms",
+        "out           0/s      0 B/s ▁▁        oldest    3 h 12 min  stored 1.84 TB",
         "◆ bookie k5 is full",
     ]
+    assert "+6.74 k/min █▁        p99" in head_lines(figures, NOW_MS, 120)[1]
+    told = figures.as_json(VIEWS[0])
+    assert (told["publishLatencyP99Ms"], told["msgBacklogTrend"]) == (4.1, 112.4)
+    assert told["history"]["series"]["msgBacklog"] == [9, 7]
     assert counts_text(figures) == "2 of 31,077"
     assert figures.as_json(VIEWS[0])["subscriptions"] == [BILLING, STOCK]
 
@@ -139,6 +159,7 @@ async def test_a_list_is_as_wide_as_the_terminal() -> None:
         *("SUBSCRIPTION", "TOPIC", "BACKLOG", "OLDEST", "TREND", "OUT/s", "CONS", "UNACK"),
         *("CAUGHT", "UP"),
     ]
+    assert "▁▅█ +7.34 k/min" in wide[1]
     titles, billing, stock = list_lines(VIEWS[0], figures, NOW_MS, 80)
     assert titles.split()[2:] == ["BACKLOG", "OLDEST", "CONS", "CAUGHT", "UP"]
     assert billing.startswith("◆  billing ")
@@ -161,10 +182,37 @@ async def test_other_lists(view: int, text: str, rows: list[str]) -> None:
     assert [line.split()[0] for line in list_lines(VIEWS[view], figures, NOW_MS, 80)[1:]] == rows
 
 
+async def test_each_broker_has_its_figures() -> None:
+    figures = await figures_of(2)
+    assert figures.rows == (
+        {
+            "broker": "b1:8080",
+            "since": NOW_MS - 20_000,
+            "msgRateIn": 7.0,
+            "publishLatencyP99Ms": 4.1,
+            "error": None,
+        },
+        {"broker": "b2:8080", "error": "no answer"},
+    )
+    _, first, second = list_lines(VIEWS[2], figures, NOW_MS, 120)
+    assert first.split()[-7:] == ["–", "–", "–", "4.1", "ms", "20", "s"]
+    assert second.endswith("no answer")
+
+
+def test_it_loads_nothing_of_the_server() -> None:
+    """Pages' templates and the HTTP framework took most of a second of each start."""
+    code = (
+        "import sys, magnetar.broker.cli.top.top_command\n"
+        "print({'jinja2', 'fastapi', 'starlette', 'google', 'avro'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 async def test_what_the_caller_may_not_see_is_left_out() -> None:
     few = source({name: each for name, each in CLUSTER.items() if "index" in name})
     figures = await figures_of(0, "msgBacklog", of=few)
-    assert head_lines(figures, NOW_MS)[0] == "cluster   0 brokers"
+    assert head_lines(figures, NOW_MS, 80)[0] == "cluster   0 brokers"
     assert len(figures.rows) == 2
     with pytest.raises(AdminError):
         await figures_of(4, of=few)
@@ -205,7 +253,8 @@ def test_an_unknown_condition_is_said(text: str, view: str, told: str) -> None:
 
 
 def test_texts() -> None:
-    assert [trend_text(each) for each in (None, 3.0, -2.5)] == ["–", "+3/s", "-2.5/s"]
+    assert [trend_text(each) for each in (None, 3.0, -2.5)] == ["–", "+180/min", "-150/min"]
+    assert trend_text(0.01) == "steady"
     assert [catch_up_text(*each) for each in ((None, 1), (9, 1), (90, -3.0), (0, -1))] == [
         *("–", "never", "30 s", "–")
     ]
