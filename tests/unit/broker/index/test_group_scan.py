@@ -1,6 +1,7 @@
 """Pages with one row for a partitioned topic, whose partitions are at several brokers."""
 
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -126,3 +127,21 @@ def test_a_name_is_not_found_by_the_number_of_a_partition() -> None:
     assert answer_of(0, one, query).rows == []
     (row,) = answer_of(0, one, PageQuery(text="ax", grouped=True)).rows
     assert (row["partitions"], row["msgBacklog"], row["producerCount"]) == (12, 12, 1)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_what_is_behind_the_page_is_forgotten_but_nothing_of_it(
+    descending: bool, limit: int
+) -> None:
+    names = [f"t{number:03}" for number in range(60)]
+    Random(3).shuffle(names)
+    topics: dict[str, Any] = {name: [(0, (1.0,) * 4)] * 3 for name in names}
+    (one, *_) = tables_of(topics)
+    query = PageQuery("", descending, (None, "t030"), limit, grouped=True)
+    answer = answer_of(0, one, query)
+    first = sorted(each for each in names if each != "t030" and (each < "t030") == descending)
+    expected = (first[::-1] if descending else first)[:limit]
+    assert [row["topic"] for row in answer.rows] == expected
+    assert {row["partitions"] for row in answer.rows} == {3}
+    assert answer.has_more
