@@ -150,6 +150,7 @@ def draft_again(message: Mapping[str, Any], topic: TopicPath, partition: str) ->
         ("encryptionKeys", "it is encrypted, and the keys aren't here"),
         ("chunkId", "it is a piece of a larger one"),
         ("error", "it can't be decoded"),
+        ("isMasked", "values of it are withheld here"),
     ):
         if name in message:
             raise ActionError(f"The message can't be filled in: {why}.")

@@ -284,7 +284,14 @@ def test_properties_are_written_so_that_they_are_read_again(properties: dict[str
 
 
 @pytest.mark.parametrize(
-    "fields", [{"encryptionKeys": ["k"]}, {"chunkId": 0}, {"error": "x"}, {"key": "a\nb"}]
+    "fields",
+    [
+        {"encryptionKeys": ["k"]},
+        {"chunkId": 0},
+        {"error": "x"},
+        {"isMasked": True},
+        {"key": "a\nb"},
+    ],
 )
 def test_what_cannot_be_made_again(fields: dict[str, Any]) -> None:
     message = {"messageId": "1:2", "payload": "", **fields}

@@ -46,7 +46,8 @@ class Nobody:
 
 def make_app(access: Any = None) -> FastAPI:
     """The application without a service: enough for what is decided before one is asked."""
-    service: Any = SimpleNamespace(config=BrokerConfig(), access=access, authenticator=None)
+    parts = {"config": BrokerConfig(), "access": access, "authenticator": None, "schemas": None}
+    service: Any = SimpleNamespace(**parts)
     return create_app(service)
 
 
