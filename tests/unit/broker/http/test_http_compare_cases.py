@@ -44,7 +44,9 @@ def areas(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def app() -> FastAPI:
-    service: Any = SimpleNamespace(config=BrokerConfig(), access=None, authenticator=None)
+    service: Any = SimpleNamespace(
+        config=BrokerConfig(), access=None, authenticator=None, schemas=None
+    )
     return create_app(service)
 
 
