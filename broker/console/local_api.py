@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import orjson
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from starlette.requests import ClientDisconnect
 
 from magnetar.broker.cluster.broker_client import BrokerCall, BrokerEndpoint
 from magnetar.broker.console.admin_api import (
@@ -28,7 +29,7 @@ from magnetar.broker.console.admin_api import (
 )
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.errors import response_of
-from magnetar.broker.http.middleware.audit import SAFE_METHODS
+from magnetar.broker.http.middleware.audit import is_audited
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -44,17 +45,19 @@ class LocalApi:
 
     def __init__(self, request: Request) -> None:
         self._app = request.scope["app"]
-        self._visitor = request.scope
+        self._visitor, self._receive = request.scope, request.receive
 
     async def call(
         self, method: str, path: str, query: Query | None = None, body: Any = None
     ) -> Any:
         encoded = query_text(query)
         content = b"" if body is None else orjson.dumps(body)
-        answer = _Answer(content)
+        answer = _Answer(content, self._left)
         scope = self._scope(method, path, encoded, bool(content))
         try:
             await AsyncExitStackMiddleware(self._app.router)(scope, answer.receive, answer.send)
+        except ClientDisconnect:
+            raise
         except Exception as error:  # as the layers around the router do it
             response = response_of(error)
             answer.status, answer.headers = response.status_code, dict(response.raw_headers)
@@ -63,9 +66,15 @@ class LocalApi:
             location = answer.headers[b"location"].decode()
             return await self._ask_owner(location, BrokerCall(method, path, encoded, body))
         request_id = scope["state"].get("request_id", "")
-        if method not in SAFE_METHODS:
+        if is_audited(scope):
             self._app.state.audit_log.add(scope, answer.status, request_id)
         return value_of(answer.status, answer.content, f"{method} {path}", request_id)
+
+    async def _left(self) -> Message:
+        """Once the visitor's browser is gone."""
+        while (message := await self._receive())["type"] != "http.disconnect":
+            pass
+        return message
 
     @asynccontextmanager
     async def stream(
@@ -91,6 +100,9 @@ class LocalApi:
         finally:
             task.cancel()
             await asyncio.wait((task,))
+            if is_audited(scope):
+                request_id = scope["state"].get("request_id", "")
+                self._app.state.audit_log.add(scope, answer.status, request_id)
 
     @asynccontextmanager
     async def _stream_of_owner(
@@ -166,16 +178,16 @@ class _PeerApi(AdminApi):
 class _Answer:
     """What a route sends, collected."""
 
-    def __init__(self, body: bytes) -> None:
-        self._body = body
+    def __init__(self, body: bytes, left: Callable[[], Awaitable[Message]]) -> None:
+        self._body, self._left = body, left
         self._is_read = False
         self.status, self.content = 500, b""
         self.headers: dict[bytes, bytes] = {}
 
     async def receive(self) -> Message:
-        """The body; whoever asks on wants to know when the client leaves, which it doesn't."""
+        """The body; whoever asks on wants to know when the client leaves."""
         if self._is_read:
-            await asyncio.Event().wait()
+            return await self._left()
         self._is_read = True
         return {"type": "http.request", "body": self._body, "more_body": False}
 

@@ -1,4 +1,5 @@
-"""One log line for each change that was asked for over the admin API, whatever became of it.
+"""One log line for each change that was asked for over the admin API, whatever became of it, and
+for each read of what messages hold.
 
 Logger ``magnetar.broker.audit``, level INFO, so that it can be sent elsewhere or switched off
 on its own. The last ones are kept in memory, for those who ask over HTTP (routes/audit.py).
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from magnetar.bookkeeper.auth.refusal_log import one_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from starlette.types import Scope
 
@@ -32,10 +33,24 @@ _SECRETS: Final = re.compile(
 )
 _TOKEN: Final = re.compile(rb"((?:^|&)token=)[^&]*")
 CHANGES_MAX: Final = 1000
+_READ: Final = "messages_read"
+
+
+def note_read(scope: Scope, messages: Sequence[Mapping[str, Any]]) -> None:
+    """The answer to a request tells what these messages hold, as ``.../messages`` has them."""
+    if messages:
+        read = scope["state"].setdefault(_READ, {"messages": 0, "first": messages[0]["messageId"]})
+        read["messages"] += len(messages)
+        read["last"] = messages[-1]["messageId"]
+
+
+def is_audited(scope: Scope) -> bool:
+    """Whether a request that was answered gets a line."""
+    return scope["method"] not in SAFE_METHODS or _READ in scope["state"]
 
 
 class AuditLog:
-    """Logs changes, and keeps the last ones: 2 MiB at most, where paths and roles are long."""
+    """Logs changes and reads, and keeps the last changes: 2 MiB at most, where paths are long."""
 
     def __init__(self, clock_s: Callable[[], float] = time.time) -> None:
         self._clock_s = clock_s
@@ -68,7 +83,9 @@ class AuditLog:
     def add(self, scope: Scope, status: int, request_id: str) -> None:
         """Log and keep who asked for what, and the answer's status (0: the client left before it).
 
-        REQUIRES: the method changes something; only paths of the admin API count.
+        Reads are logged only: there may be many, and changes are what is looked for afterwards.
+
+        REQUIRES: ``is_audited``; only paths of the admin API count.
         """
         if (path := _shown_path(scope)) is None:
             return
@@ -84,8 +101,9 @@ class AuditLog:
         }
         if (original := state.get("original_role")) is not None:
             change["originalRole"] = original
-        self._changes.append(change)
-        _log(change)
+        if scope["method"] not in SAFE_METHODS:
+            self._changes.append(change)
+        _log(change | state.get(_READ, {}))
 
 
 def _shown_path(scope: Scope) -> str | None:
@@ -109,9 +127,10 @@ def _log(change: dict[str, Any]) -> None:
     if (original := change.get("originalRole")) is not None:
         fields["original_role"] = one_value(original)
         speaks_for = " original_role=%(original_role)s"
+    read = " messages=%(messages)d first=%(first)s last=%(last)s" if "messages" in change else ""
     logger.info(
         f"role=%(role)s{speaks_for} method=%(method)s path=%(path)s status=%(status)d"
-        " request=%(request)s address=%(address)s",
+        f" request=%(request)s address=%(address)s{read}",
         fields,
         extra={"fields": fields},
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import ClientDisconnect
 
 from magnetar.broker.http.errors import error_response, refuse, response_of
-from magnetar.broker.http.middleware.audit import SAFE_METHODS, AuditLog
+from magnetar.broker.http.middleware.audit import AuditLog, is_audited
 from magnetar.broker.http.middleware.rate_limit import AddressLimiter
 from magnetar.broker.http.middleware.raw_path import route_path
 from magnetar.broker.logs import REQUEST_ID
@@ -105,7 +105,7 @@ class RequestContextMiddleware:
             metrics.body_bytes -= scope["state"].get("body_bytes", 0)
             metrics.answers[answer.status // 100] += 1
             metrics.seconds += time.perf_counter() - began_s
-            if scope["method"] not in SAFE_METHODS:
+            if is_audited(scope):
                 self._audit_log.add(scope, answer.status, request_id)
 
     def _id_of(self, scope: Scope) -> str:

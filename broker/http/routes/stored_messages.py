@@ -3,10 +3,12 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import aclosing
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Path, Query, Request, Response
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -17,11 +19,13 @@ from magnetar.broker.http.messaging.message_follow import (
     ALIVE_S,
     MESSAGES_PER_S,
     Follower,
+    FollowStep,
     follow_steps,
     lines_of,
 )
 from magnetar.broker.http.messaging.message_mask import names_of
 from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search, place_of
+from magnetar.broker.http.middleware.audit import note_read
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.http.routing.route import Access, Routes, RoutingMode, Statuses
 from magnetar.broker.http.routing.route_permissions import right_of
@@ -40,6 +44,7 @@ from magnetar.managed_ledger.position import EARLIEST, Position
 
 routes = Routes(TOPIC, tag="persistent topics", access=Access.CONSUME_401, mode=RoutingMode.TOPIC)
 
+T = TypeVar("T")
 _Id = Annotated[int, Path(ge=0, lt=2**63)]
 _Filter = Annotated[
     str, Query(description='As `key = "c-1" and value.status ~ "^dec" and size > 1kB`')
@@ -235,8 +240,30 @@ async def search(
     schemas = request.app.state.rest_publishers.schemas
     searching = MessageSearch(schemas, topic, service.config.max_message_size)
     is_last = position == "latest" and not (subscription or timestamp)
-    result = await (searching.last if is_last else searching.run)(found.ledger, wanted)
+    work = (searching.last if is_last else searching.run)(found.ledger, wanted)
+    result = await _while_connected(request, work)
+    if payload != "none":
+        note_read(request.scope, result.messages)
     return JsonResponse(result.as_json())
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Nobody reads on for a browser that has gone. Raises ClientDisconnect: it has."""
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = asyncio.ensure_future(work), asyncio.ensure_future(left())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not tasks[0].done():
+            raise ClientDisconnect
+        return tasks[0].result()
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Followed(StreamingResponse):
@@ -318,8 +345,21 @@ async def follow(
     who = str(right[0]) if right is not None else client.host if client else ""
     events = "text/event-stream" in request.headers.get("accept", "")
     follower = request.app.state.followers.open(found, who, right)
-    lines = lines_of(follow_steps(follower, searching, wanted, ALIVE_S), events=events)
+    steps = follow_steps(follower, searching, wanted, ALIVE_S)
+    if payload != "none":
+        steps = _noted(request.scope, steps)
+    lines = lines_of(steps, events=events)
     return _Followed(follower, lines, "text/event-stream" if events else "application/x-ndjson")
+
+
+async def _noted(
+    scope: Scope, steps: AsyncGenerator[FollowStep | None, None]
+) -> AsyncGenerator[FollowStep | None, None]:
+    async with aclosing(steps):
+        async for step in steps:
+            if step is not None:
+                note_read(scope, step.messages)
+            yield step
 
 
 def _first_unacked(topic: PersistentTopic, name: str) -> Position:
