@@ -40,6 +40,7 @@ from magnetar.broker.console.index_view import (
     topic_rows,
 )
 from magnetar.broker.console.messages_page import messages_tab
+from magnetar.broker.console.namespace_page import namespace
 from magnetar.broker.console.policy_page import (
     change_policy,
     namespace_policies,
@@ -385,6 +386,7 @@ PAGES: Final[dict[str, Page]] = {
     f"{_TOPIC}/produce": produce,
     f"{_TOPIC}/schema/new": new_schema,
     f"{_TOPIC}/policies/{{policy}}": policy,
+    _NAMESPACE: namespace,
     f"{_NAMESPACE}/policies": namespace_policies,
     f"{_NAMESPACE}/policies/{{policy}}": policy,
     **{f"{_TOPIC}/{{tab:{key}}}": topic for key, _ in _TABS if key},

@@ -41,6 +41,7 @@ PAGES: Final = (
     *(f"topic/{TOPIC}/{tab}" for tab in ("messages", "producers", "policies", "schema", "storage")),
     f"topic/{TOPIC}/permissions",
     f"topic/{TOPIC}/schema/new",
+    "ns/public/default",
     f"topic/{TOPIC}/produce",
     f"topic/{TOPIC}/policies/retention",
     f"topic/{TOPIC}/policies/subscriptionTypesEnabled",

@@ -1,0 +1,81 @@
+"""One namespace: its figures, its bundles and who serves them, and what roles may do in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.formats import segment
+from magnetar.broker.console.views import Ask, View, panel, row_id
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBundle:
+    id: str
+    range: str
+    """As ``0x00000000_0x40000000``."""
+    broker: str
+    """Empty: no broker says that it serves it."""
+
+
+async def namespace(ask: Ask) -> View:
+    tenant, local = ask.names["tenant"], ask.names["namespace"]
+    name, api = f"{tenant}/{local}", ask.source.api
+    rest = f"namespaces/{segment(tenant)}/{segment(local)}"
+    figures, bundles, permissions = await asyncio.gather(
+        panel("Figures", ask.source.namespaces(), lambda found: found.get(name)),
+        panel("Bundles", _bundles(ask, name, rest), list),
+        panel("Permissions", get(api, f"{rest}/permissions"), dict),
+    )
+    errors = [each.error for each in (bundles, permissions) if each.error is not None]
+    if len(errors) == 2 and errors[0].status in (404, 412):  # none, or no name of one
+        text = {"text": errors[0].reason}
+        return View("message.html", "Nothing here", "namespaces", text, errors[0].status, live=0)
+    content = {
+        "tenant": tenant,
+        "local": local,
+        "name": name,
+        "figures": figures,
+        "bundles": bundles,
+        "permissions": permissions,
+    }
+    return View("namespace.html", name, "namespaces", content)
+
+
+async def _bundles(ask: Ask, name: str, rest: str) -> list[ServedBundle]:
+    """All bundles, with the brokers that say what they serve. Raises AdminError."""
+    api = ask.source.api
+    boundaries: list[str] = (await get(api, f"{rest}/bundles"))["boundaries"]
+    try:
+        cluster = segment(await ask.source.cluster())
+        brokers: list[str] = await get(api, f"brokers/{cluster}")
+    except AdminError:  # not for everybody
+        brokers = []
+
+    async def owned(broker: str) -> Mapping[str, Any]:
+        try:
+            path = f"brokers/{cluster}/{segment(broker)}/ownedNamespaces"
+            return dict(await get(api.at(broker), path))
+        except AdminError:  # it is silent
+            return {}
+
+    answers = await asyncio.gather(*map(owned, brokers))
+    return served_bundles(name, boundaries, dict(zip(brokers, answers, strict=True)))
+
+
+def served_bundles(
+    name: str, boundaries: Sequence[str], answers: Mapping[str, Mapping[str, Any]]
+) -> list[ServedBundle]:
+    """
+    Args:
+        answers: of ``ownedNamespaces``, by broker.
+    """
+    owners = {bundle: broker for broker, owned in answers.items() for bundle in owned}
+    ranges = [f"{first}_{end}" for first, end in pairwise(boundaries)]
+    return [
+        ServedBundle(row_id(name, each), each, owners.get(f"{name}/{each}", "")) for each in ranges
+    ]

@@ -1,0 +1,58 @@
+"""A namespace's page: figures of REST, bundles with who serves them, permissions."""
+
+from collections.abc import AsyncIterator
+from html import unescape
+
+import pytest
+
+from magnetar.broker.console.namespace_page import served_bundles
+from magnetar.broker.http.server.app import create_app
+from tests.unit.broker.doubles import Broker
+from tests.unit.broker.http.authorized import authorized_broker, client_of
+
+
+@pytest.fixture
+async def authorized() -> AsyncIterator[Broker]:
+    async with authorized_broker() as broker:
+        yield broker
+
+
+BOUNDARIES = ["0x00000000", "0x80000000", "0xffffffff"]
+
+
+def test_a_bundle_is_of_the_broker_that_says_so() -> None:
+    answers = {"a:1": {"t/n/0x00000000_0x80000000": {}, "t/m/0x80000000_0xffffffff": {}}, "b:1": {}}
+    found = served_bundles("t/n", BOUNDARIES, answers)
+    assert [(each.range, each.broker) for each in found] == [
+        ("0x00000000_0x80000000", "a:1"),
+        ("0x80000000_0xffffffff", ""),
+    ]
+
+
+@pytest.mark.parametrize("name", ["ns", "<b>n"])
+async def test_what_is_not_there(authorized: Broker, name: str) -> None:
+    async with client_of(create_app(authorized.service), "admin") as client:
+        page = await client.get(f"/console/ns/{'t1' if name != 'ns' else 'nobody'}/{name}")
+    assert page.status_code in (404, 412), page.text
+    assert "<b>n" not in page.text
+
+
+async def test_a_namespace_as_its_visitors_may_see_it(authorized: Broker) -> None:
+    app = create_app(authorized.service)
+    async with client_of(app, "admin") as client:
+        assert (await client.put("/admin/v2/persistent/t1/ns/orders")).is_success
+        rights = "/admin/v2/namespaces/t1/ns/permissions/billing"
+        assert (await client.post(rights, json=["consume"])).is_success
+        figures = (await client.get("/admin/v2/namespaces-index")).json()["namespaces"]["t1/ns"]
+        page = await client.get("/console/ns/t1/ns")
+        bundles = (await client.get("/admin/v2/namespaces/t1/ns/bundles")).json()
+        listed = await client.get("/console/namespaces")
+    assert page.status_code == 200
+    text = unescape(page.text)
+    assert 'href="../../roles/billing"' in text
+    assert text.count("<code>0x") == bundles["numBundles"]
+    assert f"<dt>Topics</dt><dd>{figures['topicCount']}</dd>" in text
+    assert 'href="ns/t1/ns"' in listed.text
+    async with client_of(app, "nobody") as client:
+        refused = await client.get("/console/ns/t1/ns")
+    assert "billing" not in refused.text
