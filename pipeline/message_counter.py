@@ -70,7 +70,7 @@ class MessageCounter:
         if partition_reader is None:
             partition_reader = PartitionReader(snapshot.topic, self._cluster, self._bookies)
             self._partition_readers[snapshot.topic] = partition_reader
-        self._bookies.note_places(snapshot.bookies, snapshot.instance_id)
+        self._bookies.note_places(snapshot.bookies, snapshot.instance_id, snapshot.bookie_protocol)
         self._bookies.note_token(snapshot.bookie_token)  # of this topic: walks never overlap
         if pieces:
             partition_reader.begin(pieces[0].ledger.ledger_id)

@@ -3,9 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from magnetar.bookkeeper.auth.token_source import TokenSource
+from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
+from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
+from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest, DigestType
+from magnetar.bookkeeper.bookie_protocol.protocol_client import ProtocolBookieClient
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.client.ledger_store import VersionedLedger
@@ -15,7 +20,7 @@ from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerError, NoSu
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
-from magnetar.bookkeeper.transport_grpc.tls import channel_credentials
+from magnetar.bookkeeper.transport_grpc.tls import channel_credentials, client_context
 from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
 from magnetar.managed_ledger.offload.interfaces import EntryReader
 from magnetar.metadata.store import Watch
@@ -40,7 +45,10 @@ class BookieConnections:
         self._takes_tokens = not cluster.bookie_token  # the user's comes first
         self._token = TokenSource(cluster.bookie_token) if cluster.bookie_token else None
         self._places: dict[str, BookieAddress] = {}
-        self._clients: list[RemoteBookieClient] = []
+        self._protocol = ""
+        self._clients: list[RemoteBookieClient | ProtocolBookieClient] = []
+        self._encoded = EncodedAdds()
+        self._digests: dict[int, Digest] = {}
         self._offloader: FilesystemOffloader | None = None
         self.config = ClientConfig()
         self.pool = BookiePool(None, self._connect)
@@ -58,8 +66,11 @@ class BookieConnections:
             self._offloader = FilesystemOffloader(copy_threads=1, read_threads=2)
         return self._offloader
 
-    def note_places(self, places: Mapping[str, tuple[str, int]], instance_id: str) -> None:
-        """Remember the addresses of bookies that a broker named."""
+    def note_places(
+        self, places: Mapping[str, tuple[str, int]], instance_id: str, protocol: str
+    ) -> None:
+        """Remember the addresses of bookies that a broker named, and what they speak."""
+        self._protocol = protocol
         for name, place in places.items():
             self._places[name] = BookieAddress(*place, instance_id)
 
@@ -74,17 +85,41 @@ class BookieConnections:
         else:
             self._token.replace(token)
 
-    def _connect(self, bookie_id: str) -> RemoteBookieClient:
+    def note_digest(self, metadata: LedgerMetadata) -> None:
+        """Raises LedgerError: nobody here can check the ledger's entries."""
+        kind = DigestType[metadata.digest_type]
+        if kind is DigestType.HMAC:
+            raise LedgerError(
+                f"ledger {metadata.ledger_id}: its digests need its password"
+                " (managedLedgerDigestType=MAC): only brokers can read it"
+            )
+        self._digests[metadata.ledger_id] = Digest.create(kind, b"")
+
+    def _connect(self, bookie_id: str) -> RemoteBookieClient | ProtocolBookieClient:
+        client = self._of_apache(bookie_id) if self._protocol else self._of_ours(bookie_id)
+        self._clients.append(client)
+        return client
+
+    def _of_apache(self, bookie_id: str) -> ProtocolBookieClient:
+        async def resolve(name: str) -> tuple[str, int]:
+            place = await self._resolve(name)
+            return place.host, place.port
+
+        tls = None if self._tls is None else partial(client_context, self._tls)
+        return ProtocolBookieClient(
+            *(bookie_id, resolve, ProtocolConfig(tls=tls)),
+            *(lambda ledger_id: self._digests.get(ledger_id, CRC32C), self._encoded),
+        )
+
+    def _of_ours(self, bookie_id: str) -> RemoteBookieClient:
         tls = self._tls
-        client = RemoteBookieClient(
+        return RemoteBookieClient(
             bookie_id,
             self._resolve,
             TransportConfig(),
             lambda: channel_credentials(tls) if tls is not None else None,
             token=self._token,
         )
-        self._clients.append(client)
-        return client
 
     async def _resolve(self, bookie_id: str) -> BookieAddress:
         place = self._places.get(bookie_id)
@@ -130,6 +165,7 @@ class PartitionReader:
         if ledger.metadata is None:
             raise NoSuchLedgerError(f"ledger {ledger.ledger_id}: nobody says where it is")
         self._metadata[ledger.ledger_id] = ledger.metadata
+        bookies.note_digest(ledger.metadata)
         return LedgerReader(
             *(ledger.metadata, last, self, bookies.pool, bookies.config, bookies.replicas)
         )
@@ -146,7 +182,7 @@ class PartitionReader:
                 return admin.segments(self._topic, from_ledger)
 
         snapshot = await asyncio.to_thread(ask)
-        self._bookies.note_places(snapshot.bookies, snapshot.instance_id)
+        self._bookies.note_places(snapshot.bookies, snapshot.instance_id, snapshot.bookie_protocol)
         self._bookies.note_token(snapshot.bookie_token)
         self._fresh.update((each.ledger_id, each) for each in snapshot.ledgers)
         self._readers.clear()

@@ -55,6 +55,7 @@ class InputSplit:
     bookies: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     instance_id: str = ""
     bookie_token: str = field(default="", repr=False)
+    bookie_protocol: str = ""
     begin: Offset = BEGINNING
 
     @property
@@ -219,6 +220,7 @@ def _slice(snapshot: TopicSnapshot, pieces: tuple[EntryRange, ...]) -> InputSpli
         {name: place for name, place in snapshot.bookies.items() if name in wanted},
         snapshot.instance_id,
         snapshot.bookie_token,
+        snapshot.bookie_protocol,
     )
 
 

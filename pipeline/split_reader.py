@@ -116,7 +116,7 @@ class SplitReader:
     async def _open(self) -> None:
         part = self._part
         self._bookies = BookieConnections(self._cluster)
-        self._bookies.note_places(part.bookies, part.instance_id)
+        self._bookies.note_places(part.bookies, part.instance_id, part.bookie_protocol)
         self._bookies.note_token(part.bookie_token)
         self._partition_reader = PartitionReader(part.topic, self._cluster, self._bookies)
 

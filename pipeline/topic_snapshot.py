@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
+from magnetar.bookkeeper.ledger_metadata import (
+    DIGEST_CRC32C,
+    EnsembleSegment,
+    LedgerMetadata,
+    LedgerState,
+)
 from magnetar.managed_ledger.offload.context import LedgerCopy
 from magnetar.pipeline.errors import SegmentsUnavailableError
 from magnetar.pipeline.offsets import Offset
@@ -54,6 +59,7 @@ class TopicSnapshot:
         bookies: bookie id -> host and port.
         instance_id: of the cluster of bookies; "": unknown.
         bookie_token: what bookies want to see; "": what the user gave.
+        bookie_protocol: "": ours; "bookie-rpc": Apache BookKeeper's.
     """
 
     topic: str
@@ -65,6 +71,7 @@ class TopicSnapshot:
     bookies: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     instance_id: str = ""
     bookie_token: str = field(default="", repr=False)
+    bookie_protocol: str = ""
 
     def index_from(self, ledger_id: int) -> int:
         """Index of the first listed ledger whose id isn't below ``ledger_id``."""
@@ -103,6 +110,7 @@ def parse_snapshot(answer: Any) -> TopicSnapshot:
             },
             instance_id=str(answer.get("instanceId", "")),
             bookie_token=str(answer.get("bookieToken", "")),
+            bookie_protocol=str(answer.get("bookieProtocol", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SegmentsUnavailableError(
@@ -132,6 +140,7 @@ def _ledger(value: Mapping[str, Any]) -> TopicLedger:
             # A reader without recovery treats every ledger as one that ends where it was told.
             state=LedgerState.CLOSED if closed_ms else LedgerState.OPEN,
             last_entry=entries - 1 if closed_ms else -1,
+            digest_type=str(fields.get("digestType", DIGEST_CRC32C)),
         )
     if (fields := value.get("copy")) is not None:
         copy = LedgerCopy(

@@ -71,7 +71,8 @@ class ClusterBroker(Standalone):
         return await stack.enter_async_context(placement_for(settings, pool, rng))
 
     def _directory(self, stack: AsyncExitStack, bookies: BookieCluster) -> BookieAddressResolver:
-        return RegisteredBookies(bookies.store, bookies.pool)
+        is_apache = bookies.layout is not None
+        return RegisteredBookies(bookies.store, bookies.pool, is_apache=is_apache)
 
     def _with_place_of_copies(self, config: BrokerConfig) -> BrokerConfig:
         return config  # brokers must share it: nobody but an operator knows such a place

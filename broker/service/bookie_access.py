@@ -16,11 +16,13 @@ class BookieAccess:
         addresses: host and port by bookie id; those that can't be reached now are left out.
         instance_id: of the cluster of bookies; "": unknown.
         token: what they want to be shown; "": nothing that the broker could give.
+        is_apache: they speak Apache BookKeeper's protocol.
     """
 
     addresses: Mapping[str, tuple[str, int]]
     instance_id: str = ""
     token: str = field(default="", repr=False)
+    is_apache: bool = False
 
 
 class BookieAddressResolver(Protocol):
@@ -42,9 +44,9 @@ class RegisteredBookies:
     them and the reader.
     """
 
-    def __init__(self, store: MetadataStore, pool: BookiePool) -> None:
+    def __init__(self, store: MetadataStore, pool: BookiePool, *, is_apache: bool) -> None:
         """``pool`` follows the registrations."""
-        self._store = store
+        self._store, self._is_apache = store, is_apache
         self._pool = pool
         self._instance_id = ""
 
@@ -54,7 +56,7 @@ class RegisteredBookies:
             info = pool.infos.get(bookie_id) if pool.is_registered(bookie_id) else None
             if info is not None and info.address is not None:
                 addresses[bookie_id] = info.address
-        return BookieAccess(addresses, await self._read_instance_id())
+        return BookieAccess(addresses, await self._read_instance_id(), is_apache=self._is_apache)
 
     async def _read_instance_id(self) -> str:
         if not self._instance_id:  # once there is one it never changes

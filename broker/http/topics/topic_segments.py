@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.layout.bookkeeper_layout import RPC_PROTOCOL
+from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C, LedgerMetadata
 from magnetar.broker.errors import TopicFencedError
 from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.http.streamed_answers import long_array
@@ -137,7 +138,8 @@ def ledger_row(
 
 
 def _quorums(metadata: LedgerMetadata) -> dict[str, Any]:
-    return {
+    digest = {} if metadata.digest_type == DIGEST_CRC32C else {"digestType": metadata.digest_type}
+    return digest | {
         "ensembleSize": metadata.ensemble_size,
         "writeQuorum": metadata.write_quorum,
         "ackQuorum": metadata.ack_quorum,
@@ -166,6 +168,8 @@ def access_fields(access: BookieAccess) -> dict[str, Any]:
     fields: dict[str, Any] = {"bookies": bookies, "instanceId": access.instance_id}
     if access.token:
         fields["bookieToken"] = access.token
+    if access.is_apache:
+        fields["bookieProtocol"] = RPC_PROTOCOL
     return fields
 
 

@@ -21,7 +21,10 @@ BOUNDARIES = ["0x00000000", "0x80000000", "0xffffffff"]
 
 
 def test_a_bundle_is_of_the_broker_that_says_so() -> None:
-    answers = {"a:1": {"t/n/0x00000000_0x80000000": {}, "t/m/0x80000000_0xffffffff": {}}, "b:1": {}}
+    answers: dict[str, dict[str, object]] = {
+        "a:1": {"t/n/0x00000000_0x80000000": {}, "t/m/0x80000000_0xffffffff": {}},
+        "b:1": {},
+    }
     found = served_bundles("t/n", BOUNDARIES, answers)
     assert [(each.range, each.broker) for each in found] == [
         ("0x00000000_0x80000000", "a:1"),
