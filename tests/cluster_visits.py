@@ -63,7 +63,7 @@ class Visits(threading.Thread):
         self._stopped_urls: set[str] = set()
 
     def run(self) -> None:
-        while not self._end.wait(0.05):
+        while not self._end.wait(0.25):
             url = self._rng.choice(self._urls)
             self._visit(url, self._rng.choice(self._paths))
 
