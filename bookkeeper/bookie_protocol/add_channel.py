@@ -20,6 +20,8 @@ from magnetar.bookkeeper.transport import AddRequest
 _log = logging.getLogger(__name__)
 _CHECK_S: Final = 1.0
 """How often the time of the last answer is looked at, while adds are under way."""
+_KEPT_MAX: Final = 8
+"""Encoded requests: the bookies of a write set are given theirs one after the other."""
 _SILENT_S: Final = 2.0
 """Without any answer a bookie isn't waited for."""
 
@@ -30,8 +32,9 @@ DigestOf = Callable[[int], Digest]
 class EncodedAdds:
     """The last adds encoded: all bookies of a write set get the same bytes."""
 
-    def __init__(self, requests_max: int = 8) -> None:
-        self._requests_max = requests_max
+    def __init__(self, bytes_max: int = 8 << 20) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
         self._found: dict[tuple[int, bool], tuple[list[bytes], bytes]] = {}
 
     def encode(self, request: AddRequest, digest: Digest) -> bytes:
@@ -47,8 +50,11 @@ class EncodedAdds:
         )
         # The list is kept with the frames, so that no other one can get its identity.
         self._found[key] = request.heads, frames
-        if len(self._found) > self._requests_max:
-            del self._found[next(iter(self._found))]
+        self._bytes += len(frames)
+        while len(self._found) > _KEPT_MAX or (
+            len(self._found) > 1 and self._bytes > self._bytes_max
+        ):
+            self._bytes -= len(self._found.pop(next(iter(self._found)))[1])
         return frames
 
 

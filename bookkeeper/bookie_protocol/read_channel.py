@@ -18,6 +18,7 @@ from magnetar.bookkeeper.transport import ReadReply, ReadRequest
 
 _SINGLE_MAX: Final = 64
 """Entries of a striped ledger that are asked for at a time."""
+_BATCH_LOSSES_MAX: Final = 2
 _RECOVERY_READ: Final = v2.DO_FENCING | v2.HIGH_PRIORITY
 
 _Found = TypeVar("_Found", v2.ReadReplyV2, v2.BatchReadReplyV2)
@@ -37,8 +38,10 @@ class ReadChannel:
         self._reads: dict[tuple[int, int], deque[asyncio.Future[v2.ReadReplyV2]]] = {}
         self._batches: dict[int, asyncio.Future[v2.BatchReadReplyV2]] = {}
         self._next_batch = 1
-        self._has_batches: bool | None = None
-        """Whether the bookie knows batch reads; one before 4.17 closes the connection."""
+        self._batch_losses = 0
+        """Connections in a row that ended instead of a first batch: a bookie before 4.17 doesn't
+        know batch reads, and closes the connection. Once may be anything else."""
+        self._has_batches = False
 
     async def read_entry(
         self, ledger_id: int, entry_id: int, *, flags: int = 0, master_key: bytes = b""
@@ -74,7 +77,7 @@ class ReadChannel:
         self._fail_all(BookieUnavailableError(f"bookie {self._bookie_id}: the client is closed"))
 
     def _knows_batches(self) -> bool:
-        return self._has_batches is not False
+        return self._batch_losses < _BATCH_LOSSES_MAX
 
     async def _read_batch(self, request: ReadRequest, digest: Digest) -> ReadReply:
         number, self._next_batch = self._next_batch, self._next_batch + 1
@@ -154,8 +157,8 @@ class ReadChannel:
             raise FrameError("a reply to what wasn't asked")
 
     def _on_lost(self, error: Exception) -> None:
-        if self._batches and self._has_batches is None and isinstance(error, ConnectionResetError):
-            self._has_batches = False
+        if self._batches and not self._has_batches and isinstance(error, ConnectionResetError):
+            self._batch_losses += 1
         self._fail_all(BookieUnavailableError(f"bookie {self._bookie_id}: {error}"))
 
     def _fail_all(self, error: BookieUnavailableError) -> None:

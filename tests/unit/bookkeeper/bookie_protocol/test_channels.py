@@ -1,0 +1,78 @@
+"""What a client does when a bookie is older than its requests; what it keeps of those it sent."""
+
+import asyncio
+from struct import pack, unpack_from
+
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
+from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
+from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
+from magnetar.bookkeeper.bookie_protocol.digests import CRC32C
+from magnetar.bookkeeper.bookie_protocol.read_channel import ReadChannel
+from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.packet import encode_head
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
+
+
+class OldBookie(asyncio.Protocol):
+    """As BookKeeper 4.16: it answers reads of single entries, and closes at a batch read."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport, self._data = transport, b""
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while len(self._data) >= 4 and len(self._data) >= 4 + unpack_from(">I", self._data)[0]:
+            size, word = unpack_from(">II", self._data)
+            if word >> 16 & 0xFF == v2.BATCH_READ:
+                self._transport.close()
+                return
+            ledger_id, entry_id = unpack_from(">qq", self._data, 8)
+            self._data = self._data[4 + size :]
+            packet = encode_head(ledger_id, entry_id, -1, 1, b"", b"x") + b"x"
+            head = pack(">IIiqq", 24 + len(packet), 0x02020000, 0, ledger_id, entry_id)
+            self._transport.write(head + packet)
+
+
+async def test_a_bookie_without_batch_reads_is_read_singly() -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(OldBookie, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+
+    async def resolve(_: str) -> tuple[str, int]:
+        return "127.0.0.1", port
+
+    channel = ReadChannel("b", resolve, ProtocolConfig())
+    request, lost = ReadRequest(7, 3, 5), 0
+    while lost < 10:
+        try:
+            reply = await channel.read_entries(request, CRC32C)
+            break
+        except BookieUnavailableError:  # another replica is asked meanwhile
+            lost += 1
+    assert (reply.code, len(reply.packets), lost) == (codes.OK, 5, 1)
+    assert len((await channel.read_entries(request, CRC32C)).packets) == 5
+    await channel.close()
+    server.close()
+
+
+def adds(size: int) -> AddRequest:
+    head = encode_head(1, 0, -1, size, b"", bytes(size))
+    ids = range(1)
+    return AddRequest(1, bytes(20), ids, [head], [bytes(size)], size, False, lambda _r, _c: None)
+
+
+def test_bookies_of_a_write_set_get_the_same_bytes() -> None:
+    encoded, request = EncodedAdds(), adds(10)
+    assert encoded.encode(request, CRC32C) is encoded.encode(request, CRC32C)
+
+
+def test_what_was_sent_is_not_kept_for_long() -> None:
+    encoded = EncodedAdds(bytes_max=1000)
+    for size in (10, 400, 400, 5000, 400, *(10,) * 30):
+        encoded.encode(adds(size), CRC32C)
+        kept = [len(frames) for _, frames in encoded._found.values()]
+        assert sum(kept) == encoded._bytes
+        assert len(kept) == 1 or sum(kept) <= 1000
+        assert len(kept) <= 8
