@@ -7,16 +7,15 @@ owner answers what was under way with UNAVAILABLE: that proves nothing.
 
 import asyncio
 from collections.abc import Callable
-from struct import Struct
 from typing import Final, cast
 
 from google.protobuf.message import DecodeError
 
+from magnetar.bookkeeper.bookie_protocol.frame_pieces import LENGTH, FramePieces
 from magnetar.bookkeeper.bookie_protocol.frames_v2 import Reply, ReplyDecoder
 from magnetar.bookkeeper.errors import BookieUnavailableError, FrameError
 from magnetar.bookkeeper.proto.bookkeeper_protocol_pb2 import OperationType, Request, Response
 
-_LENGTH: Final = Struct(">I")
 _VERSION_3: Final = 3
 
 
@@ -100,8 +99,7 @@ class ConnectionV3(BookieConnection):
         self, on_lost: Callable[[BookieConnection, Exception], None], frame_bytes_max: int
     ) -> None:
         super().__init__(on_lost)
-        self._frame_bytes_max = frame_bytes_max
-        self._rest = b""
+        self._buffer = FramePieces(frame_bytes_max)
         self._calls: dict[int, asyncio.Future[Response]] = {}
         self._next = 1
 
@@ -118,7 +116,7 @@ class ConnectionV3(BookieConnection):
         body = request.SerializeToString()
         call: asyncio.Future[Response] = self._loop.create_future()
         self._calls[number] = call
-        self.write(_LENGTH.pack(len(body)) + body)
+        self.write(LENGTH.pack(len(body)) + body)
         try:
             async with asyncio.timeout(timeout_s):
                 response = await call
@@ -127,29 +125,24 @@ class ConnectionV3(BookieConnection):
             self._calls.pop(number, None)
 
     def fail(self, error: Exception) -> None:
+        self._end_calls(error)
+        super().fail(error)
+
+    def close(self) -> None:
+        super().close()
+        self._end_calls(ConnectionError("closed"))
+
+    def _end_calls(self, error: Exception) -> None:
         calls, self._calls = self._calls, {}
         for call in calls.values():
             if not call.done():
                 call.set_exception(BookieUnavailableError(str(error)))
-        super().fail(error)
-
-    def close(self) -> None:
-        self.fail(ConnectionError("closed")) if self._calls else None
-        super().close()
 
     def _received(self, data: bytes) -> None:
-        data = self._rest + data if self._rest else data
-        at = 0
-        while len(data) - at >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(data, at)
-            if size + _LENGTH.size > self._frame_bytes_max:
-                raise FrameError(f"a response of {size} bytes")
-            if len(data) - at - _LENGTH.size < size:
-                break
-            at += _LENGTH.size
-            response = Response.FromString(data[at : at + size])
-            at += size
+        view, at = self._buffer.take(data), 0
+        while view is not None and (end := self._buffer.end_of_frame(view, at)) is not None:
+            response = Response.FromString(bytes(view[at + LENGTH.size : end]))
+            at = end
             call = self._calls.get(response.header.txnId)
             if call is not None and not call.done():
                 call.set_result(response)
-        self._rest = data[at:]

@@ -17,7 +17,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, Buffer, is_intact
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, Buffer
 
 DIGESTED_BYTES: Final = 32
 """Header of a packet before its digest."""
@@ -33,11 +33,6 @@ class DigestType(Enum):
     HMAC = 2
     CRC32C = 3
     DUMMY = 4
-
-
-def master_key(password: bytes) -> bytes:
-    """The 20 bytes a bookie compares on adds and fencing reads, also for the empty password."""
-    return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +104,3 @@ def decode_lac(digest: Digest, ledger_id: int, body: Buffer) -> int:
         return -1
     found, lac = _LAC.unpack(head)
     return int(lac) if found == ledger_id else -1
-
-
-def is_sound(digest: Digest, stored: Buffer) -> bool:
-    """A stored packet fits its digest."""
-    return is_intact(stored) if digest is CRC32C else from_stored(digest, stored) is not None

@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Final, TypeAlias
 
 from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest, to_stored
+from magnetar.bookkeeper.bookie_protocol.frame_pieces import LENGTH, FramePieces
 from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.packet import Buffer
 
@@ -20,7 +21,6 @@ LAST_ENTRY: Final = -1
 """As an entry's id in a read: the one with the highest id that the bookie has."""
 KEY_BYTES: Final = 20
 
-_LENGTH: Final = Struct(">I")
 _ADD_HEAD: Final = Struct(">II20s")
 _READ_REQUEST: Final = Struct(">IIqq")
 _BATCH_REQUEST: Final = Struct(">IIqqqiq")
@@ -30,7 +30,7 @@ _ENTRY_REPLY: Final = Struct(">IIiqq")
 _BATCH_REPLY: Final = Struct(">IIiqqq")
 BATCH_REPLY_BYTES: Final = _BATCH_REPLY.size
 """Of a batch's reply before its entries."""
-_ADD_REPLY_BYTES: Final = _ENTRY_REPLY.size - _LENGTH.size
+_ADD_REPLY_BYTES: Final = _ENTRY_REPLY.size - LENGTH.size
 ADD_BYTES: Final = _ADD_HEAD.size
 """Of an add's frame before its packet."""
 _RECOVERY: Final = RECOVERY_ADD | HIGH_PRIORITY
@@ -59,7 +59,7 @@ def encode_adds(
     word = header(ADD, _RECOVERY if recovery else 0)
     parts: list[Buffer] = []
     pack = _ADD_HEAD.pack
-    fixed = _ADD_HEAD.size - _LENGTH.size
+    fixed = _ADD_HEAD.size - LENGTH.size
     if digest is CRC32C:
         for head, body in zip(heads, bodies, strict=True):
             parts += (pack(fixed + len(head) + len(body), word, master_key), head, body)
@@ -72,7 +72,7 @@ def encode_adds(
 
 def encode_read(ledger_id: int, entry_id: int, *, flags: int = 0, master_key: bytes = b"") -> bytes:
     """``master_key``: with DO_FENCING, and only then."""
-    size = _READ_REQUEST.size - _LENGTH.size + len(master_key)
+    size = _READ_REQUEST.size - LENGTH.size + len(master_key)
     return _READ_REQUEST.pack(size, header(READ, flags), ledger_id, entry_id) + master_key
 
 
@@ -87,7 +87,7 @@ def encode_batch_read(
     master_key: bytes = b"",
 ) -> bytes:
     """Entries in a row from ``first`` on; ``bytes_max`` counts the reply's own bytes, too."""
-    size = _BATCH_REQUEST.size - _LENGTH.size + len(master_key)
+    size = _BATCH_REQUEST.size - LENGTH.size + len(master_key)
     word = header(BATCH_READ, flags)
     return (
         _BATCH_REQUEST.pack(size, word, ledger_id, first, request_id, count_max, bytes_max)
@@ -130,32 +130,21 @@ class ReplyDecoder:
 
     def __init__(self, frame_bytes_max: int) -> None:
         """``frame_bytes_max``: BookKeeper's ``nettyMaxFrameSizeBytes``."""
-        self._frame_bytes_max = frame_bytes_max
-        self._rest: Buffer = b""
+        self._buffer = FramePieces(frame_bytes_max)
 
     def feed(self, data: bytes) -> Iterator[Reply]:
         """
         Raises:
             FrameError: not version 2, or a frame that is too large; the connection is of no use.
         """
-        view = memoryview(b"".join((self._rest, data)) if self._rest else data)
-        self._rest = b""
-        at = 0
-        while len(view) - at >= _LENGTH.size:
+        view, at = self._buffer.take(data), 0
+        while view is not None:
             replies, at = self._adds(view, at)
-            if replies:
-                yield from replies
-                continue
-            (size,) = _LENGTH.unpack_from(view, at)
-            if size + _LENGTH.size > self._frame_bytes_max or size < 8:
-                raise FrameError(f"a reply of {size} bytes")
-            end = at + _LENGTH.size + size
-            if end > len(view):
-                break
+            yield from replies
+            if (end := self._buffer.end_of_frame(view, at)) is None:
+                return
             yield _decode(view[at:end])
             at = end
-        if at < len(view):
-            self._rest = bytes(view[at:])
 
     def _adds(self, view: memoryview, at: int) -> tuple[list[AddReplies], int]:
         """As many replies to adds as come first; most of them are of entries in a row."""
@@ -197,10 +186,10 @@ def _decode(frame: memoryview) -> Reply:
 
 def _packets(frame: memoryview, at: int) -> Iterator[memoryview]:
     while at < len(frame):
-        if len(frame) - at < _LENGTH.size:
+        if len(frame) - at < LENGTH.size:
             raise FrameError("a batch ends within a length")
-        (size,) = _LENGTH.unpack_from(frame, at)
-        at += _LENGTH.size
+        (size,) = LENGTH.unpack_from(frame, at)
+        at += LENGTH.size
         if size > len(frame) - at:
             raise FrameError("a batch ends within an entry")
         yield frame[at : at + size]

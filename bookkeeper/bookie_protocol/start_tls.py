@@ -2,15 +2,14 @@
 
 import asyncio
 import ssl
-from struct import Struct
 from typing import Final, cast
 
 from google.protobuf.message import DecodeError
 
+from magnetar.bookkeeper.bookie_protocol.frame_pieces import LENGTH
 from magnetar.bookkeeper.bookie_protocol.result_codes import EOK
 from magnetar.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
 
-_LENGTH: Final = Struct(">I")
 _ANSWER_BYTES_MAX: Final = 1024
 
 
@@ -49,17 +48,17 @@ class _Asking(asyncio.Protocol):
         request.header.version, request.header.operation = 3, pb.START_TLS
         request.header.txnId = 1
         body = request.SerializeToString()
-        self.transport.write(_LENGTH.pack(len(body)) + body)
+        self.transport.write(LENGTH.pack(len(body)) + body)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
-        if len(self._data) < _LENGTH.size or self.allowed.done():
+        if len(self._data) < LENGTH.size or self.allowed.done():
             return
-        (size,) = _LENGTH.unpack_from(self._data)
+        (size,) = LENGTH.unpack_from(self._data)
         if size > _ANSWER_BYTES_MAX:
             self._refuse(f"an answer of {size} bytes to START_TLS")
-        elif len(self._data) >= _LENGTH.size + size:
-            self._read(self._data[_LENGTH.size :])
+        elif len(self._data) >= LENGTH.size + size:
+            self._read(self._data[LENGTH.size :])
 
     def _read(self, body: bytes) -> None:
         try:

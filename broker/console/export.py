@@ -38,8 +38,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 async def export(ask: Ask) -> Streamed:
     """Raises AdminError: nothing is found, as it is refused."""
-    names = ask.names
-    path = TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
+    path = TopicPath.of(ask.names)
     asked = asked_of(ask.query)
     search = wanted(ask, path, asked, ask.query.get("partition"))
     is_last = asked["position"] == "latest" and not asked["subscription"]
@@ -49,7 +48,7 @@ async def export(ask: Ask) -> Streamed:
         query = {"payload": "whole", **search.query, **more, "limit": str(min(limit, most))}
         return await ask.source.messages(search.topic, query)
 
-    kind = names["kind"]
+    kind = ask.names["kind"]
     stem = re.sub(r"[^A-Za-z0-9._-]", "_", search.topic.local)[:100]
     headers = {"Content-Disposition": f'attachment; filename="{stem}.{kind}"'}
     pieces = _pieces(await step({}, limit), step, _WRITERS[kind])

@@ -19,8 +19,7 @@ _TEXT = "application/x-ndjson"
 
 async def follow(ask: Ask) -> Streamed:
     """From ``position`` on, else from now on. Raises AdminError: it is refused."""
-    names = ask.names
-    path = TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
+    path = TopicPath.of(ask.names)
     asked = asked_of({"filter": ask.query.get("filter", "")})
     search = wanted(ask, path, asked, ask.query.get("partition"))
     query = {**search.query, "position": ask.query.get("position", "latest")}

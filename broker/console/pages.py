@@ -267,7 +267,7 @@ async def search(ask: Ask) -> View:
 async def topic(ask: Ask) -> View:
     """One topic, by tabs."""
     names = ask.names
-    path = TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
+    path = TopicPath.of(names)
     tab = names.get("tab", "")
     stats = await panel("Statistics", topic_stats(ask.source.api, path), lambda found: found)
     content: dict[str, Any] = {"topic": path, "tab": tab, "tabs": _TABS, "counts": {}}
@@ -322,7 +322,7 @@ async def step(ask: Ask, failure: str = "", value: str = "", status: int = 200) 
 async def _step(ask: Ask) -> tuple[Action, Subject]:
     """Raises AdminError: no such step, topic or subscription."""
     names, subscription = ask.names, ask.query.get("subscription", "")
-    path = TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
+    path = TopicPath.of(names)
     action = find_action(names["action"], subscription)
     return action, await read_subject(ask.source.api, path, subscription)
 

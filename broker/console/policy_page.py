@@ -40,7 +40,7 @@ class PolicyHolder:
     def of(cls, names: Mapping[str, str]) -> PolicyHolder:
         topic = None
         if "topic" in names:
-            topic = TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
+            topic = TopicPath.of(names)
         return cls(names["tenant"], names["namespace"], topic)
 
     @property

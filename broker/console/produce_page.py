@@ -24,7 +24,7 @@ from magnetar.broker.console.views import Ask, View
 
 async def produce(ask: Ask) -> View:
     """An empty form; with ``from``, the id of a stored message, one that makes it again."""
-    topic = _topic(ask)
+    topic = TopicPath.of(ask.names)
     draft, failure = Draft(str(topic), partition=ask.query.get("partition", "")), ""
     if again := ask.query.get("from", ""):
         try:
@@ -38,7 +38,7 @@ async def produce(ask: Ask) -> View:
 
 async def send(ask: Ask, fields: Mapping[str, str]) -> View | str:
     """What the form asks for: where to go then, by a relative address, or the form again."""
-    draft = Draft.of(fields, str(_topic(ask)))
+    draft = Draft.of(fields, str(TopicPath.of(ask.names)))
     try:
         check_token(fields, ask.form_token)
         if len(draft.value.encode(errors="replace")) > VALUE_BYTES_MAX:
@@ -53,11 +53,6 @@ async def send(ask: Ask, fields: Mapping[str, str]) -> View | str:
     there = delivery.topic
     parts = (there.domain, there.tenant, there.namespace, there.local)
     return "../" * 4 + "/".join(map(segment, parts)) + f"/produce?stored={segment(stored)}"
-
-
-def _topic(ask: Ask) -> TopicPath:
-    names = ask.names
-    return TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
 
 
 async def _stored(ask: Ask, topic: TopicPath, message_id: str) -> Draft:
@@ -86,7 +81,7 @@ async def _form(ask: Ask, draft: Draft, failure: str = "", status: int = 200) ->
         if not failure:
             failure = str(error)
     content = {
-        "topic": _topic(ask),
+        "topic": TopicPath.of(ask.names),
         "draft": draft,
         "schema": schema,
         "takes_bytes": ask.source.takes_bytes,

@@ -38,7 +38,7 @@ async def schema_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, An
 
 async def new_schema(ask: Ask) -> View:
     """The form, with the newest version in it."""
-    topic = _topic(ask)
+    topic = TopicPath.of(ask.names)
     typed, failure = _Typed(), ""
     try:
         if stored := await _stored(ask, topic):
@@ -52,7 +52,7 @@ async def new_schema(ask: Ask) -> View:
 async def upload_schema(ask: Ask, fields: Mapping[str, str]) -> View | str:
     """Ask whether the version is compatible, or store it: where to go then, or the form again."""
     typed = _Typed(fields.get("type", ""), fields.get("definition", ""))
-    path = f"/admin/v2/{schema_path(_topic(ask))}"
+    path = f"/admin/v2/{schema_path(TopicPath.of(ask.names))}"
     try:
         check_token(fields, ask.form_token)
         if typed.type not in _TYPES:
@@ -82,15 +82,10 @@ async def _stored(ask: Ask, topic: TopicPath) -> list[Mapping[str, Any]]:
     return list(answer["getSchemaResponses"])
 
 
-def _topic(ask: Ask) -> TopicPath:
-    names = ask.names
-    return TopicPath(names["domain"], names["tenant"], names["namespace"], names["topic"])
-
-
 def _form(
     ask: Ask, typed: _Typed, failure: str = "", *, verdict: str = "", status: int = 200
 ) -> View:
-    topic = _topic(ask)
+    topic = TopicPath.of(ask.names)
     names = "/".join((topic.tenant, topic.namespace, topic.local))
     content = {
         "topic": topic,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -23,6 +24,11 @@ class TopicPath:
         domain, _, rest = name.partition("://")
         tenant, namespace, local = (*rest.split("/", 2), "", "")[:3]
         return cls(domain, tenant, namespace, local)
+
+    @classmethod
+    def of(cls, names: Mapping[str, str]) -> Self:
+        """Of the parts of a page's address."""
+        return cls(names["domain"], names["tenant"], names["namespace"], names["topic"])
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.path}"

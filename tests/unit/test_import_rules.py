@@ -47,7 +47,10 @@ CORES = [
     "bookkeeper/service_info.py",
     *(
         f"bookkeeper/bookie_protocol/{name}.py"
-        for name in ("frames_v2", "digests", "adds_in_flight", "result_codes", "availability")
+        for name in (
+            *("frames_v2", "frame_pieces", "digests", "adds_in_flight"),
+            *("result_codes", "availability"),
+        )
     ),
     "bookkeeper/layout/ledger_metadata_format.py",
     "bookkeeper/transport_grpc/add_frames.py",

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
-from magnetar.bookkeeper.bookie_protocol.digests import Digest, DigestType, master_key
+from magnetar.bookkeeper.bookie_protocol.digests import Digest, DigestType
 from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.packet import encode_head, encode_heads
 
-KEY = master_key(b"secret")
-KEY_TEXT = "e793cbc379107648537183605cd361d3bb789a39"
+KEY_TEXT = "e793cbc379107648537183605cd361d3bb789a39"  # of the password "secret"
+KEY = bytes.fromhex(KEY_TEXT)
 ADD_REPLY = bytes.fromhex("00000018 02010000 00000000 0000000000000024 0000000000000000")
 
 

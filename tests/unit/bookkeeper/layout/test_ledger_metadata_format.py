@@ -40,6 +40,17 @@ def test_a_ledger_of_pulsar() -> None:
     assert encode(found) == of_pulsar()
 
 
+@pytest.mark.parametrize(
+    ("password", "key"),
+    [
+        (b"", "850bf1071c5e3d8c24235676f8816ae0cbe2f14f"),
+        (b"secret", "e793cbc379107648537183605cd361d3bb789a39"),
+    ],
+)
+def test_the_empty_password_has_a_key_too(password: bytes, key: str) -> None:
+    assert replace(decode(18, of_pulsar()), password=password).master_key.hex() == key
+
+
 def test_what_is_not_known_is_kept() -> None:
     newer = of_pulsar("6000 6805 7203616263")  # fields 13 and 14
     metadata = begin_recovery(decode(18, newer))
