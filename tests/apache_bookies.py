@@ -4,10 +4,9 @@ Their jars come from Maven by `make bookkeeper-jars`; without them these tests a
 """
 
 import os
+import re
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +34,9 @@ _JAVA = (
     "-Dio.netty.tryReflectionSetAccessible=true",
     *("-cp", f"{JARS}/*"),
 )
+
+
+_STARTED = re.compile(r"Started component bookie-server")
 
 
 class ApacheBookie(ChildProcess):
@@ -75,14 +77,13 @@ class ApacheBookie(ChildProcess):
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        """Returns once it has registered: its port may be open before, and the session of one that
+        was killed has left a node."""
+        begin = len(self.log)
         self._process = self.popen(
             [*_JAVA, "org.apache.bookkeeper.server.Main", "--conf", str(self._file)]
         )
-        deadline = time.monotonic() + READY_S_MAX
-        while not _listens(self.port):
-            assert self.is_running, self.log[-4000:]
-            assert time.monotonic() < deadline, self.log[-4000:]
-            time.sleep(0.1)
+        self.wait_for_line(_STARTED, "Apache bookie", begin)
 
     def stop(self, seconds_max: float = 60.0) -> int:
         """At once: what it has acknowledged is in its journal."""
@@ -134,11 +135,3 @@ def start_bookies(
     for bookie in bookies:
         bookie.start()
     return bookies
-
-
-def _listens(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1.0):
-            return True
-    except OSError:
-        return False
