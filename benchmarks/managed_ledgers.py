@@ -51,7 +51,7 @@ from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.standalone_process import StandaloneProcess
 
 CONFIG = ManagedLedgerConfig(retention_ms=-1, retention_bytes=-1)
-HEAD = bytes(CONFIG.head_bytes)
+HEAD = bytes(32)
 AT_ONCE = 256
 UNACKED_BYTES_MAX = 8 << 20
 SETTLE_S = 10.0

@@ -143,6 +143,8 @@ class RotationLimits:
     bytes_max: int
     age_min_ms: int
     age_max_ms: int
+    unstored_bytes: int = 0
+    """Of each entry: they don't count."""
 
     def is_full(self, entries: int, size: int, age_ms: int) -> bool:
         """Entries and bytes don't count while the ledger is younger than ``age_min_ms``."""
@@ -378,7 +380,7 @@ class AppendCore:
                 count = room
         batch.first = self.next_entry
         self.next_entry += count
-        self.current_bytes += batch.entry_bytes
+        self.current_bytes += batch.entry_bytes - limits.unstored_bytes * count
         self._sent.append(batch)
         entries, size = self.next_entry, self.current_bytes
         if limits.is_full(entries, size, age_ms):

@@ -202,7 +202,8 @@ class AppendPath:
         batch.sent_s = perf_counter()
         try:
             # The lists become the writer's; ours are needed until their end is definite.
-            first = writer.append(list(batch.heads), cast("list[bytes]", list(batch.bodies)))
+            prefixes = self._log.config.form.prefixes(batch.heads)
+            first = writer.append(prefixes, cast("list[bytes]", list(batch.bodies)))
         except LedgerError as error:
             self.on_failed(ledger_id, error)
         else:
@@ -458,4 +459,5 @@ def rotation_limits(log: ManagedLedger) -> RotationLimits:
         config.ledger_bytes_max,
         config.ledger_age_min_ms,
         int(config.ledger_age_max_ms * (1 + jitter)),
+        config.form.unstored_bytes(),
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C
+from magnetar.managed_ledger.entry_form import HEADS_IN_FRONT, EntryForm
 from magnetar.managed_ledger.offload.config import NO_OFFLOAD, OffloadConfig
 
 
@@ -20,8 +21,8 @@ class ManagedLedgerConfig:
     password: bytes = b""
     digest_type: str = DIGEST_CRC32C
     """Of new ledgers, see ``LedgerConfig``."""
-    head_bytes: int = 32
-    """Length of the application head of every entry; 0 for logs without one."""
+    form: EntryForm = HEADS_IN_FRONT
+    """How entries lie in ledgers."""
 
     create_if_missing: bool = True
     ledger_entries_max: int = 50_000
@@ -55,5 +56,3 @@ class ManagedLedgerConfig:
                 raise ValueError(f"quorums need E >= Qw >= Qa >= 1: {ensemble}/{write}/{ack}")
         if self.ledger_entries_max < 1 or self.ledger_bytes_max < 1:
             raise ValueError("ledger_entries_max and ledger_bytes_max must be positive")
-        if self.head_bytes < 0:
-            raise ValueError("head_bytes must not be negative")

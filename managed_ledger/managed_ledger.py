@@ -186,7 +186,7 @@ class ManagedLedger:
         """Adds entries; never blocks. The lists are the log's afterwards.
 
         Args:
-            heads, bodies: parallel lists; every head has ``config.head_bytes`` bytes.
+            heads, bodies: parallel lists; see ``config.form``.
             on_done: called with (ledger id, first entry id, count, error), in order, as often as
                 it takes for the counts to sum up. Without an error the entries are durable and
                 readable. With one, ids are -1 and this owner will never confirm them; while
@@ -500,11 +500,11 @@ class ManagedLedger:
 
     def configure(self, config: ManagedLedgerConfig) -> None:
         """Goes on with other settings: new ledgers take the new quorums, trimming the new
-        retention. The length of heads and the password are those of the open.
+        retention. The form of entries and the password are those of the open.
         """
         before, self.config = (
             self.config,
-            replace(config, head_bytes=self.config.head_bytes, password=self.config.password),
+            replace(config, form=self.config.form, password=self.config.password),
         )
         if self.appends is not None:
             self.appends.configure()

@@ -11,6 +11,9 @@ then refuses all writes of the first writer. It is also leaked if there is no no
 is created before the ledgers of its cursor.
 
 The name of a chunk of a list says which list may name it: see `managed_ledger.ledger_info_chunks`.
+
+A ledger names its owner as Pulsar's do, so that BookKeeper's tools tell it. Beside these keys
+are ours: a ledger without them isn't ours to delete, whatever shares the bookies with us.
 """
 
 import asyncio
@@ -36,8 +39,12 @@ from magnetar.metadata.store import MetadataStore
 
 FAILURES_MAX = 10
 """The search ends after so many failed reads in a row: the store fails, not single ledgers."""
+APPLICATION = "application"
+APPLICATION_VALUE = b"pulsar"
 COMPONENT = "component"
 COMPONENT_VALUE = b"managed-ledger"
+PULSAR_LOG_NAME = "pulsar/managed-ledger"
+PULSAR_CURSOR_NAME = "pulsar/cursor"
 LOG_NAME = "managed-ledger"
 CURSOR_VALUE = b"cursor"
 CURSOR_NAME = "cursor"
@@ -46,24 +53,31 @@ CURSOR_WRITER = "cursor-writer"
 
 def custom_metadata(name: str) -> dict[str, bytes]:
     """Return the custom metadata of a log's ledgers."""
-    return {COMPONENT: COMPONENT_VALUE, LOG_NAME: name.encode()}
+    return {COMPONENT: COMPONENT_VALUE, **_names(name)}
 
 
 def cursor_metadata(log_name: str, cursor_name: str, writer: str) -> dict[str, bytes]:
     """Return the custom metadata of a cursor's ledgers; ``writer``: token of the cursor's node."""
     return {
-        COMPONENT: CURSOR_VALUE,
-        LOG_NAME: log_name.encode(),
+        COMPONENT: CURSOR_VALUE,  # Pulsar has the other one: earlier releases would delete it
+        **_names(log_name),
+        PULSAR_CURSOR_NAME: encode_name(cursor_name).encode(),
         CURSOR_NAME: cursor_name.encode(),
         CURSOR_WRITER: writer.encode(),
     }
 
 
+def _names(log_name: str) -> dict[str, bytes]:
+    name = log_name.encode()
+    return {APPLICATION: APPLICATION_VALUE, PULSAR_LOG_NAME: name, LOG_NAME: name}
+
+
 def log_of(metadata: LedgerMetadata) -> str | None:
-    """Name of the log whose entries a ledger holds; None: it holds something else."""
+    """Name of the log whose entries a ledger holds; None: something else, or not ours."""
     if metadata.custom_metadata.get(COMPONENT) != COMPONENT_VALUE:
         return None
-    return metadata.custom_metadata[LOG_NAME].decode()
+    name = metadata.custom_metadata.get(LOG_NAME)
+    return None if name is None else name.decode()
 
 
 async def collect_leaked_ledgers(

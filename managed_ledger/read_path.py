@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from magnetar.bookkeeper.client.ledger_reader import EntryRun
 from magnetar.bookkeeper.errors import BookieTooManyRequestsError, LedgerError
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.offload.interfaces import EntryReader
@@ -80,11 +79,10 @@ class ReadPath:
         """One entry, past the cache: for searches that jump about."""
         ledger_id, entry_id = position
         try:
-            run = await self._read_from(ledger_id, entry_id, entry_id, 1)
+            return await self._read_from(ledger_id, entry_id, entry_id, 1)
         except LedgerError as error:
             self._on_error(ledger_id, error)
             raise
-        return EntryBatch(run.ledger_id, run.first, run.heads, run.bodies)
 
     def forget(self, ledger_id: int) -> None:
         """The ledger was closed (its reader's bound changed) or trimmed."""
@@ -139,29 +137,28 @@ class ReadPath:
         try:
             log.cache.misses += 1
             log.metrics.read_missed()
-            run = await self._read_from(ledger_id, first, last, bytes_max)
+            batch = await self._read_from(ledger_id, first, last, bytes_max)
         except LedgerError as error:
             self._on_error(ledger_id, error)
             raise
         finally:
             del self._in_flight[position]
-        batch = EntryBatch(run.ledger_id, run.first, run.heads, run.bodies)
         self._sequential = (ledger_id, batch.last + 1)
         if log.offsets.entries(ledger_id) is not None:  # else trimmed meanwhile
             log.cache_of_log().add_read(batch)
         return batch
 
-    async def _read_from(self, ledger_id: int, first: int, last: int, bytes_max: int) -> EntryRun:
-        head_bytes = self._log.config.head_bytes
+    async def _read_from(self, ledger_id: int, first: int, last: int, bytes_max: int) -> EntryBatch:
         reader = await self._reader(ledger_id)
         try:
-            return await reader.read(first, last, bytes_max, head_bytes)
+            run = await reader.read(first, last, bytes_max, 0)
         except LedgerError:
             if self._readers.get(ledger_id) is reader:
                 raise
-        # Meanwhile it was closed, or bookies were told to forget it: it is read elsewhere now.
-        reader = await self._reader(ledger_id)
-        return await reader.read(first, last, bytes_max, head_bytes)
+            # Meanwhile it was closed, or bookies were told to forget it: it is read elsewhere now.
+            reader = await self._reader(ledger_id)
+            run = await reader.read(first, last, bytes_max, 0)
+        return EntryBatch(run.ledger_id, run.first, *self._log.config.form.split(run.bodies))
 
     async def _reader(self, ledger_id: int) -> EntryReader:
         reader = self._readers.get(ledger_id)

@@ -1,7 +1,7 @@
-"""How many messages entries hold, from their heads: for the limits of a stream's batches.
+"""How many messages entries hold, from their first bytes: for the limits of a stream's batches.
 
-Only heads travel, from bookies straight to the driver; a ledger that is nowhere but in a copy is
-read as it is.
+Only these travel, from bookies straight to the driver. An entry whose metadata are longer is read
+as it is, and so is a ledger that is nowhere but in a copy.
 """
 
 import logging
@@ -11,7 +11,8 @@ from typing import Final
 from magnetar.bookkeeper.client.entry_prefix_reader import EntryPrefixReader
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.broker.cli.loop_thread import LoopThread
-from magnetar.broker.protocol.entry_header import HEAD_BYTES, message_counts
+from magnetar.broker.protocol.entry_header import message_counts
+from magnetar.broker.protocol.stored_entries import PULSAR_ENTRIES, leading_counts
 from magnetar.pipeline.admin import ClusterAccess
 from magnetar.pipeline.offsets import Offset
 from magnetar.pipeline.partition_reader import BookieConnections, PartitionReader
@@ -21,6 +22,8 @@ from magnetar.pipeline.topic_snapshot import TopicSnapshot
 _log = logging.getLogger(__name__)
 
 _RUN_BYTES: Final = 4 * 1024 * 1024
+_PREFIX_BYTES: Final = 256
+"""Metadata of a batch take some 60 bytes, without properties."""
 _PAUSES_S: Final = (0.2, 1.0, 3.0, 5.0)
 
 
@@ -77,28 +80,32 @@ class MessageCounter:
         for piece in pieces:
             at = piece.first
             while at < piece.end:
-                heads, sizes = await partition_reader.read_patiently(
+                counts, sizes = await partition_reader.read_patiently(
                     *(piece.ledger.ledger_id, at, _PAUSES_S),
-                    partial(self._heads, partition_reader, piece, at),
+                    partial(self._counts, partition_reader, piece, at),
                 )
-                at += walk.take(message_counts(heads), sizes)
+                at += walk.take(counts, sizes)
                 if walk.is_full:
                     return Offset(piece.ledger.ledger_id, at)
         return None
 
-    async def _heads(
+    async def _counts(
         self, partition_reader: PartitionReader, piece: EntryRange, at: int
-    ) -> tuple[list[bytes], list[int]]:
+    ) -> tuple[list[int], list[int]]:
+        """Messages and bytes of entries from ``at`` on, of one at least."""
         reader = await partition_reader.reader(piece.ledger, piece.end - 1)
-        if not isinstance(reader, LedgerReader):
-            run = await reader.read(at, piece.end - 1, _RUN_BYTES, HEAD_BYTES)
-            sizes = [HEAD_BYTES + len(body) for body in run.bodies]
-            return run.heads, sizes
-        bookies = self._bookies
-        heads = EntryPrefixReader(
-            *(reader.metadata, piece.end - 1, partition_reader, bookies.pool, bookies.config),
-            bookies.replicas,
-            head_bytes=HEAD_BYTES,
-        )
-        found = await heads.read(at, piece.end)
-        return found.heads, found.sizes
+        last = piece.end - 1
+        if isinstance(reader, LedgerReader):
+            bookies = self._bookies
+            prefixes = EntryPrefixReader(
+                *(reader.metadata, last, partition_reader, bookies.pool, bookies.config),
+                bookies.replicas,
+                head_bytes=_PREFIX_BYTES,
+            )
+            found = await prefixes.read(at, piece.end)
+            if counts := leading_counts(found.heads, found.sizes):
+                return counts, found.sizes[: len(counts)]
+            last = at  # only this one is read as a whole
+        run = await reader.read(at, last, _RUN_BYTES, 0)
+        heads, _ = PULSAR_ENTRIES.split(run.bodies)
+        return message_counts(heads), list(map(len, run.bodies))

@@ -51,7 +51,6 @@ class InputSplit:
 
     topic: str
     pieces: tuple[EntryRange, ...]
-    head_bytes: int
     bookies: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     instance_id: str = ""
     bookie_token: str = field(default="", repr=False)
@@ -216,7 +215,6 @@ def _slice(snapshot: TopicSnapshot, pieces: tuple[EntryRange, ...]) -> InputSpli
     return InputSplit(
         snapshot.topic,
         pieces,
-        snapshot.head_bytes,
         {name: place for name, place in snapshot.bookies.items() if name in wanted},
         snapshot.instance_id,
         snapshot.bookie_token,

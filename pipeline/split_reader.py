@@ -13,6 +13,7 @@ from typing import Final, Self
 
 from magnetar.bookkeeper.client.ledger_reader import EntryRun
 from magnetar.broker.cli.loop_thread import LoopThread
+from magnetar.broker.protocol.stored_entries import PULSAR_ENTRIES
 from magnetar.pipeline.admin import ClusterAccess
 from magnetar.pipeline.errors import DataLossError
 from magnetar.pipeline.partition_reader import BookieConnections, PartitionReader
@@ -153,7 +154,9 @@ class SplitReader:
 
         async def read() -> EntryRun:
             reader = await self._partition_reader.reader(piece.ledger, last)
-            return await reader.read(at, last, _RUN_BYTES, self._part.head_bytes)
+            run = await reader.read(at, last, _RUN_BYTES, 0)
+            run.heads, run.bodies = PULSAR_ENTRIES.split(run.bodies)
+            return run
 
         return await self._partition_reader.read_patiently(
             piece.ledger.ledger_id, at, _PAUSES_S, read

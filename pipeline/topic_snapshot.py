@@ -66,7 +66,6 @@ class TopicSnapshot:
     ledgers: tuple[TopicLedger, ...]
     first: Offset
     end: Offset
-    head_bytes: int
     terminated: bool = False
     bookies: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     instance_id: str = ""
@@ -102,7 +101,6 @@ def parse_snapshot(answer: Any) -> TopicSnapshot:
             ledgers=tuple(_ledger(each) for each in answer["ledgers"]),
             first=_point(answer["first"]),
             end=_point(last).after_entry,
-            head_bytes=int(answer["headBytes"]),
             terminated=bool(answer["terminated"]),
             bookies={
                 str(name): (str(place["host"]), int(place["port"]))

@@ -22,7 +22,6 @@ from magnetar.bookkeeper.client.striped_runs import StripeRead, plan_parts, put_
 from magnetar.bookkeeper.errors import (
     BookieUnavailableError,
     BookkeeperError,
-    EntryDigestError,
     LedgerError,
     NoSuchEntryError,
     error_for_code,
@@ -66,8 +65,7 @@ class EntryPrefixReader:
     Attributes:
         metadata: as it was read last.
         last_confirmed: may be raised when the caller learns of more.
-        head_bytes: of each entry. The ledger's entries have that many at least: a shorter one is
-            corrupt.
+        head_bytes: of each entry; a shorter one comes whole.
     """
 
     metadata: LedgerMetadata
@@ -209,12 +207,4 @@ class EntryPrefixReader:
             self._replicas.note_code(bookie, code)
             failures.append(error_for_code(code, where))
             return None
-        heads, sizes = reply.heads, reply.sizes
-        if min(sizes) < self.head_bytes:
-            short = next(n for n, size in enumerate(sizes) if size < self.head_bytes)
-            self._replicas.note_corrupt(self.ledger_id, stripe.nth(first, short), bookie)
-            if not short:
-                failures.append(EntryDigestError(f"{where} is too short"))
-                return None
-            heads, sizes = heads[:short], sizes[:short]
-        return _Found(stripe, heads, sizes)
+        return _Found(stripe, reply.heads, reply.sizes)

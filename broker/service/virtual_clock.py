@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.protocol.entry_header import U32_MAX, later_header, make_header
+from magnetar.broker.protocol.pulsar_api_pb2 import BrokerEntryMetadata
+from magnetar.broker.protocol.stored_entries import encode_broker_metadata
 
 if TYPE_CHECKING:
     from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
@@ -39,7 +41,13 @@ class VirtualClock:
 
     def make_header(self, metadata: MessageMetadata, payload_bytes: int = U32_MAX) -> bytes:
         """As the function of this name: clients stamp by the wall clock, the broker is ahead."""
-        return later_header(make_header(metadata, payload_bytes), self.ahead_ms)
+        head = make_header(metadata, payload_bytes)
+        if not self.ahead_ms:
+            return head
+        broker_metadata = BrokerEntryMetadata(
+            broker_timestamp=metadata.publish_time + self.ahead_ms
+        )
+        return later_header(head, self.ahead_ms) + encode_broker_metadata(broker_metadata)
 
     def step(self, span_ms: int) -> None:
         """Set it ahead; nothing else happens."""

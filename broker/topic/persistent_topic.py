@@ -11,7 +11,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, PeriodBuckets
-from magnetar.broker.config import BrokerConfig
 from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.errors import (
@@ -29,6 +28,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.policies.effective import EffectivePolicies
 from magnetar.broker.producer.deduplication import DEDUPLICATION_CURSOR, Deduplication
 from magnetar.broker.producer.producer import Producer, PublishBatch
+from magnetar.broker.protocol.stored_entries import PulsarEntries
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.subscription.consumer import SubscribeRequest
 from magnetar.broker.subscription.persistent_subscription import (
@@ -170,7 +170,7 @@ class PersistentTopic(Topic):
 
     def policies_changed(self) -> None:
         super().policies_changed()
-        config = ledger_config(self.service.config, self.policies)
+        config = ledger_config(self.service, self.policies)
         if config != self.ledger.config:
             self.ledger.configure(config)
         if self._deduplication_differs():
@@ -548,8 +548,9 @@ class PersistentTopic(Topic):
         }
 
 
-def ledger_config(config: BrokerConfig, policies: EffectivePolicies) -> ManagedLedgerConfig:
+def ledger_config(service: BrokerService, policies: EffectivePolicies) -> ManagedLedgerConfig:
     """How a topic with these policies stores its entries, now or from now on."""
+    config = service.config
     persistence = policies.persistence
     write_quorum = min(persistence.write_quorum, persistence.ensemble)
     return ManagedLedgerConfig(
@@ -558,6 +559,7 @@ def ledger_config(config: BrokerConfig, policies: EffectivePolicies) -> ManagedL
         ack_quorum=min(persistence.ack_quorum, write_quorum),
         password=config.managed_ledger_password.encode(),
         digest_type=config.digest_type,
+        form=PulsarEntries(is_clock_ahead=service.virtual_clock is not None),
         ledger_entries_max=config.managed_ledger_max_entries_per_ledger,
         ledger_bytes_max=config.managed_ledger_max_size_per_ledger_mbytes << 20,
         ledger_age_min_ms=config.managed_ledger_min_ledger_rollover_time_minutes * 60_000,

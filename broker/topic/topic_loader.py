@@ -194,9 +194,7 @@ class TopicLoader:
         creating = self._creating.setdefault(name.namespace, set())
         creating.add(name.full)
         try:
-            ledger = await service.ledgers.open(
-                name.ml_name, ledger_config(service.config, policies)
-            )
+            ledger = await service.ledgers.open(name.ml_name, ledger_config(service, policies))
         finally:
             creating.discard(name.full)
             if not creating:

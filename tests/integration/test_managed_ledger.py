@@ -18,6 +18,7 @@ from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.entry_form import HeadsInFront
 from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST
@@ -26,7 +27,10 @@ from tests.unit.managed_ledger.cluster import HEAD, Appends, eventually, read_al
 
 STORAGE = StorageConfig(journal_segment_bytes=4 << 20, journal_extend_bytes=1 << 20)
 CONFIG = ManagedLedgerConfig(
-    head_bytes=len(HEAD), ledger_age_min_ms=0, ledger_entries_max=1000, ledger_bytes_max=1 << 30
+    form=HeadsInFront(len(HEAD)),
+    ledger_age_min_ms=0,
+    ledger_entries_max=1000,
+    ledger_bytes_max=1 << 30,
 )
 NAME = "public/default/persistent/topic"
 

@@ -72,7 +72,7 @@ def count(counter: MessageCounter, snapshot: TopicSnapshot) -> int:
 
 def read(cluster: ClusterAccess, snapshot: TopicSnapshot) -> list[bytes]:
     part = InputSplit(
-        *(snapshot.topic, tuple(pieces(snapshot)), snapshot.head_bytes, snapshot.bookies),
+        *(snapshot.topic, tuple(pieces(snapshot)), snapshot.bookies),
         *(snapshot.instance_id, snapshot.bookie_token),
     )
     with SplitReader(part, cluster, fail_on_data_loss=True) as reader:

@@ -17,6 +17,7 @@ import pytest
 
 from magnetar.bookkeeper import codes
 from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry_form import HeadsInFront
 from magnetar.managed_ledger.position import EARLIEST
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import FaultRates, Simulator, run_simulation, seeds
@@ -32,7 +33,7 @@ def config_of(rng: random.Random, *, with_trimming: bool = False) -> ManagedLedg
         ensemble_size=ensemble,
         write_quorum=write,
         ack_quorum=ack,
-        head_bytes=len(HEAD),
+        form=HeadsInFront(len(HEAD)),
         ledger_entries_max=rng.choice([1, 3, 8, 30]),
         ledger_age_min_ms=0,
         ledger_age_max_ms=rng.choice([500, 10**7]),
@@ -141,7 +142,7 @@ class Scenario:
 async def verify(world: LogWorld, brokers: list[Broker]) -> None:
     """A fresh owner reads the log, and can write it; nothing fails any more."""
     world.simulator.network.faults = FaultRates()
-    config = ManagedLedgerConfig(head_bytes=len(HEAD), retention_ms=-1, retention_bytes=-1)
+    config = ManagedLedgerConfig(form=HeadsInFront(len(HEAD)), retention_ms=-1, retention_bytes=-1)
     last = Broker(world, config)
     log = await last.open()
     found = await last.read_all(EARLIEST)
@@ -173,7 +174,7 @@ def test_acknowledged_means_kept_once_in_order(seed: int) -> None:
 async def crash_while_rotating(simulator: Simulator, steps: int, entries_max: int) -> bool:
     """A writer that rotates dies at its n-th network step; another takes over."""
     config = ManagedLedgerConfig(
-        head_bytes=len(HEAD),
+        form=HeadsInFront(len(HEAD)),
         ledger_entries_max=entries_max,
         ledger_age_min_ms=0,
         retention_ms=-1,

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry_form import HeadsInFront
 from magnetar.managed_ledger.position import EARLIEST
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import Simulator, run_simulation
@@ -22,7 +23,7 @@ BOOKIES = [None, "b0", "b1", "b2", "b3"]
 def config(retention: int = -1) -> ManagedLedgerConfig:
     return ManagedLedgerConfig(
         *(3, 3, 2),
-        head_bytes=len(HEAD),
+        form=HeadsInFront(len(HEAD)),
         ledger_entries_max=4,
         ledger_age_min_ms=0,
         retention_ms=retention,

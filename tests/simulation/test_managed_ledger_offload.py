@@ -23,6 +23,7 @@ from magnetar.bookkeeper.ledger_metadata import decode
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.entry_form import HeadsInFront
 from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from magnetar.managed_ledger.ledger_rows import LedgerRows
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
@@ -271,7 +272,7 @@ class OffloadBroker(Broker):
 def config_of(simulator: Simulator, *, with_trimming: bool = False) -> ManagedLedgerConfig:
     kept = 0 if with_trimming else -1
     return ManagedLedgerConfig(
-        head_bytes=len(HEAD),
+        form=HeadsInFront(len(HEAD)),
         ledger_entries_max=simulator.rng.choice([1, 3, 8]),
         ledger_age_min_ms=0,
         retention_ms=kept,

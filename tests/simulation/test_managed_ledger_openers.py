@@ -13,6 +13,7 @@ import asyncio
 import pytest
 
 from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry_form import HeadsInFront
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError, OpenFailedError
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import FaultRates, Simulator, run_simulation, seeds
@@ -28,7 +29,7 @@ class Openers:
         quorums = rng.choice([(1, 1, 1), (3, 3, 2)])
         self.config = ManagedLedgerConfig(
             *quorums,
-            head_bytes=len(HEAD),
+            form=HeadsInFront(len(HEAD)),
             ledger_entries_max=rng.choice([1, 3, 50]),
             ledger_age_min_ms=0,
             cursor_ledger_entries_max=rng.choice([2, 50]),

@@ -21,6 +21,7 @@ from collections.abc import Callable
 import pytest
 
 from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry_form import HeadsInFront
 from tests.nightly import NIGHTLY
 from tests.simulation.managed_ledger_world import HEAD, Broker, LogWorld
 from tests.simulation.simulator import FaultRates, Node, Simulator, run_simulation, seeds
@@ -88,7 +89,7 @@ class Takeover:
         quorums = rng.choice([(1, 1, 1), (3, 3, 2)])
         self.config = ManagedLedgerConfig(
             *quorums,
-            head_bytes=len(HEAD),
+            form=HeadsInFront(len(HEAD)),
             ledger_entries_max=rng.choice([1, 2, 3]),
             ledger_age_min_ms=0,
             cursor_ledger_entries_max=rng.choice([2, 50]),

@@ -20,7 +20,7 @@ routes = Routes(
 
 _EXAMPLE: dict[str, Any] = {
     "topic": "persistent://public/default/orders-partition-0",
-    "headBytes": 32,
+    "headBytes": 0,
     "terminated": False,
     "first": {"ledgerId": 5, "entryId": 0},
     "lastConfirmed": {"ledgerId": 9, "entryId": 41},

@@ -57,7 +57,7 @@ async def topic_segments(
     access = BookieAccess({})
     if locations and directory is not None:
         access = await stored(directory.find(names, log.name), "Finding bookies")
-    head = segments_head(str(topic.name), log.config.head_bytes, extent, first)
+    head = segments_head(str(topic.name), extent, first)
     if locations:
         head |= access_fields(access)
     return long_array(head, "ledgers", _from(first[0], pieces))
@@ -97,13 +97,11 @@ def named_bookies(found: Iterable[LedgerMetadata]) -> set[str]:
     return {bookie for x in found for segment in x.segments for bookie in segment.bookies}
 
 
-def segments_head(
-    name: str, head_bytes: int, extent: ReadableRange, first: Position
-) -> dict[str, Any]:
+def segments_head(name: str, extent: ReadableRange, first: Position) -> dict[str, Any]:
     """The part of the answer that is of the whole topic."""
     return {
         "topic": name,
-        "headBytes": head_bytes,
+        "headBytes": 0,  # entries are stored as Pulsar stores them
         "terminated": extent.terminated,
         "first": position_fields(first),
         "lastConfirmed": position_fields(extent.last_confirmed),

@@ -8,6 +8,7 @@ from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.entry_form import HeadsInFront
 from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.offload.interfaces import LedgerOffloader
@@ -18,7 +19,7 @@ from tests.waiting import eventually as eventually
 
 NAME = "t/ns/persistent/topic"
 HEAD = b"head"
-CONFIG = ManagedLedgerConfig(head_bytes=len(HEAD), ledger_age_min_ms=0)
+CONFIG = ManagedLedgerConfig(form=HeadsInFront(len(HEAD)), ledger_age_min_ms=0)
 
 
 class Cluster:

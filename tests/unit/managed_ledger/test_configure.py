@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from magnetar.managed_ledger.entry_form import HeadsInFront
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST
 from tests.simulation.model_bookie import ModelBookie, ModelBookieClient
@@ -70,8 +71,8 @@ async def test_rotation_follows_at_once(cluster: Cluster) -> None:
 
 async def test_heads_and_password_stay(cluster: Cluster) -> None:
     log = await filled(cluster, 1)
-    log.configure(replace(KEPT, head_bytes=0, password=b"another"))
-    assert (log.config.head_bytes, log.config.password) == (len(HEAD), CONFIG.password)
+    log.configure(replace(KEPT, form=HeadsInFront(0), password=b"another"))
+    assert (log.config.form, log.config.password) == (CONFIG.form, CONFIG.password)
 
 
 async def test_bytes_behind_a_position_count_appends_under_way(cluster: Cluster) -> None:

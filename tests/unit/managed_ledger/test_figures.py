@@ -2,6 +2,7 @@
 
 from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, PeriodBuckets
 from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.entry_form import HeadsInFront
 from tests.unit.managed_ledger.cluster import Cluster, eventually
 
 
@@ -21,7 +22,7 @@ def test_buckets_hold_the_last_whole_period() -> None:
 
 async def test_writes_and_switches(cluster: Cluster) -> None:
     factory = cluster.factory()
-    log = await factory.open("t/n/persistent/x", ManagedLedgerConfig(head_bytes=0))
+    log = await factory.open("t/n/persistent/x", ManagedLedgerConfig(form=HeadsInFront(0)))
     metrics = log.metrics
     assert [metrics.writes, metrics.switches, metrics.add_errors] == [None] * 3, "an idle log"
     done: list[int] = []

@@ -33,8 +33,13 @@ async def test_only_what_nobody_can_list_any_more_is_deleted(cluster: Cluster) -
     newest = await create(LedgerConfig(), custom_metadata(NAME))  # may be listed any moment
     orphan = await create(LedgerConfig(), custom_metadata("t/ns/persistent/deleted"))
     foreign = await create(LedgerConfig(), {"component": b"something else"})
+    # As Apache Pulsar's brokers have it, which may be on the same bookies.
+    name = b"t/ns/persistent/deleted"
+    pulsars = {"application": b"pulsar", "component": b"managed-ledger"}
+    of_pulsar = await create(LedgerConfig(), {**pulsars, "pulsar/managed-ledger": name})
+    assert pulsars.items() < custom_metadata("x").items()
     assert await factory.collect_leaked_ledgers() == [passed.ledger_id, orphan.ledger_id]
-    for kept in (newest, foreign):
+    for kept in (newest, foreign, of_pulsar):
         assert await log.client.read_ledger_metadata(kept.ledger_id) is not None
     assert await read_all(log) == appends.acked
     assert await factory.collect_leaked_ledgers() == []

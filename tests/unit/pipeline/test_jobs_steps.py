@@ -16,7 +16,7 @@ def snapshot(name: str, ledgers: list[int]) -> TopicSnapshot:
         for number, entries in enumerate(ledgers, 1)
     )
     return TopicSnapshot(
-        name, stored, Offset(10, 0), Offset(stored[-1].ledger_id, stored[-1].entries), 32
+        name, stored, Offset(10, 0), Offset(stored[-1].ledger_id, stored[-1].entries)
     )
 
 

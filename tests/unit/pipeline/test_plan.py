@@ -41,7 +41,7 @@ def _snapshot(*ledgers: TopicLedger, topic: str = "persistent://t/n/x") -> Topic
     first = next((Offset(x.ledger_id, 0) for x in ledgers if x.entries), Offset(0, 0))
     end = Offset(ledgers[-1].ledger_id, ledgers[-1].entries) if ledgers else Offset(0, 0)
     places = {f"b{x.ledger_id}": ("host", 1) for x in ledgers}
-    return TopicSnapshot(topic, ledgers, first, end, 32, bookies=places, instance_id="i")
+    return TopicSnapshot(topic, ledgers, first, end, bookies=places, instance_id="i")
 
 
 @st.composite
@@ -112,7 +112,7 @@ def test_slices_cover_everything_once_and_in_order(
     ranges = []
     for number, log in enumerate(logs):
         named = TopicSnapshot(
-            *(f"persistent://t/n/{number}", log.ledgers, log.first, log.end, 32),
+            *(f"persistent://t/n/{number}", log.ledgers, log.first, log.end),
             bookies=log.bookies,
         )
         ranges.append((named, entry_ranges_between(named, BEGINNING, END)))

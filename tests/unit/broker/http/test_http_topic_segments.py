@@ -27,7 +27,7 @@ from magnetar.managed_ledger.position import EARLIEST
 from magnetar.managed_ledger.readable_range import ReadableLedger, ReadableRange, left_of
 from magnetar.metadata.errors import StoreUnreachableError
 from tests.unit.broker.http.long_answer import whole
-from tests.unit.managed_ledger.cluster import CONFIG, HEAD, NAME, Appends, Cluster, eventually
+from tests.unit.managed_ledger.cluster import CONFIG, NAME, Appends, Cluster, eventually
 
 COPY = LedgerCopy(5, "u-1", "filesystem", {"fileSystemURI": "file:///copies"})
 COMPLETE = OffloadContext(COPY, CopyState.COMPLETE, 17, 1234)
@@ -106,9 +106,9 @@ def test_a_size_that_only_the_metadata_know() -> None:
 
 def test_head_and_access() -> None:
     extent = ReadableRange((5, 0), (9, 41), True, -1, (), (LISTED,))
-    assert segments_head("persistent://t/n/x", 32, extent, (5, 2)) == {
+    assert segments_head("persistent://t/n/x", extent, (5, 2)) == {
         "topic": "persistent://t/n/x",
-        "headBytes": 32,
+        "headBytes": 0,
         "terminated": True,
         "first": {"ledgerId": 5, "entryId": 2},
         "lastConfirmed": {"ledgerId": 9, "entryId": 41},
@@ -183,7 +183,7 @@ async def test_all_ledgers_are_told_with_their_bookies(log: ManagedLedger) -> No
     first, second = (x["ledgerId"] for x in answer["ledgers"])
     assert answer["first"] == {"ledgerId": first, "entryId": 0}
     assert answer["lastConfirmed"] == {"ledgerId": second, "entryId": 0}
-    assert answer["headBytes"] == len(HEAD)
+    assert answer["headBytes"] == 0
     assert [x["createdAt"] for x in answer["ledgers"]] == [1_000_000, 1_000_000]
     assert answer["ledgers"][1]["metadata"]["ensembles"] == [{"firstEntry": 0, "bookies": ["b0"]}]
     assert answer["bookies"] == {"b0": {"host": "host", "port": 1}}

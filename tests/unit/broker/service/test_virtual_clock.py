@@ -5,6 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.entry_header import parse_header
+from magnetar.broker.protocol.framing import encode_body
+from magnetar.broker.protocol.stored_entries import PulsarEntries
+from magnetar.broker.service.virtual_clock import VirtualClock
 from tests.unit.broker.doubles import Broker, Client, message
 
 STARTED_MS = 1_700_000_000_000  # of the doubles: the broker's clock, and stamps of messages
@@ -123,3 +127,18 @@ async def test_periodic_checks_run_in_time_but_not_without_end(broker: Broker) -
 async def test_the_clock_is_not_set_back(broker: Broker) -> None:
     with pytest.raises(ValueError, match="back"):
         await broker.clock.advance(broker.service, -1)
+
+
+@pytest.mark.parametrize("ahead_ms", [0, HOUR_MS])
+def test_times_are_the_same_when_an_entry_is_read_from_a_ledger(ahead_ms: int) -> None:
+    """Clients stamp by the wall clock, so what is stored has to tell how far ahead it was."""
+    clock = VirtualClock(lambda: STARTED_MS, ahead_ms)
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=STARTED_MS, deliver_at_time=STARTED_MS + 9
+    )
+    body, form = encode_body(metadata, b"text"), PulsarEntries(is_clock_ahead=True)
+    head = clock.make_header(metadata, 4)
+    assert parse_header(head).publish_time_ms == STARTED_MS + ahead_ms
+    assert parse_header(head).deliver_at_ms == STARTED_MS + 9 + ahead_ms
+    clock.step(MINUTE_MS)
+    assert form.split([form.prefixes([head])[0] + body]) == ([head], [body])
