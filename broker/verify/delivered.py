@@ -146,12 +146,15 @@ class SubscriptionChecker:
 
     def _on_ended(self, event: Ended) -> None:
         self._attached.discard(event.session)
+        if event.why is End.FORGOTTEN:
+            text = f"session {event.session} was let in, and isn't served; nobody told it so"
+            self._say(Rule.NOT_TOLD, text)
         if self._active == event.session:
             self._active = None
         self._give_back(self._held_by(event.session))
         if event.why is End.LOST and not self._durable_acks:
             self._may_come |= self._state.keys()
-        if not self._durable_parts and (not self._attached or event.why in (End.MOVED, End.LOST)):
+        if not self._durable_parts and (not self._attached or event.why.is_unasked):
             self._may_come |= self._parts  # the topic may have moved, which nobody was told
         if self._one_at_a_time and not self._attached:
             self._last = -1
@@ -380,10 +383,10 @@ def _with_early_ends(events: Sequence[Event]) -> Iterator[Event]:
             last[event.session] = nth
     early: dict[int, list[Ended]] = {}
     for event in events:
-        if isinstance(event, Ended) and event.why in (End.MOVED, End.LOST):
+        if isinstance(event, Ended) and event.why.is_unasked:
             early.setdefault(last.get(event.session, -1), []).append(event)
     yield from early.get(-1, ())
     for nth, event in enumerate(events):
-        if not (isinstance(event, Ended) and event.why in (End.MOVED, End.LOST)):
+        if not (isinstance(event, Ended) and event.why.is_unasked):
             yield event
         yield from early.get(nth, ())

@@ -33,6 +33,7 @@ class Rule(StrEnum):
     INACTIVE_CONSUMER = "inactive-consumer"
     KEY_AT_TWO = "key-at-two"
     WRONG_PLACE = "wrong-place"
+    NOT_TOLD = "not-told"
 
 
 PROMISES: Final[dict[Rule, str]] = {
@@ -56,6 +57,7 @@ PROMISES: Final[dict[Rule, str]] = {
     "subscription.",
     Rule.WRONG_PLACE: "A seek puts a subscription where it was told to, and a reader begins there: "
     "nothing from before comes.",
+    Rule.NOT_TOLD: "A consumer that was let in is served, or told that it is closed.",
 }
 
 
@@ -92,6 +94,12 @@ class End(StrEnum):
     CUT = "connection cut by its client"
     MOVED = "closed by the broker"
     LOST = "connection lost"
+    FORGOTTEN = "not known to the broker any more, which didn't tell it"
+
+    @property
+    def is_unasked(self) -> bool:
+        """The broker or the network ended it: at the broker it was over earlier."""
+        return self in (End.MOVED, End.LOST, End.FORGOTTEN)
 
 
 @dataclass(slots=True)

@@ -73,6 +73,14 @@ class ClusterAdmin:
     async def unload(self, topic: TopicName) -> None:
         await self._call("PUT", f"{_path(topic)}/unload")
 
+    async def consumers(self, topic: TopicName) -> dict[str, set[str]]:
+        """Names of those that the owner of a loaded topic serves, by subscription."""
+        stats = await self._call("GET", f"{_path(topic)}/stats")
+        return {
+            name: {each["consumerName"] for each in found["consumers"]}
+            for name, found in stats["subscriptions"].items()
+        }
+
     async def delete(self, topic: TopicName, plan: TopicPlan) -> None:
         where = "/partitions" if plan.partitions else ""
         await self._call("DELETE", f"{_path(topic)}{where}?force=true")

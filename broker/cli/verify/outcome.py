@@ -27,6 +27,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "totals": totals(outcome),
         "disturbances": dict(outcome.disturbances),
         "unchecked": outcome.unchecked,
+        "waits": outcome.waits,
         "unjudged": outcome.unjudged,
         "promises": {rule.value: broken[rule.value] for rule in PROMISES},
         "topics": [asdict(verdict) for verdict in outcome.verdicts],
@@ -72,6 +73,8 @@ def as_text(outcome: Outcome) -> Iterator[str]:
         yield f"{count} times: {what}"
     for what in outcome.unchecked:
         yield f"not checked: {what}"
+    for what in outcome.waits:
+        yield f"waited {what}"
     shown = 0
     for violation in violations_of(outcome):
         shown += 1

@@ -234,9 +234,9 @@ class Receiver:
             command.message_publish_time = published_ms
         await self._connection.call(command)
 
-    async def close(self) -> None:
+    async def close(self, why: End = End.CLOSED) -> None:
         """Leave. Raises BrokerError."""
-        self.end(End.CLOSED)
+        self.end(why)
         await self._connection.call(pb.CommandCloseConsumer(consumer_id=self._id))
 
     async def unsubscribe(self) -> None:

@@ -80,6 +80,7 @@ def _facts(outcome: Outcome) -> str:
         (f"Disturbed: {what}", f"{n} times") for what, n in sorted(outcome.disturbances.items())
     ]
     rows += [("Not checked", text) for text in outcome.unchecked]
+    rows += [("Waited", text) for text in outcome.waits]
     return _table((), rows)
 
 

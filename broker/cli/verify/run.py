@@ -43,6 +43,7 @@ class Outcome:
     Attributes:
         unjudged: why there is no verdict on the whole; "": there is one.
         unchecked: what was left out, and why.
+        waits: for messages that came only when their consumers came again, or never.
     """
 
     settings: VerifySettings
@@ -53,6 +54,7 @@ class Outcome:
     verdicts: list[TopicVerdict] = field(default_factory=list)
     disturbances: Counter[str] = field(default_factory=Counter)
     unchecked: list[str] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
     unjudged: str = ""
 
     @property
@@ -129,6 +131,7 @@ class _Round:
             for check in checks:
                 self._outcome.verdicts.append(check_topic(check.history, self.around.early_ms_max))
                 self._outcome.disturbances.update(check.disturbances)
+                self._outcome.waits += check.waits
         finally:
             await self._remove()
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from magnetar.broker.cli.binary_client import CommandClient
@@ -81,6 +81,8 @@ class Subscriber:
         self._sessions = itertools.count(1)
         self._opening = asyncio.Lock()  # else each would make a connection of its own
         self._receivers: dict[str, Receiver] = {}
+        self._unknown: set[Receiver] = set()
+        """The broker didn't have them when it was asked last; their end may be on its way."""
         self._late: list[tuple[Receiver, ReceivedEntry]] = []
         # Of a consumer that acknowledges cumulatively: all of the last receiver.
         self._unacknowledged: list[tuple[Receiver, ReceivedEntry]] = []
@@ -113,14 +115,28 @@ class Subscriber:
 
     async def close_one(self) -> None:
         """One of the consumers leaves. Raises BrokerError."""
-        there = [each for each in self._receivers.values() if not each.ended.is_set()]
+        there = [each for each in self.open_receivers() if each not in self._unknown]
         if there:
             await self._rng.choice(there).close()
 
+    def open_receivers(self) -> list[Receiver]:
+        return [each for each in self._receivers.values() if not each.ended.is_set()]
+
+    async def close_unknown(self, before: Sequence[Receiver], known: Collection[str]) -> None:
+        """Consumers whom the broker has forgotten come again. Raises BrokerError.
+
+        Args:
+            before: those that were let in when the broker was asked.
+            known: the names that it told.
+        """
+        unknown = {each for each in before if not each.ended.is_set() and each.name not in known}
+        forgotten, self._unknown = self._unknown & unknown, unknown
+        for receiver in forgotten:
+            await receiver.close(End.FORGOTTEN)
+
     async def close_all(self) -> None:
-        for receiver in self._receivers.values():
-            if not receiver.ended.is_set():
-                await receiver.close()
+        for receiver in self.open_receivers():
+            await receiver.close()
         self._late, self._unacknowledged = [], []
 
     def cut(self) -> None:
@@ -141,7 +157,7 @@ class Subscriber:
     async def seek(self, *, by_time: bool) -> None:
         """To one of the last entries that came. Raises BrokerError: it may be done or not."""
         async with self._opening:  # nobody comes again before it is done
-            there = [each for each in self._receivers.values() if not each.ended.is_set()]
+            there = self.open_receivers()
             if not there or not self.seen:
                 return
             receiver = self._rng.choice(there)
@@ -168,9 +184,9 @@ class Subscriber:
         else:
             self._place = max(self._place, place)
 
-    def lacks(self, wanted: Iterable[Position]) -> bool:
-        """Whether some of these entries have to be acknowledged."""
-        return any(at >= self._place and at not in self.acknowledged for at in wanted)
+    def lacks(self, wanted: Iterable[Position]) -> int:
+        """How many of these entries have to be acknowledged."""
+        return sum(at >= self._place and at not in self.acknowledged for at in wanted)
 
     # --- messages
 

@@ -37,6 +37,7 @@ from magnetar.broker.verify.plan import (
 _MESSAGES_A_SECOND: Final = 150
 """Of a producer: a load that leaves time to disturb it."""
 _DISTURB_S: Final = 0.3, 0.9
+_LOOK_AGAIN_S: Final = 1.0
 _CALM_S: Final = 5.0
 """How long a final unload may take: a broker may refuse it while it does something else."""
 
@@ -68,6 +69,8 @@ class TopicCheck:
             str(topic), window=0 if plan.deduplicated else GROUPS_UNDER_WAY * BATCH_MAX
         )
         self.disturbances: dict[str, int] = {}
+        self.waits: list[str] = []
+        """Where nothing came for as long as it was waited for."""
         self._around, self._topic, self._messages = around, topic, messages
         self._plan = plan
         self._rng = random.Random(seed)
@@ -175,6 +178,7 @@ class TopicCheck:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._loaded.wait(), self._rng.uniform(*_DISTURB_S))
                 break
+            await self._look_for_forgotten()
             what = self._rng.choice(list(ways))
             self.disturbances[what] = self.disturbances.get(what, 0) + 1
             with contextlib.suppress(BrokerError, CliError):
@@ -227,20 +231,38 @@ class TopicCheck:
         for subscriber in self._subscribers:
             subscriber.calm_down()
         wanted = {at[:-1] for _, at in self.history.receipts if at is not None}
-        patience_s = self._around.patience_s + DELAY_MS_MAX / 1000
-        await asyncio.gather(
-            *(self._wait_for(each, wanted, patience_s) for each in self._subscribers)
-        )
+        await self._look_for_forgotten()
+        await asyncio.sleep(_LOOK_AGAIN_S)
+        await self._look_for_forgotten()
+        await asyncio.gather(*(self._wait_for(each, wanted) for each in self._subscribers))
         # What a seek may have passed isn't waited for above. If it wasn't, it comes when it is due.
         due_ms = max((sent.due_ms for sent in self.history.sent.values()), default=0)
         await asyncio.sleep(max(0.0, due_ms / 1000 - time.time()))
 
-    @staticmethod
-    async def _wait_for(subscriber: Subscriber, wanted: set[Position], patience_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
+    async def _look_for_forgotten(self) -> None:
+        """A consumer that two looks don't find at the broker isn't served any more."""
+        if (admin := self._around.admin) is None:
+            return
+        before = [each.open_receivers() for each in self._subscribers]
+        try:
+            known = await admin.consumers(self._topic)
+        except CliError:  # the topic is being unloaded or loaded
+            return
+        for subscriber, receivers in zip(self._subscribers, before, strict=True):
+            with contextlib.suppress(BrokerError):
+                await subscriber.close_unknown(receivers, known.get(subscriber.history.name, ()))
+
+    async def _wait_for(self, subscriber: Subscriber, wanted: set[Position]) -> None:
+        patience_s = self._around.patience_s + DELAY_MS_MAX / 1000
+        try:
             while subscriber.lacks(wanted):
                 subscriber.changed.clear()
                 await asyncio.wait_for(subscriber.changed.wait(), patience_s)
+        except TimeoutError:
+            self.waits.append(
+                f"{patience_s:.0f} s for {subscriber.lacks(wanted)} entries of"
+                f" {self._topic}, subscription {subscriber.history.name}, though consumers had room"
+            )
 
     async def _send_marker(self) -> None:
         """Behind everything: who has it has been given all that it will be given."""

@@ -259,6 +259,7 @@ FAULTS: list[tuple[SubscriptionType, Sequence[Event | list[Event]], Rule]] = [
         Rule.WRONG_PLACE,
     ),
     (EXCLUSIVE, TWO, Rule.TWO_CONSUMERS),
+    (SHARED, [TWO, Ended(1, End.FORGOTTEN)], Rule.NOT_TOLD),
     (EXCLUSIVE, [Attached(1), gets(1, 0, 2)], Rule.SKIPPED),
     (EXCLUSIVE, [Attached(1), gets(1, 0, 1, 0)], Rule.REORDERED),
     (FAILOVER, [ONE_ACTIVE, gets(2, 0)], Rule.INACTIVE_CONSUMER),
@@ -280,6 +281,13 @@ def test_each_rule_has_a_planted_fault() -> None:
     named = {rule for *_, rule in FAULTS}
     about_stored = {Rule.LOST, Rule.MOVED, Rule.DUPLICATED, Rule.INVENTED, Rule.DAMAGED}
     assert named | about_stored == set(Rule)
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, KEY_SHARED])
+def test_what_a_forgotten_consumer_had_may_come_to_another(kind: SubscriptionType) -> None:
+    """It was over when it received something last, so nothing else is told."""
+    events = [Attached(1), *gets(1, 0, 1), Attached(2), *gets(2, *ALL), Ended(1, End.FORGOTTEN)]
+    assert rules(violations(kind, *events, complete=True)) == {Rule.NOT_TOLD}
 
 
 def test_a_delayed_message_may_be_early_by_a_tick() -> None:
