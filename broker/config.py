@@ -298,9 +298,11 @@ class BrokerConfig(BalancerConfig):
     bookkeeper_tls_certificate_file_path: str = ""
     bookkeeper_tls_key_file_path: str = ""
     bookkeeper_tls_client_authentication: bool = False  # then the certificate must be there
-    bookkeeper_client_authentication_plugin: str = ""  # token
-    # file:///path of the token that bookies are shown, or token:...
+    bookkeeper_client_authentication_plugin: str = ""  # token; sasl for Apache's bookies
+    bookkeeper_client_authentication_parameters_name: str = ""  # what the next one is, with SASL
+    # file:///path of the token that bookies are shown, or token:...; the section's name with SASL
     bookkeeper_client_authentication_parameters: str = field(default="", repr=False)
+    bookkeeper_client_login_config_path: str = ""  # own key: a JAAS file
     # which bookies; bookkeeper_<key of BookKeeper's client> as in Pulsar. "": as the next two say
     bookkeeper_ensemble_placement_policy: str = ""  # random, rack-aware, zone-aware
     bookkeeper_client_rackaware_policy_enabled: bool = True

@@ -25,10 +25,6 @@ _LACKING: Final = {
     "additionalSystemCursorNames": ("", "quotas and expiry hold for every subscription"),
     "allowOverrideEntryFilters": ("false", "entries are not filtered"),
     "authenticationRoleLoggingAnonymizer": ("NONE", "roles are logged as they are"),
-    "bookkeeperClientAuthenticationParametersName": (
-        "",
-        "bookies are shown a token (bookkeeperClientAuthenticationParameters)",
-    ),
     "bookkeeperClientSecondaryIsolationGroups": (
         "",
         "there is one list of groups (bookkeeperClientIsolationGroups)",

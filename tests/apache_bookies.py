@@ -43,12 +43,18 @@ class ApacheBookie(ChildProcess):
     """One bookie; its data survive ``kill`` and ``start``."""
 
     def __init__(
-        self, folder: Path, metadata_uri: str, settings: Mapping[str, str] = MappingProxyType({})
+        self,
+        folder: Path,
+        metadata_uri: str,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        flags: Sequence[str] = (),
     ) -> None:
+        """``flags``: further ones of its JVM."""
         super().__init__(folder / "bookie.log")
         self.folder = folder
         self.port = free_port()
         self.metadata_uri = metadata_uri
+        self._java = (_JAVA[0], *flags, *_JAVA[1:])
         self._settings = {
             "bookiePort": str(self.port),
             "advertisedAddress": "127.0.0.1",
@@ -81,7 +87,7 @@ class ApacheBookie(ChildProcess):
         was killed has left a node."""
         begin = len(self.log)
         self._process = self.popen(
-            [*_JAVA, "org.apache.bookkeeper.server.Main", "--conf", str(self._file)]
+            [*self._java, "org.apache.bookkeeper.server.Main", "--conf", str(self._file)]
         )
         self.wait_for_line(_STARTED, "Apache bookie", begin)
 
@@ -94,7 +100,13 @@ class ApacheBookie(ChildProcess):
     def shell(self, *words: str) -> str:
         """Output of a command of BookKeeper's shell."""
         done = subprocess.run(
-            [*_JAVA, "org.apache.bookkeeper.bookie.BookieShell", "-conf", str(self._file), *words],
+            [
+                *self._java,
+                "org.apache.bookkeeper.bookie.BookieShell",
+                "-conf",
+                str(self._file),
+                *words,
+            ],
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -4,7 +4,7 @@ import importlib.util
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.child_process import READY_S_MAX, ChildProcess
@@ -33,6 +33,7 @@ class ZooKeeperProcess(ChildProcess):
         properties: Mapping[str, str] | None = None,
         secure: bool = False,
         heap: str = "256m",
+        flags: Sequence[str] = (),
     ) -> None:
         """
         Args:
@@ -40,11 +41,12 @@ class ZooKeeperProcess(ChildProcess):
             properties: further lines of zoo.cfg.
             secure: only over TLS; ``properties`` say with which files.
             heap: of its JVM at most; 100,000 nodes need the usual one.
+            flags: further ones of its JVM.
         """
         super().__init__(folder / "zookeeper.log")
         self.folder, self._secure = folder, secure
         self._tick_ms, self._properties = tick_ms, dict(properties or {})
-        self._heap = heap
+        self._heap, self._flags = heap, flags
         self.port = 0
 
     def stop(self, seconds_max: float = 60.0) -> int:
@@ -83,7 +85,8 @@ class ZooKeeperProcess(ChildProcess):
         config = self.folder / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        command = ["java", *_JVM, f"-Xmx{self._heap}", "-cp", f"{_jars()}/*", main, str(config)]
+        flags = (*_JVM, f"-Xmx{self._heap}", *self._flags)
+        command = ["java", *flags, "-cp", f"{_jars()}/*", main, str(config)]
         return self.popen(command, folder=self.folder)
 
     def _wait_until_ready(self, port: int) -> bool:

@@ -14,7 +14,7 @@ from magnetar.bookkeeper.bookie_protocol.connection import BookieConnection, Con
 from magnetar.bookkeeper.bookie_protocol.connections import LazyConnection, Resolve
 from magnetar.bookkeeper.bookie_protocol.digests import Digest
 from magnetar.bookkeeper.bookie_protocol.result_codes import from_v2
-from magnetar.bookkeeper.errors import FrameError, LedgerError
+from magnetar.bookkeeper.errors import FrameError, LedgerError, UnauthorizedAccessError
 from magnetar.bookkeeper.transport import AddRequest
 
 _log = logging.getLogger(__name__)
@@ -90,6 +90,7 @@ class AddChannel:
         self._answered_at = 0.0
         self._retry_at = 0.0
         self._backoff_s = config.backoff_first_s
+        self._lost_code = codes.UNAVAILABLE  # of the last loss
         self._closed = False
 
     @property
@@ -103,7 +104,7 @@ class AddChannel:
     def add(self, request: AddRequest) -> None:
         """``request.done`` is called later, never within this call."""
         if self._closed or (self._connection.current is None and self._is_backing_off()):
-            self._refuse(request, codes.UNAVAILABLE)
+            self._refuse(request, self._lost_code)
             return
         size = request.body_bytes
         if size > self._config.frame_bytes_max and not self._fits(request):
@@ -124,7 +125,7 @@ class AddChannel:
 
     async def close(self) -> None:
         """What isn't answered by now gets UNAVAILABLE."""
-        self._closed = True
+        self._closed, self._lost_code = True, codes.UNAVAILABLE
         if self._opening is not None:
             self._opening.cancel()
         await self._connection.close()
@@ -201,6 +202,8 @@ class AddChannel:
             self._timer = self._loop.call_later(_CHECK_S, self._check)
 
     def _on_lost(self, error: Exception) -> None:
+        is_refused = isinstance(error, UnauthorizedAccessError)
+        self._lost_code = codes.UNAUTHORIZED if is_refused else codes.UNAVAILABLE
         self._retry_at = self._loop.time() + self._backoff_s
         self._backoff_s = min(2 * self._backoff_s, self._config.backoff_max_s)
         if self.pending_requests:
@@ -215,7 +218,7 @@ class AddChannel:
     def _fail_all(self) -> None:
         queue, self._queue = list(self._queue), deque()
         for request in [*self._in_flight.take_all(), *queue]:
-            self._done(request, codes.UNAVAILABLE)
+            self._done(request, self._lost_code)
 
 
 def _answer(request: AddRequest, code: int) -> None:

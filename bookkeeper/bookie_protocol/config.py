@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from magnetar.bookkeeper.bookie_protocol.login import SaslLogin
+
 _MIB: Final = 1024 * 1024
 _FRAME_BYTES_MAX: Final = 5 * _MIB + 10 * 1024
 """Of a message of Pulsar's largest size and what is around it."""
@@ -26,6 +28,7 @@ class ProtocolConfig:
         backlog_bytes: adds queued and unanswered; above, writers confirm no more until it is less.
         pending_bytes_max: the same; above, adds are refused with TOO_MANY_REQUESTS.
         tls: makes the context of a new connection; None: connections are plain.
+        login: SASL, if bookies want it.
     """
 
     add_timeout_s: float = 30.0
@@ -38,3 +41,4 @@ class ProtocolConfig:
     backlog_bytes: int = 64 * _MIB
     pending_bytes_max: int = 256 * _MIB
     tls: Callable[[], ssl.SSLContext] | None = None
+    login: SaslLogin | None = None

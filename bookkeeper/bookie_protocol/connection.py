@@ -7,20 +7,22 @@ owner answers what was under way with UNAVAILABLE: that proves nothing.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, cast
+from typing import ClassVar, cast
 
 from google.protobuf.message import DecodeError
 
+from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
 from magnetar.bookkeeper.bookie_protocol.frame_pieces import LENGTH, FramePieces
 from magnetar.bookkeeper.bookie_protocol.frames_v2 import Reply, ReplyDecoder
 from magnetar.bookkeeper.errors import BookieUnavailableError, FrameError
 from magnetar.bookkeeper.proto.bookkeeper_protocol_pb2 import OperationType, Request, Response
 
-_VERSION_3: Final = 3
-
 
 class BookieConnection(asyncio.Protocol):
-    """Bytes to and from one bookie; a subclass knows the version."""
+    """Bytes to and from one bookie."""
+
+    version: ClassVar[int]
+    """Of the protocol."""
 
     def __init__(self, on_lost: Callable[["BookieConnection", Exception], None]) -> None:
         """``on_lost`` is called once, also for an error of ours; never after ``close``."""
@@ -77,6 +79,8 @@ class BookieConnection(asyncio.Protocol):
 class ConnectionV2(BookieConnection):
     """Version 2: adds, or reads."""
 
+    version = v2.VERSION
+
     def __init__(
         self,
         on_lost: Callable[[BookieConnection, Exception], None],
@@ -95,6 +99,8 @@ class ConnectionV2(BookieConnection):
 class ConnectionV3(BookieConnection):
     """Version 3: a request, a response with the same ``txnId``."""
 
+    version = 3
+
     def __init__(
         self, on_lost: Callable[[BookieConnection, Exception], None], frame_bytes_max: int
     ) -> None:
@@ -111,7 +117,7 @@ class ConnectionV3(BookieConnection):
             TimeoutError; BookieUnavailableError: the connection was lost.
         """
         number, self._next = self._next, self._next + 1
-        request.header.version, request.header.operation = _VERSION_3, operation
+        request.header.version, request.header.operation = self.version, operation
         request.header.txnId = number
         body = request.SerializeToString()
         call: asyncio.Future[Response] = self._loop.create_future()

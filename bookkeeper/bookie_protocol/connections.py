@@ -6,8 +6,13 @@ from typing import Generic, TypeVar
 
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.connection import BookieConnection
+from magnetar.bookkeeper.bookie_protocol.login import LoginExchange
 from magnetar.bookkeeper.bookie_protocol.start_tls import connect_tls
-from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerError
+from magnetar.bookkeeper.errors import (
+    BookieUnavailableError,
+    LedgerError,
+    UnauthorizedAccessError,
+)
 
 T = TypeVar("T", bound=BookieConnection)
 Resolve = Callable[[str], Awaitable[tuple[str, int]]]
@@ -36,7 +41,7 @@ class LazyConnection(Generic[T]):
         self._create = create
         self._on_lost = on_lost
         self._connect_timeout_s = config.connect_timeout_s
-        self._tls = config.tls
+        self._tls, self._login = config.tls, config.login
         self._connecting: asyncio.Task[T] | None = None
         self._closed = False
 
@@ -44,6 +49,7 @@ class LazyConnection(Generic[T]):
         """
         Raises:
             BookieUnavailableError: it can't be reached.
+            UnauthorizedAccessError: it refuses our login.
         """
         if self.current is not None:
             return self.current
@@ -69,27 +75,49 @@ class LazyConnection(Generic[T]):
             self.current = None
 
     async def _connect(self) -> T:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                host, port = await self._resolve(self._bookie_id)
-                connection = self._create(self._lost)
-                if self._tls is None:
-                    await loop.create_connection(lambda: connection, host, port)
-                else:
-                    await connect_tls(connection, self._tls(), host, port)
+                try:
+                    connection = await self._attempt()
+                except UnauthorizedAccessError:
+                    # A bookie that ends closes connections, too; then it can't be reached now.
+                    connection = await self._attempt()
             if connection.is_lost:
                 raise ConnectionResetError("the bookie closed the connection")
             self.current = connection
             return connection
         except LedgerError:
             raise
-        except (OSError, TimeoutError) as error:
+        except (OSError, ValueError, TimeoutError) as error:
             raise BookieUnavailableError(
-                f"bookie {self._bookie_id}: {error or 'no connection in time'}"
+                f"bookie {self._bookie_id}: {str(error) or 'no connection in time'}"
             ) from error
         finally:
             self._connecting = None
+
+    async def _attempt(self) -> T:
+        host, port = await self._resolve(self._bookie_id)
+        connection = self._create(self._lost)
+        if self._login is None:
+            await self._open(connection, host, port)
+            return connection
+        asking = LoginExchange(connection.version)
+        await self._open(asking, host, port)
+        try:
+            transport = await self._login.run(asking, self._bookie_id)
+        except BaseException:
+            asking.transport.abort()
+            raise
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        return connection
+
+    async def _open(self, protocol: asyncio.Protocol, host: str, port: int) -> None:
+        if self._tls is None:
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: protocol, host, port)
+        else:
+            await connect_tls(protocol, self._tls(), host, port)
 
     def _lost(self, connection: BookieConnection, error: Exception) -> None:
         if connection is self.current:

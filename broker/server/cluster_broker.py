@@ -4,12 +4,19 @@ import random
 import time
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 
 import httpx  # noqa: F401  # for the first call to a broker, whose turn of the loop it would hold
 
 from magnetar.bookkeeper.auth.token_source import TokenSource, token_setting
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.connector import ProtocolConnector
+from magnetar.bookkeeper.bookie_protocol.login import (
+    PLUGINS,
+    SECTION,
+    SECTION_SETTING,
+    SaslLogin,
+)
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.pool_placement import placement_for
@@ -25,6 +32,7 @@ from magnetar.broker.server.standalone import Standalone, run_node
 from magnetar.broker.service.bookie_access import BookieAddressResolver, RegisteredBookies
 from magnetar.broker.service.bookie_cluster import BookieCluster
 from magnetar.broker.service.broker_service import BrokerService
+from magnetar.metadata.sasl.jaas import read_credentials
 from magnetar.metadata.store import MetadataStore
 
 _MIB = 1024 * 1024
@@ -43,7 +51,10 @@ class ClusterBroker(Standalone):
         if not self.config.metadata_store_url:
             raise ConfigError("metadataStoreUrl is not set: zk:HOST:PORT of the cluster")
         tls_files(self.config)  # mistakes are told before anything is opened
-        bookie_token(self.config)
+        if self.config.apache_store_url is None:
+            bookie_token(self.config)
+        else:
+            bookie_login(self.config)
         return await super()._open_store()
 
     async def _open_bookies(self, stack: AsyncExitStack, store: MetadataStore) -> BookieCluster:
@@ -96,7 +107,7 @@ def transport_config(config: BrokerConfig) -> TransportConfig:
     """How bookies are talked to, out of the broker's settings."""
     timeout_s = float(config.bookkeeper_client_timeout_in_seconds)
     return TransportConfig(
-        token=bookie_token(config),
+        token=bookie_token(config) if config.apache_store_url is None else "",
         add_timeout_s=timeout_s,
         call_timeout_s=timeout_s,
         # A refusal would end the ledger, so above what producers may have in flight beside the
@@ -113,6 +124,7 @@ def protocol_config(config: BrokerConfig) -> ProtocolConfig:
     of_ours, tls = transport_config(config), tls_files(config)
     return ProtocolConfig(
         tls=None if tls is None else partial(client_context, tls),
+        login=bookie_login(config),
         add_timeout_s=of_ours.add_timeout_s,
         read_timeout_s=of_ours.call_timeout_s,
         backlog_bytes=of_ours.backlog_bytes,
@@ -138,6 +150,41 @@ def bookie_token(config: BrokerConfig) -> str:
     except ValueError as error:
         raise ConfigError(f"bookkeeperClientAuthenticationParameters: {error}") from None
     return source
+
+
+def bookie_login(config: BrokerConfig) -> SaslLogin | None:
+    """How Apache's bookies are logged in to; None: without.
+
+    Raises:
+        ConfigError: not SASL DIGEST-MD5, or there is no name and password for it.
+    """
+    plugin = config.bookkeeper_client_authentication_plugin
+    kind = config.bookkeeper_client_authentication_parameters_name
+    section = config.bookkeeper_client_authentication_parameters or SECTION
+    path = config.bookkeeper_client_login_config_path
+    if not plugin:
+        if path:
+            raise ConfigError(
+                "bookkeeperClientLoginConfigPath goes with bookkeeperClientAuthenticationPlugin"
+            )
+        return None
+    if plugin not in PLUGINS:
+        raise ConfigError(
+            f"bookkeeperClientAuthenticationPlugin={plugin}: Apache's bookies are logged in to by"
+            f" SASL, {PLUGINS[-1]}"
+        )
+    if kind not in ("", SECTION_SETTING):
+        raise ConfigError(
+            f"bookkeeperClientAuthenticationParametersName={kind}: {SECTION_SETTING} is expected"
+        )
+    if not path:
+        raise ConfigError(f"bookkeeperClientLoginConfigPath must name the JAAS file of {section}")
+    read = partial(read_credentials, Path(path), section)
+    try:
+        read()  # mistakes are told at the start
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"bookkeeperClientLoginConfigPath: {error}") from error
+    return SaslLogin(read)
 
 
 def tls_files(config: BrokerConfig) -> TlsFiles | None:

@@ -6,6 +6,7 @@ No thread: the connection lives on the event loop (why: decision 0017).
 import asyncio
 import logging
 import random
+import secrets
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from magnetar.metadata.errors import (
     StoreClosedError,
     StoreUnreachableError,
 )
+from magnetar.metadata.sasl.digest_md5 import DigestMd5Client
+from magnetar.metadata.sasl.jaas import read_credentials
 from magnetar.metadata.store import SessionEvent
 from magnetar.metadata.zookeeper.session import (
     ENDED,
@@ -37,6 +40,8 @@ HEAD_START_S = 0.25
 """Before the next server is asked, too: more than an answer takes, less than a client notices."""
 
 Server = tuple[str, int]
+
+_SASL_SERVER = ("zookeeper", "zk-sasl-md5")  # as each server calls itself, wherever it is
 
 
 # Not longer: a server that is back is of use only once this client is connected to it. Until then
@@ -197,12 +202,13 @@ class ZooKeeperConnection:
         tls = self._settings.tls
         try:
             context = None if tls is None else tls.context()
-        except OSError:
+            login = new_login(self._settings)
+        except (OSError, ValueError):
             sock.close()
             raise
         self._gone = self._loop.create_future()
         await self._loop.create_connection(
-            lambda: _Protocol(self, timeout_s),
+            lambda: _Protocol(self, timeout_s, login),
             sock=sock,
             ssl=context,
             server_hostname=None if context is None else host,
@@ -218,12 +224,14 @@ class ZooKeeperConnection:
 
     # Called by the protocol
 
-    def connection_made(self, transport: asyncio.Transport, timeout_s: float) -> None:
+    def connection_made(
+        self, transport: asyncio.Transport, timeout_s: float, login: DigestMd5Client | None
+    ) -> None:
         if self._closed:
             transport.abort()
             return
         self._transport = transport
-        self.core.connection_made(self._loop.time(), timeout_s)
+        self.core.connection_made(self._loop.time(), timeout_s, login)
         self._perform()
 
     def data_received(self, data: bytes) -> None:
@@ -309,13 +317,15 @@ class ZooKeeperConnection:
 
 
 class _Protocol(asyncio.Protocol):
-    def __init__(self, link: ZooKeeperConnection, timeout_s: float) -> None:
-        self._link, self._timeout_s = link, timeout_s
+    def __init__(
+        self, link: ZooKeeperConnection, timeout_s: float, login: DigestMd5Client | None
+    ) -> None:
+        self._link, self._timeout_s, self._login = link, timeout_s, login
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by name
-        self._link.connection_made(self._transport, self._timeout_s)
+        self._link.connection_made(self._transport, self._timeout_s, self._login)
 
     def data_received(self, data: bytes) -> None:
         self._link.data_received(data)
@@ -323,6 +333,18 @@ class _Protocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._transport is not None:
             self._link.connection_lost(self._transport, error)
+
+
+def new_login(settings: ZooKeeperSettings) -> DigestMd5Client | None:
+    """By SASL, of one connection; None: without.
+
+    Raises:
+        OSError, ValueError: there are no credentials.
+    """
+    if settings.login is None:
+        return None
+    credentials = read_credentials(*settings.login)
+    return DigestMd5Client(credentials, *_SASL_SERVER, secrets.token_urlsafe(24))
 
 
 async def reach_one(

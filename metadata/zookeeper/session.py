@@ -18,6 +18,7 @@ from enum import Enum
 from struct import Struct
 from typing import Any, Final
 
+from magnetar.metadata.sasl.digest_md5 import DigestMd5Client, SaslError
 from magnetar.metadata.store import SessionEvent
 
 #: Own codes of calls, beside the server's, which are 0 or negative.
@@ -47,6 +48,8 @@ _HEADER = Struct(">iqi")
 _EVENT = Struct(">iii")
 _PING = _LENGTH.pack(8) + _LENGTH.pack(_PING_XID) + _LENGTH.pack(11)
 _CLOSE_BODY = _LENGTH.pack(-11)
+_SASL = Struct(">ii")  # type, length of the token that follows
+_SASL_TYPE = 102
 _NO_PASSWORD = bytes(16)
 
 # Parts of the session's timeout.
@@ -110,12 +113,14 @@ Effect = ZooKeeperCall | NodeEvent | SessionEvent | FirstConnected | DropConnect
 class _Phase(Enum):
     OFF = "off"  # no connection
     HANDSHAKE = "handshake"
+    LOGIN = "login"  # by SASL: nothing else is sent before it is over
     BURYING = "burying"  # closing a session that was declared lost
     OPEN = "open"
     ENDED = "ended"
 
 
-_OFF, _HANDSHAKE, _BURYING = _Phase.OFF, _Phase.HANDSHAKE, _Phase.BURYING
+_OFF, _HANDSHAKE, _LOGIN, _BURYING = _Phase.OFF, _Phase.HANDSHAKE, _Phase.LOGIN, _Phase.BURYING
+_BEFORE_OPEN = frozenset({_HANDSHAKE, _LOGIN, _BURYING})
 _OPEN, _ENDED = _Phase.OPEN, _Phase.ENDED
 
 
@@ -144,6 +149,8 @@ class SessionCore:
         self._pending: deque[ZooKeeperCall] = deque()
         self._pings: deque[float] = deque()  # when they were sent
         self._own_left = 0
+        self._login: DigestMd5Client | None = None  # of this connection
+        self._connected = b""  # the answer to the connect request
         self._closing: ZooKeeperCall | None = None
         self._xid = 0
         self._buffer = bytearray()  # a frame's beginning
@@ -216,7 +223,7 @@ class SessionCore:
         times = list[float]()
         if self._is_alive():
             times.append(self._contact + _LOST_AFTER * self.timeout_s)
-        if self._phase in (_HANDSHAKE, _BURYING):
+        if self._phase in _BEFORE_OPEN:
             times.append(self._handshake_until)
         elif self._phase is _OPEN:
             times.append(self._sent_at + _PING_AFTER * self.timeout_s)
@@ -227,7 +234,7 @@ class SessionCore:
 
     def on_time(self, now: float) -> None:
         self._check_alive(now)
-        if self._phase in (_HANDSHAKE, _BURYING):
+        if self._phase in _BEFORE_OPEN:
             if now >= self._handshake_until:
                 self._drop("no answer to the connect request", now)
         elif self._phase is _OPEN:
@@ -240,8 +247,12 @@ class SessionCore:
                 self._pings.append(now)
                 self._sent_at = now
 
-    def connection_made(self, now: float, answer_within_s: float) -> None:
+    def connection_made(
+        self, now: float, answer_within_s: float, login: DigestMd5Client | None = None
+    ) -> None:
+        """``login``: by SASL, of this connection alone."""
         assert self._phase is _OFF
+        self._login = login
         self._phase, self._handshake_until = _HANDSHAKE, now + answer_within_s
         self._sent_at = now
         connect = _CONNECT.pack(
@@ -334,6 +345,8 @@ class SessionCore:
         return self._on_own(call, code, now)
 
     def _on_own(self, call: ZooKeeperCall, code: int, now: float) -> bool:
+        if self._phase is _LOGIN:
+            return self._on_challenge(call, code, now)
         if call is self._closing:
             self._phase = _OFF
             self._hand_back(call, 0)
@@ -355,11 +368,40 @@ class SessionCore:
     def _on_connected(self, frame: bytes, now: float) -> bool:
         if len(frame) < _CONNECTED.size:
             return self._drop("a short answer to the connect request", now)
-        _, timeout_ms, session_id, length = _CONNECTED.unpack_from(frame)
+        timeout_ms = _CONNECTED.unpack_from(frame)[1]
         if timeout_ms <= 0:  # the session that should have been resumed has expired
             self._lose()
             self._resume_id, self._password = 0, _NO_PASSWORD
             return self._drop("the session has expired", now, at_once=True)
+        self._connected = frame
+        if self._login is None:
+            return self._begin(now)
+        self._phase = _LOGIN
+        self._respond(b"", now)
+        return True
+
+    def _respond(self, challenge: bytes, now: float) -> None:
+        """Raises SaslError."""
+        assert self._login is not None
+        token = self._login.respond(challenge)
+        if not self._login.is_complete:
+            call = ZooKeeperCall(_OWN, _SASL.pack(_SASL_TYPE, len(token)) + token)
+            self._output.append(self._send(call, now))
+
+    def _on_challenge(self, call: ZooKeeperCall, code: int, now: float) -> bool:
+        assert self._login is not None
+        if code:
+            return self._drop("the server refuses the login", now, login_refused=True)
+        try:
+            # After its length, which is -1 for none.
+            self._respond(call.reply[call.offset + _LENGTH.size :], now)
+        except SaslError as error:
+            return self._drop(str(error), now, login_refused=True)
+        return self._begin(now) if self._login.is_complete else True
+
+    def _begin(self, now: float) -> bool:
+        """The session, or the end of the one that was lost."""
+        _, timeout_ms, session_id, length = _CONNECTED.unpack_from(self._connected)
         if self.lost and self._resume_id:
             self._phase = _BURYING
             self._output.append(self._send(ZooKeeperCall(_OWN, _CLOSE_BODY), now))
@@ -367,9 +409,9 @@ class SessionCore:
         start = _CONNECTED.size
         self._phase = _OPEN
         self.session_id = self._resume_id = session_id
-        self._password = frame[start : start + length]
+        self._password = self._connected[start : start + length]
         self.timeout_s = timeout_ms / 1000
-        self._contact = self._sent_at  # nothing was sent after the connect request
+        self._contact = self._sent_at  # all that was sent is answered
         own = [(_LOGIN_XID, body) for body in self._logins] + [(0, body) for body in self._watches]
         self._own_left = len(own)
         for xid, body in own:

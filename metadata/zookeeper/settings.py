@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from magnetar.metadata.paths import ROOT, check_path
+from magnetar.metadata.sasl.jaas import read_credentials
 
 SCHEME = "zk:"
 _DEFAULT_PORT = 2181
@@ -22,9 +23,13 @@ _KEY_PASSWORD_PATH = "zookeeper.ssl.keyStore.passwordPath"
 _CHECK_HOSTNAME = ("zookeeper.ssl.hostnameVerification", "tlsHostnameVerificationEnabled")
 _STORE_TYPES = ("zookeeper.ssl.keyStore.type", "zookeeper.ssl.trustStore.type")
 _DIGEST = "zookeeper.auth.digest"  # own name: ZooKeeper has no property for it
+# Of SASL, as Java's clients have them as system properties.
+_LOGIN_CONFIG, _LOGIN_SECTION = "java.security.auth.login.config", "zookeeper.sasl.clientconfig"
+_CREATOR_ONLY = ("zkEnableSecurity",)  # of BookKeeper's
 _KNOWN = frozenset(
     {*_USE_TLS, *_TRUSTED, *_CHECK_HOSTNAME, *_STORE_TYPES, _KEY_AND_CERTIFICATE}
     | {_CERTIFICATE, _KEY, _KEY_PASSWORD, _KEY_PASSWORD_PATH, _DIGEST}
+    | {_LOGIN_CONFIG, _LOGIN_SECTION, *_CREATOR_ONLY}
 )
 
 
@@ -63,7 +68,9 @@ class ZooKeeperSettings:
         session_timeout_s: wanted; the server confines it to its own limits.
         operation_timeout_s: for the answer to one request.
         start_timeout_s: for the first connection; None: the same.
-        digest: "user:password", or "". With it, what is created belongs to this user alone.
+        digest: "user:password", or "".
+        login: SASL DIGEST-MD5: a JAAS file and the section in it; None: without.
+        creator_only: what is created belongs to this user alone.
     """
 
     servers: tuple[tuple[str, int], ...]
@@ -73,6 +80,8 @@ class ZooKeeperSettings:
     start_timeout_s: float | None = None
     tls: TlsSettings | None = None
     digest: str = field(default="", repr=False)
+    login: tuple[Path, str] | None = None
+    creator_only: bool = False
 
     @property
     def first_session_s(self) -> float:
@@ -104,6 +113,10 @@ class ZooKeeperSettings:
         digest = properties.get(_DIGEST, "")
         if digest and ":" not in digest:
             raise ValueError(f"{config_path}: {_DIGEST} is not user:password")
+        login = _login(properties, config_path)
+        creator_only = _flag(properties, _CREATOR_ONLY, default=bool(digest))
+        if creator_only and not digest and login is None:
+            raise ValueError(f"{config_path}: {_CREATOR_ONLY[0]} needs a login")
         return cls(
             servers=servers,
             chroot=chroot,
@@ -112,6 +125,8 @@ class ZooKeeperSettings:
             start_timeout_s=start_timeout_s,
             tls=_tls(properties),
             digest=digest,
+            login=login,
+            creator_only=creator_only,
         )
 
     def __str__(self) -> str:
@@ -152,6 +167,16 @@ def _properties(path: Path) -> dict[str, str]:
             key, _, value = text.partition("=")
             properties[key.strip()] = value.strip()
     return properties
+
+
+def _login(properties: Mapping[str, str], config_path: Path | None) -> tuple[Path, str] | None:
+    section = properties.get(_LOGIN_SECTION, "Client")
+    if not (path := properties.get(_LOGIN_CONFIG, "")):
+        if _LOGIN_SECTION in properties:
+            raise ValueError(f"{config_path}: {_LOGIN_SECTION} goes with {_LOGIN_CONFIG}")
+        return None
+    read_credentials(Path(path), section)  # mistakes are told at the start
+    return Path(path), section
 
 
 def _tls(properties: Mapping[str, str]) -> TlsSettings | None:

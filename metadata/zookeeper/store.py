@@ -25,7 +25,7 @@ from magnetar.metadata.store import (
 )
 from magnetar.metadata.watches import CallbackWatch, PathWatches
 from magnetar.metadata.zookeeper import wire
-from magnetar.metadata.zookeeper.connection import ZooKeeperConnection
+from magnetar.metadata.zookeeper.connection import ZooKeeperConnection, new_login
 from magnetar.metadata.zookeeper.session import (
     DropConnection,
     NodeEvent,
@@ -59,7 +59,7 @@ class ZooKeeperStore(MetadataStore):
         self._settings, self._chroot = settings, settings.chroot
         self._link = ZooKeeperConnection(settings, core, self._on_node_event, self._on_session)
         self._changes = ZooKeeperWrites(
-            self._link, settings.chroot, creator_only=bool(settings.digest)
+            self._link, settings.chroot, creator_only=settings.creator_only
         )
         self._watches = PathWatches()
         self._session_watches: list[CallbackWatch[SessionEvent]] = []
@@ -262,7 +262,7 @@ async def end_session(settings: ZooKeeperSettings, session_id: int, password: by
 async def _attempt(core: SessionCore, settings: ZooKeeperSettings, host: str, port: int) -> str:
     """Why the connection ended."""
     loop = asyncio.get_running_loop()
-    tls = settings.tls
+    tls, login = settings.tls, new_login(settings)
     reader, writer = await asyncio.open_connection(
         host,
         port,
@@ -270,7 +270,7 @@ async def _attempt(core: SessionCore, settings: ZooKeeperSettings, host: str, po
         server_hostname=None if tls is None else host,
     )
     try:
-        core.connection_made(loop.time(), _ATTEMPT_MAX_S)
+        core.connection_made(loop.time(), _ATTEMPT_MAX_S, login)
         while True:
             writer.writelines(core.take_output(loop.time()))
             if not (data := await reader.read(_READ_BYTES)):

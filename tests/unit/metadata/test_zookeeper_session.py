@@ -4,6 +4,7 @@ from struct import Struct
 
 import pytest
 
+from magnetar.metadata.sasl.digest_md5 import DigestMd5Client, SaslCredentials
 from magnetar.metadata.store import SessionEvent
 from magnetar.metadata.zookeeper.session import (
     ENDED,
@@ -34,8 +35,10 @@ class Peer:
         self.requests: list[tuple[int, int, bytes]] = []  # xid, type, rest
         self.connects: list[tuple[int, int]] = []  # session id, last zxid
 
-    def dial(self, session_id: int = 7, timeout_ms: int = 6000) -> None:
-        self.core.connection_made(self.now, 2.0)
+    def dial(
+        self, session_id: int = 7, timeout_ms: int = 6000, login: DigestMd5Client | None = None
+    ) -> None:
+        self.core.connection_made(self.now, 2.0, login)
         self._take(handshake=True)
         answer = Struct(">iiqi16s?").pack(0, timeout_ms, session_id, 16, PASSWORD, False)
         self.feed(answer)
@@ -323,3 +326,83 @@ def test_a_refused_login_is_told() -> None:
     (drop,) = peer.told()
     assert isinstance(drop, DropConnection)
     assert drop.login_refused
+
+
+def _token(text: bytes) -> bytes:
+    return Struct(">i").pack(len(text)) + text
+
+
+def _login() -> DigestMd5Client:
+    """The client of RFC 2831's second example."""
+    return DigestMd5Client(
+        SaslCredentials("chris", "secret"), "acap", "elwood.innosoft.com", "OA9BSuZWMSpW8m"
+    )
+
+
+CHALLENGE = (
+    b'realm="elwood.innosoft.com",nonce="OA9BSXrbuRhWay",qop="auth",algorithm=md5-sess,'
+    b"charset=utf-8"
+)
+PROOF = b"rspauth=2f0b3d7c3c2e486600ef710726aa2eae"
+
+
+def _log_in(peer: Peer, proof: bytes = PROOF) -> None:
+    for token in (CHALLENGE, proof):
+        ((xid, type_, _),) = peer.requests
+        assert type_ == 102
+        peer.requests.clear()
+        peer.answer(xid, body=_token(token))
+
+
+def test_nothing_is_sent_before_the_login_by_sasl() -> None:
+    peer = Peer()
+    peer.dial(login=_login())
+    peer.ask(CallKind.READ)
+    _log_in(peer)
+    assert [type_ for _, type_, _ in peer.requests] == [106, 4]
+    assert peer.told() == []
+    peer.answer_all()
+    assert [type(each) for each in peer.told()] == [FirstConnected, ZooKeeperCall]
+
+
+def test_each_connection_logs_in_also_the_one_that_ends_a_lost_session(peer: Peer) -> None:
+    peer.cut()
+    peer.pass_time(5.1)
+    peer.told()
+    peer.dial(login=_login())
+    _log_in(peer)
+    assert [type_ for _, type_, _ in peer.requests] == [-11]
+    peer.answer_all()
+    assert _drops(peer.told()) == ["the lost session is closed"]
+    peer.dial(session_id=8, login=_login())
+    _log_in(peer)
+    peer.answer_all()
+    assert peer.told() == [SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED]
+
+
+def test_a_server_without_a_proof_is_left() -> None:
+    peer = Peer()
+    peer.dial(login=_login())
+    _log_in(peer, b"rspauth=0f0b3d7c3c2e486600ef710726aa2eae")
+    (drop,) = peer.told()
+    assert isinstance(drop, DropConnection)
+    assert drop.login_refused
+    assert "didn't prove" in drop.reason
+
+
+def test_a_server_without_sasl_and_one_that_refuses() -> None:
+    for code, body, reason in ((0, _token(b""), "no SASL"), (-115, b"", "refuses the login")):
+        peer = Peer()
+        peer.dial(login=_login())
+        peer.answer(peer.requests[0][0], code=code, body=body)
+        (drop,) = peer.told()
+        assert isinstance(drop, DropConnection)
+        assert drop.login_refused
+        assert reason in drop.reason
+
+
+def test_a_login_without_an_answer_ends_the_connection() -> None:
+    peer = Peer()
+    peer.dial(login=_login())
+    peer.pass_time(2.0)
+    assert len(_drops(peer.told())) == 1
