@@ -17,27 +17,24 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
-from magnetar.bookkeeper.bookie_protocol.connector import ProtocolConnector
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
-from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
-from magnetar.bookkeeper.layout.layout import Layout
+from magnetar.bookkeeper.layout.find_layout import find_layout
+from magnetar.bookkeeper.layout.layout import JsonLayout
 from magnetar.bookkeeper.layout.metadata_service_uri import store_url_of
 from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C, LedgerMetadata
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import MetadataStore
 
@@ -294,8 +291,9 @@ async def connect_ledgers(
 ) -> AsyncIterator[Ledgers]:
     """The ledgers of the cluster at ``metadata_url``.
 
-    "zk:host:port,host:port/chroot" names a cluster of ours. "zk+hierarchical://host:port/ledgers"
-    names one of Apache BookKeeper, or of a Pulsar cluster; so does "zk+null://".
+    "zk:host:port,host:port/chroot" names it, and so does BookKeeper's form of the same,
+    "zk+hierarchical://host:port/ledgers" or "zk+null://". The cluster may be ours, Apache
+    BookKeeper's, a Pulsar cluster's, or have bookies of both kinds.
 
     Args:
         tls: certificates, when its bookies want TLS.
@@ -307,29 +305,20 @@ async def connect_ledgers(
     Raises:
         ValueError: the URL or the properties can't be used.
         OSError: the properties can't be read.
+        LedgerMetadataError: the cluster's layout isn't supported.
         MetadataError: the store can't be reached.
     """
     rng = random.SystemRandom()
     async with AsyncExitStack() as stack:
-        apache_url = store_url_of(metadata_url)
+        bookkeepers_url = store_url_of(metadata_url)
         store = await connect_store(
-            apache_url or metadata_url, metadata_config, session_timeout_s=session_timeout_s
+            bookkeepers_url or metadata_url, metadata_config, session_timeout_s=session_timeout_s
         )
         stack.push_async_callback(store.close)
-        layout: Layout | None = None
-        connector: BookieConnector | ProtocolConnector
-        if apache_url is not None:
-            layout = BookKeeperLayout()
-            settings = protocol or ProtocolConfig()
-            if tls is not None:
-                settings = replace(settings, tls=partial(client_context, tls))
-            connector = ProtocolConnector(store, layout, settings)
-        else:
-            connector = BookieConnector(store, transport or TransportConfig(), tls)
-        stack.push_async_callback(connector.close)
-        pool = BookiePool(store, connector.connect, layout=layout)
-        stack.push_async_callback(pool.close)
-        await pool.start()
+        layout = await find_layout(store)
+        if layout is None:
+            layout = JsonLayout() if bookkeepers_url is None else BookKeeperLayout()
+        pool = await open_pool(stack, store, layout, transport or TransportConfig(), tls, protocol)
         client = BookKeeperClient(
             store,
             pool,

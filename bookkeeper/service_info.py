@@ -11,6 +11,7 @@ AVAILABLE_PATH: Final = f"{LEDGERS_ROOT}/available"
 READ_ONLY_NAME: Final = "readonly"  # a directory below AVAILABLE_PATH, not a bookie
 READ_ONLY_PATH: Final = f"{AVAILABLE_PATH}/{READ_ONLY_NAME}"
 COOKIES_PATH: Final = "/ledgers/cookies"
+UNDER_REPLICATION_ROOT: Final = "/ledgers/underreplication"
 RACKS_PATH: Final = "/bookies"  # operators' word on where bookies stand, at Pulsar's path
 #: While this node exists no client puts bookies in quarantine: an operator's switch.
 NO_HEALTH_CHECK_PATH: Final = "/ledgers/disableHealthCheck"
@@ -24,10 +25,13 @@ class ServiceInfo:
 
     Attributes:
         network_location: ``/zone/upgrade-domain``.
-        address: host and port of its gRPC service; None: it is only reached in its own process.
+        address: host and port of its gRPC service; None: it has none, or is only reached in its
+            own process.
         incarnation: differs between two processes of one bookie; 0: not known.
-        creators: it takes requests with the creator's token; bookies before December 2026
-            don't.
+        creators: it takes requests with the creator's token; bookies before December 2026 and
+            Apache BookKeeper's don't.
+        rpc_address: of BookKeeper's protocol; None: it doesn't speak that.
+        web_address: of its HTTP server. Our own form of registrations has neither of the two.
     """
 
     bookie_id: str
@@ -35,6 +39,13 @@ class ServiceInfo:
     address: tuple[str, int] | None = None
     incarnation: int = field(default=0, compare=False)
     creators: bool = True
+    rpc_address: tuple[str, int] | None = None
+    web_address: tuple[str, int] | None = field(default=None, compare=False)
+
+    @property
+    def any_address(self) -> tuple[str, int] | None:
+        """Where it is reached, by whichever protocol."""
+        return self.address or self.rpc_address
 
     def encode(self) -> bytes:
         endpoints = []

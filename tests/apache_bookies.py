@@ -55,7 +55,7 @@ class ApacheBookie(ChildProcess):
         self.port = free_port()
         self.metadata_uri = metadata_uri
         self._java = (_JAVA[0], *flags, *_JAVA[1:])
-        self._settings = {
+        self.settings = {
             "bookiePort": str(self.port),
             "advertisedAddress": "127.0.0.1",
             "allowLoopback": "true",
@@ -76,7 +76,7 @@ class ApacheBookie(ChildProcess):
         }
         self._file = folder / "bookie.conf"
         folder.mkdir(parents=True, exist_ok=True)
-        self._file.write_text("".join(f"{k}={v}\n" for k, v in self._settings.items()))
+        self._file.write_text("".join(f"{k}={v}\n" for k, v in self.settings.items()))
 
     @property
     def bookie_id(self) -> str:
@@ -131,10 +131,34 @@ class ApacheBookie(ChildProcess):
         says = ("ledger ", "last ", "read ")
         return [line for line in done.stdout.splitlines() if line.startswith(says)]
 
+    def autorecovery(self, name: str) -> "ApacheAutoRecovery":
+        """An auditor candidate and a worker of this cluster, as a process of its own."""
+        return ApacheAutoRecovery(self, name)
+
     def wipe(self) -> None:
         """Its disk is lost. REQUIRES: it doesn't run."""
         for name in ("journal", "ledgers"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+class ApacheAutoRecovery(ChildProcess):
+    """BookKeeper's ``autorecovery``; ``name`` is its bookie id, by which it is elected."""
+
+    def __init__(self, bookie: ApacheBookie, name: str) -> None:
+        super().__init__(bookie.folder / f"{name}.log")
+        self._file = bookie.folder / f"{name}.conf"
+        settings = bookie.settings | {"bookieId": name, "auditorPeriodicBookieCheckInterval": "1"}
+        self._file.write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
+
+    def start(self) -> None:
+        """Returns at once: what it does shows in the metadata."""
+        main = "org.apache.bookkeeper.replication.AutoRecoveryMain"
+        self._process = self.popen([*_JAVA, main, "--conf", str(self._file)])
+
+    def stop(self, seconds_max: float = 60.0) -> int:
+        process = self.take()
+        process.kill()
+        return process.wait(seconds_max)
 
 
 def start_bookies(

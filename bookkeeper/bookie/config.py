@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from magnetar.bookkeeper.layout.cookie_format import Directories
+
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
@@ -75,6 +77,9 @@ class BookieConfig:
     network_location: str = "/default-zone/default-upgrade-domain"
     # Host and port where clients reach it, for the registration; None: only in this process.
     advertised: tuple[str, int] | None = None
+    rpc_advertised: tuple[str, int] | None = None  # of BookKeeper's protocol; None: not spoken
+    web_advertised: tuple[str, int] | None = None  # of its HTTP server
+    directories: Directories | None = None  # as its cookie names them
     flush_interval_s: float = 30.0  # longest time an entry waits for its flush; armed on demand
     read_threads: int = 2
     read_ahead_bytes: int = 32 << 20  # for ledgers read in order, given back when none is

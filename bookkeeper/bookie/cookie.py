@@ -1,8 +1,8 @@
 """The cookie: proof that a data directory belongs to this bookie of this cluster.
 
-Kept in the directory (``cookie.json``) and in the metadata store. They must agree, because a bookie
-with the wrong or an empty disk would deny entries it acknowledged. The network
-location is left out of the comparison: it may change when a bookie is rescheduled.
+Kept in the directory (``cookie.json``) and in the metadata store, there in the cluster's form. They
+must agree, because a bookie with the wrong or an empty disk would deny entries it acknowledged. The
+network location is left out of the comparison: it may change when a bookie is rescheduled.
 
 Each start counts up a generation in both, here first and then in the store. So a store that is
 ahead has seen a start that this directory doesn't know of: it is an old copy, a snapshot that was
@@ -12,90 +12,26 @@ A first start writes the local cookie as *pending*, opens the storage, puts the 
 completes the local one last, so it can be cut short anywhere and begun again.
 """
 
-import enum
-import json
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from magnetar.bookkeeper.errors import CookieMismatchError
+from magnetar.bookkeeper.layout.cookie_format import (
+    LAYOUT_VERSION,
+    Directories,
+    decode_cookie,
+)
+from magnetar.bookkeeper.layout.cookie_format import CheckedCookie as CheckedCookie
+from magnetar.bookkeeper.layout.cookie_format import Cookie as Cookie
+from magnetar.bookkeeper.layout.cookie_format import DirectoryState as DirectoryState
+from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
 from magnetar.bookkeeper.storage.file_system import FileSystem
 from magnetar.metadata.errors import BadVersionError
-from magnetar.metadata.paths import encode_name
 from magnetar.metadata.store import MetadataStore
 
 FILE: Final = "cookie.json"
-LAYOUT_VERSION: Final = 1
 INSTANCE_ID_PATH: Final = "/ledgers/INSTANCEID"
-COOKIES_PATH: Final = "/ledgers/cookies"
-
-
-class DirectoryState(enum.Enum):
-    """Where a data directory is in its life."""
-
-    COMPLETE = "complete"
-    NEW = "new"  # the first start of a new bookie is under way
-    REPLACING = "replacing"  # an empty directory takes the place of a lost one
-    ROLLED_BACK = "rolled-back"  # an old copy; never stored: the generations tell
-
-
-@dataclass(frozen=True, slots=True)
-class Cookie:
-    """``instance_id`` names the cluster; ``directory_id`` this data directory, for ever.
-
-    ``generation`` counts starts, and says nothing about whose directory it is.
-    """
-
-    bookie_id: str
-    instance_id: str
-    directory_id: str
-    layout_version: int = LAYOUT_VERSION
-    generation: int = field(default=0, compare=False)
-
-    def encode(
-        self, network_location: str = "", state: DirectoryState = DirectoryState.COMPLETE
-    ) -> bytes:
-        fields = {
-            "bookieId": self.bookie_id,
-            "directoryId": self.directory_id,
-            "generation": self.generation,
-            "instanceId": self.instance_id,
-            "layoutVersion": self.layout_version,
-            "networkLocation": network_location,
-            "state": state.value,
-        }
-        return json.dumps(fields, indent=1, sort_keys=True).encode()
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedCookie:
-    """Result of the check; ``complete_cookie`` must follow.
-
-    If it ``has_lost_data``, every ledger that may have lived here is put into limbo before that.
-    """
-
-    cookie: Cookie
-    state: DirectoryState
-
-    @property
-    def has_lost_data(self) -> bool:
-        return self.state in (DirectoryState.REPLACING, DirectoryState.ROLLED_BACK)
-
-
-def decode_cookie(data: bytes, where: str) -> CheckedCookie:
-    """Raises: CookieMismatchError: it can't be read."""
-    try:
-        fields = json.loads(data)
-        cookie = Cookie(
-            str(fields["bookieId"]),
-            str(fields["instanceId"]),
-            str(fields["directoryId"]),
-            int(fields["layoutVersion"]),
-            int(fields.get("generation", 0)),
-        )
-        return CheckedCookie(cookie, DirectoryState(fields["state"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise CookieMismatchError(f"{where}: unreadable cookie: {error}") from error
 
 
 def read_local_cookie(file_system: FileSystem) -> CheckedCookie | None:
@@ -140,7 +76,12 @@ async def read_instance_id(store: MetadataStore) -> str:
 
 
 async def check_cookie(
-    file_system: FileSystem, store: MetadataStore, bookie_id: str, *, accept_data_loss: bool
+    file_system: FileSystem,
+    store: MetadataStore,
+    bookie_id: str,
+    *,
+    accept_data_loss: bool,
+    layout: Layout | None = None,
 ) -> CheckedCookie:
     """Compare the directory's cookie with the stored one; an empty directory gets a pending one.
 
@@ -151,7 +92,7 @@ async def check_cookie(
         CookieMismatchError: the directory isn't this bookie's; the text says what to do.
     """
     instance_id = await read_instance_id(store)
-    path = _stored_path(bookie_id)
+    path = (layout or JsonLayout()).cookie_path(bookie_id)
     found = await store.get(path)
     stored = None if found is None else decode_cookie(found.value, path).cookie
     local = read_local_cookie(file_system)
@@ -182,10 +123,15 @@ async def check_cookie(
 
 
 async def complete_cookie(
-    file_system: FileSystem, store: MetadataStore, checked: CheckedCookie, network_location: str
+    file_system: FileSystem,
+    store: MetadataStore,
+    checked: CheckedCookie,
+    network_location: str,
+    directories: Directories | None = None,
+    layout: Layout | None = None,
 ) -> Cookie:
     """Begin a new generation: this directory is the bookie's from now on; what was stored."""
-    path = _stored_path(checked.cookie.bookie_id)
+    path = (layout or JsonLayout()).cookie_path(checked.cookie.bookie_id)
     found = await store.get(path)
     generation = checked.cookie.generation
     if found is not None:
@@ -195,19 +141,22 @@ async def complete_cookie(
     is_known = checked.state in (DirectoryState.COMPLETE, DirectoryState.ROLLED_BACK)
     if is_known:  # the store must never be ahead of it
         write_local_cookie(file_system, data)
-    await store.put(path, data, -1 if found is None else found.stat.version)
+    value = (layout or JsonLayout()).encode_cookie(completed, network_location, directories)
+    await store.put(path, value, -1 if found is None else found.stat.version)
     if not is_known:  # it isn't in use before the store says so
         write_local_cookie(file_system, data)
     return completed
 
 
-async def check_still_ours(store: MetadataStore, cookie: Cookie) -> None:
+async def check_still_ours(
+    store: MetadataStore, cookie: Cookie, layout: Layout | None = None
+) -> None:
     """Nobody has started as this bookie since ``complete_cookie`` returned ``cookie``.
 
     Raises:
         CookieMismatchError: another process has, or the bookie was decommissioned. MetadataError.
     """
-    path = _stored_path(cookie.bookie_id)
+    path = (layout or JsonLayout()).cookie_path(cookie.bookie_id)
     found = await store.get(path)
     if found is None:
         raise CookieMismatchError(f"{path} is gone: bookie {cookie.bookie_id} was decommissioned")
@@ -218,13 +167,13 @@ async def check_still_ours(store: MetadataStore, cookie: Cookie) -> None:
         )
 
 
-async def catch_up(store: MetadataStore, bookie_id: str) -> None:
+async def catch_up(store: MetadataStore, bookie_id: str, layout: Layout | None = None) -> None:
     """Let this session see everything that was stored before this call.
 
     A server of the store may lag behind the others; a session never reads what is older than its
     own last write. The value stays as it is.
     """
-    path = _stored_path(bookie_id)
+    path = (layout or JsonLayout()).cookie_path(bookie_id)
     found = await store.get(path)
     if found is not None:
         await store.put(path, found.value, found.stat.version)
@@ -239,10 +188,6 @@ def _check_generation(local: Cookie, stored: Cookie, path: str, *, accept: bool)
             "data directory is an old copy; use the newest one, or start with accept_data_loss"
         )
     return CheckedCookie(local, DirectoryState.ROLLED_BACK)
-
-
-def _stored_path(bookie_id: str) -> str:
-    return f"{COOKIES_PATH}/{encode_name(bookie_id)}"
 
 
 def _check_local(local: Cookie, bookie_id: str, instance_id: str) -> None:

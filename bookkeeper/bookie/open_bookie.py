@@ -29,6 +29,7 @@ from magnetar.bookkeeper.errors import (
     MissingFileError,
     StaleMetadataError,
 )
+from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
 from magnetar.bookkeeper.service_info import ServiceInfo
 from magnetar.bookkeeper.storage.file_system import DirectoryLock, FileSystem
 from magnetar.bookkeeper.storage.lmdb_store import LmdbStore
@@ -49,12 +50,14 @@ async def open_bookie(
     index: OrderedStore | None = None,
     new_nonce: Callable[[], int] = lambda: secrets.randbits(32),
     before_register: BeforeRegister | None = None,
+    layout: Layout | None = None,
 ) -> Bookie:
     """Check the data directory's cookie, replay the journal, register.
 
     Args:
         index: None: LMDB below ``config.data_dir``.
         before_register: makes the bookie reachable: once registered it may be asked at once.
+        layout: of the cluster; None: our own.
 
     Raises:
         DirectoryLockedError: another process serves the directory.
@@ -70,7 +73,14 @@ async def open_bookie(
         raise DirectoryLockedError(f"{config.data_dir}: another process uses it") from error
     try:
         return await _open_locked(
-            config, file_system, store, lock, index, new_nonce, before_register
+            config,
+            file_system,
+            store,
+            layout or JsonLayout(),
+            lock,
+            index,
+            new_nonce,
+            before_register,
         )
     except OSError as error:
         if error.filename is not None:
@@ -82,6 +92,7 @@ async def _open_locked(
     config: BookieConfig,
     file_system: FileSystem,
     store: MetadataStore,
+    layout: Layout,
     lock: DirectoryLock,
     index: OrderedStore | None,
     new_nonce: Callable[[], int],
@@ -91,11 +102,15 @@ async def _open_locked(
     opened: OrderedStore | None = None
     try:
         checked = await cookies.check_cookie(
-            file_system, store, config.bookie_id, accept_data_loss=config.accept_data_loss
+            file_system,
+            store,
+            config.bookie_id,
+            accept_data_loss=config.accept_data_loss,
+            layout=layout,
         )
         is_known = checked.state is cookies.DirectoryState.COMPLETE
         if not is_known:
-            await wait_until_free(store, config.bookie_id)
+            await wait_until_free(store, config.bookie_id, layout)
         if index is None:
             opened = await _in_thread(lambda: _open_index(config), LmdbStore.close)
         used = index or opened
@@ -114,15 +129,24 @@ async def _open_locked(
         raise
     try:
         if checked.has_lost_data or storage.limbo_phase == index_format.LIMBO_ENTERING:
-            await cookies.catch_up(store, config.bookie_id)
-            await enter_limbo(bookie, LedgerStore(store))
-        cookie = await cookies.complete_cookie(file_system, store, checked, config.network_location)
+            await cookies.catch_up(store, config.bookie_id, layout)
+            await enter_limbo(bookie, LedgerStore(store, layout))
+        cookie = await cookies.complete_cookie(
+            file_system, store, checked, config.network_location, config.directories, layout
+        )
         if before_register is not None:
             await before_register(bookie)
         started_ms = time.time_ns() // 1_000_000
-        info = ServiceInfo(config.bookie_id, config.network_location, config.advertised, started_ms)
-        check = functools.partial(cookies.check_still_ours, store, cookie)
-        await bookie.register(Registration(store, info, check, bookie.give_up))
+        info = ServiceInfo(
+            config.bookie_id,
+            config.network_location,
+            config.advertised,
+            started_ms,
+            rpc_address=config.rpc_advertised,
+            web_address=config.web_advertised,
+        )
+        check = functools.partial(cookies.check_still_ours, store, cookie, layout)
+        await bookie.register(Registration(store, info, check, bookie.give_up, layout))
     except BaseException:  # also of a cancelled start
         await bookie.close()
         raise

@@ -33,9 +33,12 @@ from magnetar.bookkeeper.client.async_ledger_recovery import recover_ledger
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.placement import PlacementConfig
-from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.layout.find_layout import find_layout, open_layout
+from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
+from magnetar.bookkeeper.layout.metadata_service_uri import BOOKKEEPER_URIS
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.loop_stalls import LoopStalls
 from magnetar.bookkeeper.malloc import keep_freed_memory
@@ -44,7 +47,6 @@ from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server, s
 from magnetar.bookkeeper.replication.process import AutoRecoveryPart
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
-from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.bookkeeper.transport_grpc.tls import server_credentials
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.factory import connect_store
@@ -76,6 +78,7 @@ class BookieProcess:
         self._auto_recovery = auto_recovery
         self._placement = placement or PlacementConfig()
         self.web_url = ""  # "": no HTTP
+        self._web_address: tuple[str, int] | None = None
         self._pages = AdminPages(metrics)
         # Of both ports; None: every caller is let in.
         self._authenticator: BookieAuthenticator | None = None
@@ -92,6 +95,7 @@ class BookieProcess:
             BookieSettingsError: settings that don't go together.
             OSError: the port, a directory or a TLS file can't be used.
             BookkeeperError: the directory isn't this bookie's, or is damaged.
+            LedgerMetadataError: the cluster's layout isn't supported.
             MetadataError: the metadata store doesn't answer.
         """
         settings = self.settings
@@ -112,8 +116,14 @@ class BookieProcess:
             )
             self._pages.stage = "starting: opening its storage"
             stack.push_async_callback(store.close)
-            await self._start(stack, store)
+            await self._start(stack, store, await self._layout(store))
             self._stack = stack.pop_all()
+
+    async def _layout(self, store: MetadataStore) -> Layout:
+        """The cluster's; a new one has BookKeeper's if its URI is BookKeeper's."""
+        if self.settings.metadata_service_uri.strip().startswith(BOOKKEEPER_URIS):
+            return await open_layout(store)
+        return await find_layout(store) or JsonLayout()
 
     async def drain(self) -> None:
         """Get rid of writers before ``close``, as long as the settings give them. REQUIRES:
@@ -142,9 +152,10 @@ class BookieProcess:
         server = AdminServer(pages, access, sites=sites)
         stack.push_async_callback(server.close)
         port = await server.listen(host, settings.http_server_port)
+        self._web_address = settings.advertised_host, port
         self.web_url = f"http://{settings.advertised_host}:{port}"
 
-    async def _start(self, stack: AsyncExitStack, store: MetadataStore) -> None:
+    async def _start(self, stack: AsyncExitStack, store: MetadataStore, layout: Layout) -> None:
         settings = self.settings
         tls = settings.tls()
         credentials = None if tls is None else server_credentials(tls)
@@ -157,7 +168,7 @@ class BookieProcess:
         port = await server.listen(settings.bind_address, settings.bookie_port)
         self.address = host, port
         bookie_id = server.bookie_id = settings.bookie_id or f"{host}:{port}"
-        config = settings.bookie(bookie_id, self.address)
+        config = settings.bookie(bookie_id, self.address, self._web_address)
         instance_id = await read_instance_id(store)
 
         async def serve(bookie: Bookie) -> None:
@@ -172,12 +183,14 @@ class BookieProcess:
             settings.journals[1:],
             accept_data_loss=settings.accept_data_loss,
         )
-        self.bookie = bookie = await open_bookie(config, files, store, before_register=serve)
+        self.bookie = bookie = await open_bookie(
+            config, files, store, before_register=serve, layout=layout
+        )
         stack.push_async_callback(bookie.close)
         self._pages.drain = self._drain = Drain(bookie)
         stack.push_async_callback(self._drain.close)
-        ledgers = LedgerStore(store)
-        locks = UnderReplicationStore(store, lambda: int(time.time() * 1000))
+        ledgers = LedgerStore(store, layout)
+        locks = UnderReplicationStore(store, lambda: int(time.time() * 1000), layout)
         collector = GarbageCollector(
             bookie,
             ledgers,
@@ -198,12 +211,8 @@ class BookieProcess:
     ) -> None:
         """Scrub and repair; the other bookies are reached as any client would reach them."""
         settings, bookie = self.settings, self.bookie
-        connector = BookieConnector(store, settings.transport(), settings.tls())
-        stack.push_async_callback(connector.close)
-        pool = BookiePool(store, connector.connect)
+        pool = await open_pool(stack, store, ledgers.layout, settings.transport(), settings.tls())
         pool.use(bookie)
-        stack.push_async_callback(pool.close)
-        await pool.start()
         rng = random.Random()
         placement = await stack.enter_async_context(placement_for(self._placement, pool, rng))
         config = ClientConfig()
@@ -218,7 +227,7 @@ class BookieProcess:
         stack.push_async_callback(integrity_service.close)
         integrity_service.start()
         if self._auto_recovery is not None:
-            await self._auto_recovery.start(stack, store, pool, bookie.bookie_id)
+            await self._auto_recovery.start(stack, store, pool, bookie.bookie_id, ledgers.layout)
 
     def _on_fatal(self, error: BaseException) -> None:
         if not self.failed.done():

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from magnetar.bookkeeper.errors import CookieMismatchError
-from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
+from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
+from magnetar.bookkeeper.service_info import ServiceInfo
 from magnetar.metadata.errors import BadVersionError, MetadataError, NotFoundError
-from magnetar.metadata.paths import encode_name
 from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent, Watch
 
 _RETRY_S: Final = 1.0
@@ -43,13 +43,16 @@ class Registration:
         info: ServiceInfo,
         check: Callable[[], Awaitable[None]],
         on_refused: Callable[[CookieMismatchError], None],
+        layout: Layout | None = None,
     ) -> None:
         self._store = store
         self._check, self._on_refused = check, on_refused
-        bookie_id = info.bookie_id
-        name = encode_name(bookie_id)
-        self._paths = {False: f"{AVAILABLE_PATH}/{name}", True: f"{READ_ONLY_PATH}/{name}"}
-        self._value = info.encode()
+        layout = layout or JsonLayout()
+        self._paths = {
+            read_only: layout.bookie_path(info.bookie_id, read_only=read_only)
+            for read_only in (False, True)
+        }
+        self._value = layout.encode_bookie(info)
         self._read_only = self.is_current = False
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -137,7 +140,9 @@ class Registration:
         self.is_current = read_only == self._read_only
 
 
-async def wait_until_free(store: MetadataStore, bookie_id: str) -> None:
+async def wait_until_free(
+    store: MetadataStore, bookie_id: str, layout: Layout | None = None
+) -> None:
     """Wait for the end of the process registered as ``bookie_id``. For those that bring another
     directory than the name had: a process that still serves that one must not live beside them.
 
@@ -146,9 +151,11 @@ async def wait_until_free(store: MetadataStore, bookie_id: str) -> None:
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _FREE_S_MAX
-    name, said = encode_name(bookie_id), False
+    layout = layout or JsonLayout()
+    paths = [layout.bookie_path(bookie_id, read_only=read_only) for read_only in (False, True)]
+    said = False
     while True:
-        nodes = [await store.get(f"{path}/{name}") for path in (AVAILABLE_PATH, READ_ONLY_PATH)]
+        nodes = [await store.get(path) for path in paths]
         others = [node for node in nodes if node is not None and not node.stat.created_by_self]
         if not others:
             return

@@ -18,6 +18,7 @@ from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
 from magnetar.bookkeeper.bookie.integrity.integrity_service import IntegrityServiceConfig
 from magnetar.bookkeeper.bookie.integrity.scrubber import ScrubConfig
 from magnetar.bookkeeper.environment import PREFIXES
+from magnetar.bookkeeper.layout.cookie_format import Directories
 from magnetar.bookkeeper.network_location import place
 from magnetar.bookkeeper.process_settings import ALIASES, ProcessSettings
 from magnetar.bookkeeper.settings_parser import SettingsParser, raising
@@ -280,7 +281,12 @@ class BookieSettings(ProcessSettings):
         )
 
     @raising(BookieSettingsError)
-    def bookie(self, bookie_id: str, address: tuple[str, int]) -> BookieConfig:
+    def bookie(
+        self,
+        bookie_id: str,
+        address: tuple[str, int],
+        web_address: tuple[str, int] | None = None,
+    ) -> BookieConfig:
         """What the bookie itself is given.
 
         Raises:
@@ -301,6 +307,10 @@ class BookieSettings(ProcessSettings):
             ),
             network_location=self.location(),
             advertised=address,
+            web_advertised=web_address,
+            directories=Directories(
+                _absolute(self.journals or self.ledgers[:1]), _absolute(self.ledgers)
+            ),
             flush_interval_s=self.flush_interval / 1000,
             read_ahead_bytes=self.db_storage_read_ahead_cache_max_size_mb * _MIB,
             disk_usage_max=self.disk_usage_threshold,
@@ -341,6 +351,10 @@ def _half_of_files() -> int:
     """Connections take no file that entry logs, index and journal need."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(16, limit // 2) if limit != resource.RLIM_INFINITY else 0
+
+
+def _absolute(paths: tuple[Path, ...]) -> tuple[str, ...]:
+    return tuple(str(path.absolute()) for path in paths)
 
 
 def _paths(text: str) -> tuple[Path, ...]:

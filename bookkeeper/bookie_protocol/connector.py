@@ -7,7 +7,7 @@ from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.protocol_client import ProtocolBookieClient
 from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
-from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH
+from magnetar.bookkeeper.layout.service_info_format import decode_registration
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.store import MetadataStore
 
@@ -44,14 +44,14 @@ class ProtocolConnector:
         Raises:
             BookieUnavailableError: its address isn't known.
         """
-        name = self._layout.node_name(bookie_id)
         try:
-            for directory in (AVAILABLE_PATH, READ_ONLY_PATH):
-                found = await self._store.get(f"{directory}/{name}")
+            for read_only in (False, True):
+                path = self._layout.bookie_path(bookie_id, read_only=read_only)
+                found = await self._store.get(path)
                 if found is not None:
-                    info = self._layout.decode_bookie(bookie_id, found.value)
-                    if info.address is not None:
-                        self._known[bookie_id] = info.address
+                    info = decode_registration(bookie_id, found.value)
+                    if info.rpc_address is not None:
+                        self._known[bookie_id] = info.rpc_address
                     break
         except MetadataError:
             pass  # during an outage of the store the last address is as good as any

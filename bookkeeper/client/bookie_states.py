@@ -64,7 +64,7 @@ async def _state(
     pool: BookiePool, name: str, answer_s: float, clock_ms: Callable[[], int]
 ) -> BookieState:
     info = pool.infos.get(name)
-    address = info.address if info is not None else None
+    address = info.any_address if info is not None else None
     state = BookieState(
         name,
         pool.is_registered(name),

@@ -66,9 +66,9 @@ class LedgerStore:
 
     def __init__(self, store: MetadataStore, layout: Layout | None = None) -> None:
         self._store = store
-        self._layout = layout or JsonLayout()
-        self._root = self._layout.root
-        self._ids = self._layout.ids(store)
+        self.layout = layout or JsonLayout()
+        self._root = self.layout.root
+        self._ids = self.layout.ids(store)
         self._skip = ID_BLOCK  # twice as many with each id that turns out to be in use
         self._in_use = -1  # the last such id
 
@@ -84,7 +84,7 @@ class LedgerStore:
             MetadataError: the store failed; the ledger may exist, and stays unused.
         """
         for _ in range(ATTEMPTS_MAX):
-            metadata = self._layout.new_ledger(build(await self._ids.next_id(above)))
+            metadata = self.layout.new_ledger(build(await self._ids.next_id(above)))
             path = ledger_path(metadata.ledger_id, self._root)
             value = self._encode(metadata, path)
             try:
@@ -111,7 +111,7 @@ class LedgerStore:
 
     async def ids_end(self) -> int | None:
         """Ids from here on were never given, if the store didn't go back; None: not known."""
-        return await self._layout.ids_end(self._store)
+        return await self.layout.ids_end(self._store)
 
     async def read(self, ledger_id: int) -> VersionedLedger | None:
         """Current metadata, or None when there is no such ledger.
@@ -232,14 +232,14 @@ class LedgerStore:
         return names
 
     def _encode(self, metadata: LedgerMetadata, path: str) -> bytes:
-        value = self._layout.encode_ledger(metadata)
+        value = self.layout.encode_ledger(metadata)
         if metadata.state is LedgerState.OPEN and len(value) > OPEN_BYTES_MAX:
             raise ValueTooLargeError(path, len(value), OPEN_BYTES_MAX)
         return value
 
     def _decode(self, ledger_id: int, found: Versioned) -> VersionedLedger:
         return VersionedLedger(
-            self._layout.decode_ledger(ledger_id, found.value), found.stat.version
+            self.layout.decode_ledger(ledger_id, found.value), found.stat.version
         )
 
 

@@ -11,7 +11,7 @@ from magnetar.bookkeeper.client.config import HealthConfig
 from magnetar.bookkeeper.client.health import BookieHealth
 from magnetar.bookkeeper.client.rack_mapping import BookieRackMapping
 from magnetar.bookkeeper.errors import BookieUnavailableError
-from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
+from magnetar.bookkeeper.layout.service_info_format import decode_registration
 from magnetar.bookkeeper.service_info import (
     AVAILABLE_PATH,
     NO_HEALTH_CHECK_PATH,
@@ -21,6 +21,7 @@ from magnetar.bookkeeper.service_info import (
     ServiceInfo,
 )
 from magnetar.metadata.errors import MetadataError, StoreClosedError
+from magnetar.metadata.paths import decode_name
 from magnetar.metadata.store import MetadataEvent, MetadataStore, SessionEvent, Watch
 
 _RETRY_S: Final = 1.0
@@ -53,12 +54,10 @@ class BookiePool:
         store: MetadataStore | None = None,
         connect: Connect | None = None,
         health: BookieHealth | None = None,
-        layout: Layout | None = None,
     ) -> None:
         self.health = health or BookieHealth(HealthConfig(), _loop_ms, random.Random(0))
         self.health.on_quarantine = _log_quarantine
         self._store = store
-        self._layout = layout or JsonLayout()
         self._connect = connect
         self._clients: dict[str, BookieClient] = {}
         self._added: set[str] = set()
@@ -157,14 +156,14 @@ class BookiePool:
         read_only = await self._store.children(READ_ONLY_PATH)
         paths = {name: f"{READ_ONLY_PATH}/{name}" for name in read_only}
         paths |= {name: f"{AVAILABLE_PATH}/{name}" for name in names}
-        known, bookie_id = self.infos if stale is not None else (), self._layout.bookie_id
+        known = self.infos if stale is not None else ()
         await self._read_infos(
-            {n: p for n, p in paths.items() if n in (stale or ()) or bookie_id(n) not in known}
+            {n: p for n, p in paths.items() if n in (stale or ()) or decode_name(n) not in known}
         )
         await self._places.read(self._store)
         self.health.switch(on=not await self._store.exists(NO_HEALTH_CHECK_PATH))
-        self._read_only = frozenset(map(bookie_id, read_only))
-        before, self._registered = self._registered, frozenset(map(bookie_id, names))
+        self._read_only = frozenset(map(decode_name, read_only))
+        before, self._registered = self._registered, frozenset(map(decode_name, names))
         if self._registered != before and self.on_writable_changed is not None:
             self.on_writable_changed()
 
@@ -175,14 +174,16 @@ class BookiePool:
         for name, node in zip(paths, found, strict=True):
             if node is None:
                 continue  # gone since: the event is on its way
-            bookie_id = self._layout.bookie_id(name)
+            bookie_id = decode_name(name)
             try:
-                info = self._layout.decode_bookie(bookie_id, node.value)
+                info = decode_registration(bookie_id, node.value)
             except BookieUnavailableError as error:
                 _log.warning("bookie %s: %s", bookie_id, error)
                 continue
             before = self.infos.get(bookie_id, info)
             self.infos[bookie_id] = info
+            if (info.address is None) != (before.address is None):
+                self._clients.pop(bookie_id, None)  # a bookie of the other kind has its name
             if info.incarnation != before.incarnation:
                 self.health.note_restarted(bookie_id)
 

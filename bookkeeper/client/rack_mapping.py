@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from magnetar.bookkeeper.layout.cookie_format import location_of
 from magnetar.bookkeeper.service_info import COOKIES_PATH, RACKS_PATH, ServiceInfo
 from magnetar.metadata.paths import decode_name
 from magnetar.metadata.store import MetadataStore
@@ -31,8 +32,8 @@ class BookieRackMapping:
         info = self._infos.get(bookie_id)
         if self._racks:
             rack = self._racks.get(bookie_id)
-            if rack is None and info is not None and info.address is not None:
-                host, port = info.address
+            if rack is None and info is not None and (address := info.any_address):
+                host, port = address
                 rack = self._racks.get(f"{host}:{port}")
             if rack is not None:
                 return rack
@@ -69,8 +70,8 @@ async def _read_cookies(
         for name, node in zip(part, nodes, strict=True):
             try:
                 if node is not None:
-                    places[decode_name(name)] = str(json.loads(node.value)["networkLocation"])
-            except (ValueError, KeyError, TypeError):
+                    places[decode_name(name)] = location_of(node.value)
+            except ValueError:
                 continue  # a cookie of another version; its owner will say so
     return places
 

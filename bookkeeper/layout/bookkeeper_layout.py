@@ -3,24 +3,26 @@
 docs/formats/bookkeeper-zookeeper.md.
 """
 
+import re
 from contextlib import suppress
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest, DigestType
-from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerMetadataError
-from magnetar.bookkeeper.layout import ledger_metadata_format
+from magnetar.bookkeeper.errors import LedgerMetadataError
+from magnetar.bookkeeper.layout import ledger_metadata_format, service_info_format
+from magnetar.bookkeeper.layout.cookie_format import Cookie, Directories
 from magnetar.bookkeeper.layout.layout import Layout, LedgerIds
+from magnetar.bookkeeper.layout.under_replication_format import (
+    TextUnderReplication,
+    UnderReplicationFormat,
+)
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
-from magnetar.bookkeeper.proto.data_formats_pb2 import BookieServiceInfoFormat
-from magnetar.bookkeeper.service_info import DEFAULT_LOCATION, ServiceInfo
+from magnetar.bookkeeper.service_info import READ_ONLY_NAME, ServiceInfo
 from magnetar.metadata.errors import NotFoundError, OutcomeUnknownError
 from magnetar.metadata.paths import SEQUENCE_DIGITS
 from magnetar.metadata.store import CREATE_ONLY, MetadataStore
 
-RPC_PROTOCOL: Final = "bookie-rpc"
-"""Of the endpoint that ledger clients use; others are of HTTP."""
+_BOOKIE_ID: Final = re.compile(r"[a-zA-Z0-9:-_.\-]+")  # as BookKeeper's BookieId has it
 _SHORT_IDS_END: Final = 2**31 - 1
 _HOB_PREFIX: Final = "HOB-"
 _ID_BITS: Final = 32
@@ -31,6 +33,10 @@ class BookKeeperLayout(Layout):
 
     def __init__(self) -> None:
         self._digests: dict[int, Digest] = {}
+
+    @property
+    def under_replication(self) -> UnderReplicationFormat:
+        return TextUnderReplication()
 
     def digest_of(self, ledger_id: int) -> Digest:
         """CRC32C, unless the ledger's metadata, which was read before, says otherwise."""
@@ -54,31 +60,17 @@ class BookKeeperLayout(Layout):
         return SequentialNodeIds(store, self.root)
 
     def node_name(self, bookie_id: str) -> str:
+        if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id.lower() == READ_ONLY_NAME:
+            raise ValueError(f"not an id of a bookie for BookKeeper: {bookie_id!r}")
         return bookie_id
 
-    def bookie_id(self, node_name: str) -> str:
-        return node_name
+    def encode_bookie(self, info: ServiceInfo) -> bytes:
+        return service_info_format.encode(info)
 
-    def decode_bookie(self, bookie_id: str, value: bytes) -> ServiceInfo:
-        return ServiceInfo(bookie_id, DEFAULT_LOCATION, _address(bookie_id, value), creators=False)
-
-
-def _address(bookie_id: str, value: bytes) -> tuple[str, int]:
-    """Of its registration; one from before BookKeeper 4.11 has none, its id is the address."""
-    if not value:
-        host, colon, port = bookie_id.rpartition(":")
-        if colon and port.isdigit():
-            return host, int(port)
-        raise BookieUnavailableError(f"bookie {bookie_id}: neither its id nor its node says where")
-    try:
-        for endpoint in BookieServiceInfoFormat.FromString(value).endpoints:
-            if endpoint.protocol == RPC_PROTOCOL:
-                return endpoint.host, endpoint.port
-    except DecodeError as error:
-        raise BookieUnavailableError(
-            f"bookie {bookie_id}: unreadable registration: {error}"
-        ) from error
-    raise BookieUnavailableError(f"bookie {bookie_id}: it has no endpoint of {RPC_PROTOCOL}")
+    def encode_cookie(
+        self, cookie: Cookie, network_location: str, directories: Directories | None
+    ) -> bytes:
+        return cookie.encode_text(network_location, directories)
 
 
 class SequentialNodeIds:

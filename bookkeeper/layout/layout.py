@@ -7,9 +7,20 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Final, Protocol
 
 from magnetar.bookkeeper.errors import LedgerMetadataError
+from magnetar.bookkeeper.layout.cookie_format import Cookie, Directories
+from magnetar.bookkeeper.layout.under_replication_format import (
+    JsonUnderReplication,
+    UnderReplicationFormat,
+)
 from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C, LedgerMetadata, decode, encode
-from magnetar.bookkeeper.service_info import LEDGERS_ROOT, ServiceInfo
-from magnetar.metadata.paths import decode_name, encode_name
+from magnetar.bookkeeper.service_info import (
+    AVAILABLE_PATH,
+    COOKIES_PATH,
+    LEDGERS_ROOT,
+    READ_ONLY_PATH,
+    ServiceInfo,
+)
+from magnetar.metadata.paths import encode_name
 from magnetar.metadata.recipes import IdGenerator
 from magnetar.metadata.store import MetadataStore
 
@@ -31,6 +42,11 @@ class Layout(ABC):
 
     root: ClassVar[str] = LEDGERS_ROOT
 
+    @property
+    @abstractmethod
+    def under_replication(self) -> UnderReplicationFormat:
+        """Of what auto-recovery keeps."""
+
     @abstractmethod
     def new_ledger(self, metadata: LedgerMetadata) -> LedgerMetadata:
         """As it is stored the first time."""
@@ -51,19 +67,34 @@ class Layout(ABC):
 
     @abstractmethod
     def node_name(self, bookie_id: str) -> str:
-        """Of the bookie's registration."""
+        """Of what is a bookie's: ``decode_name`` is the inverse."""
 
     @abstractmethod
-    def bookie_id(self, node_name: str) -> str:
-        """The inverse."""
+    def encode_bookie(self, info: ServiceInfo) -> bytes:
+        """Value of its registration; ``decode_registration`` is the inverse."""
 
     @abstractmethod
-    def decode_bookie(self, bookie_id: str, value: bytes) -> ServiceInfo:
-        """Raises BookieUnavailableError: its address isn't known."""
+    def encode_cookie(
+        self, cookie: Cookie, network_location: str, directories: Directories | None
+    ) -> bytes:
+        """Value of its stored cookie; ``decode_cookie`` is the inverse."""
+
+    def bookie_path(self, bookie_id: str, *, read_only: bool) -> str:
+        """Node of its registration."""
+        directory = READ_ONLY_PATH if read_only else AVAILABLE_PATH
+        return f"{directory}/{self.node_name(bookie_id)}"
+
+    def cookie_path(self, bookie_id: str) -> str:
+        """Node of its cookie."""
+        return f"{COOKIES_PATH}/{self.node_name(bookie_id)}"
 
 
 class JsonLayout(Layout):
     """Values are JSON, names are encoded (docs/formats/ledger-metadata.md)."""
+
+    @property
+    def under_replication(self) -> UnderReplicationFormat:
+        return JsonUnderReplication()
 
     def new_ledger(self, metadata: LedgerMetadata) -> LedgerMetadata:
         if metadata.digest_type != DIGEST_CRC32C:
@@ -91,8 +122,10 @@ class JsonLayout(Layout):
     def node_name(self, bookie_id: str) -> str:
         return encode_name(bookie_id)
 
-    def bookie_id(self, node_name: str) -> str:
-        return decode_name(node_name)
+    def encode_bookie(self, info: ServiceInfo) -> bytes:
+        return info.encode()
 
-    def decode_bookie(self, bookie_id: str, value: bytes) -> ServiceInfo:
-        return ServiceInfo.decode(value)
+    def encode_cookie(
+        self, cookie: Cookie, network_location: str, directories: Directories | None
+    ) -> bytes:
+        return cookie.encode(network_location)

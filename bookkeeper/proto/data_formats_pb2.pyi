@@ -229,3 +229,123 @@ class BookieServiceInfoFormat(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BookieServiceInfoFormat: _TypeAlias = BookieServiceInfoFormat  # noqa: Y015
+
+@_typing.final
+class CookieFormat(_message.Message):
+    """Values in protobuf's text form (``cookies/ID``, ``underreplication/...``)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOKIEHOST_FIELD_NUMBER: _builtins.int
+    JOURNALDIR_FIELD_NUMBER: _builtins.int
+    LEDGERDIRS_FIELD_NUMBER: _builtins.int
+    INSTANCEID_FIELD_NUMBER: _builtins.int
+    INDEXDIRS_FIELD_NUMBER: _builtins.int
+    bookieHost: _builtins.str
+    """the bookie's id"""
+    journalDir: _builtins.str
+    """joined by "," """
+    ledgerDirs: _builtins.str
+    """their number, then each, divided by tabs"""
+    instanceId: _builtins.str
+    indexDirs: _builtins.str
+    def __init__(
+        self,
+        *,
+        bookieHost: _builtins.str | None = ...,
+        journalDir: _builtins.str | None = ...,
+        ledgerDirs: _builtins.str | None = ...,
+        instanceId: _builtins.str | None = ...,
+        indexDirs: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bookieHost", b"bookieHost", "indexDirs", b"indexDirs", "instanceId", b"instanceId", "journalDir", b"journalDir", "ledgerDirs", b"ledgerDirs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookieHost", b"bookieHost", "indexDirs", b"indexDirs", "instanceId", b"instanceId", "journalDir", b"journalDir", "ledgerDirs", b"ledgerDirs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CookieFormat: _TypeAlias = CookieFormat  # noqa: Y015
+
+@_typing.final
+class UnderreplicatedLedgerFormat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: _builtins.int
+    CTIME_FIELD_NUMBER: _builtins.int
+    ctime: _builtins.int
+    """ms"""
+    @_builtins.property
+    def replica(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        replica: _abc.Iterable[_builtins.str] | None = ...,
+        ctime: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ctime", b"ctime"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ctime", b"ctime", "replica", b"replica"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnderreplicatedLedgerFormat: _TypeAlias = UnderreplicatedLedgerFormat  # noqa: Y015
+
+@_typing.final
+class LockDataFormat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOKIEID_FIELD_NUMBER: _builtins.int
+    bookieId: _builtins.str
+    def __init__(
+        self,
+        *,
+        bookieId: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bookieId", b"bookieId"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookieId", b"bookieId"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LockDataFormat: _TypeAlias = LockDataFormat  # noqa: Y015
+
+@_typing.final
+class AuditorVoteFormat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOKIEID_FIELD_NUMBER: _builtins.int
+    bookieId: _builtins.str
+    def __init__(
+        self,
+        *,
+        bookieId: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bookieId", b"bookieId"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookieId", b"bookieId"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditorVoteFormat: _TypeAlias = AuditorVoteFormat  # noqa: Y015
+
+@_typing.final
+class CheckTimeFormat(_message.Message):
+    """Binary: of ``checkallledgersctime``, ``placementpolicycheckctime`` and ``replicascheckctime``."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CTIME_FIELD_NUMBER: _builtins.int
+    ctime: _builtins.int
+    """ms"""
+    def __init__(
+        self,
+        *,
+        ctime: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ctime", b"ctime"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ctime", b"ctime"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckTimeFormat: _TypeAlias = CheckTimeFormat  # noqa: Y015

@@ -33,11 +33,11 @@ from magnetar.bookkeeper.replication.auditor_core import (
 from magnetar.bookkeeper.replication.cluster_watch import ClusterWatch
 from magnetar.bookkeeper.replication.metrics import AuditorMetrics
 from magnetar.bookkeeper.replication.under_replication import (
-    UNDER_REPLICATION_ROOT,
     UnderReplicationStore,
 )
 from magnetar.bookkeeper.replication.zone_store import ZoneStore
 from magnetar.bookkeeper.replication.zones import ZonePhase
+from magnetar.bookkeeper.service_info import UNDER_REPLICATION_ROOT
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.item_errors import ItemErrors
 from magnetar.metadata.store import MetadataEvent, MetadataStore, SessionEvent

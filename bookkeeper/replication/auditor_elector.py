@@ -1,9 +1,9 @@
 """One of the candidates is auditor: elected, and stopped at once when its session is lost.
 
-One node, not BookKeeper's sequence of votes: the recipe of ``metadata/coordination.py`` is what
-brokers are elected by, settles lost replies, and is tested against a real ZooKeeper. All candidates
-wake up when the auditor ends, which is nothing for some dozens of them, and who wins doesn't
-matter. (Pulsar's own metadata driver for BookKeeper elects the same way, at the same path.)
+In our own layout the seat is one ephemeral node, in BookKeeper's it has votes below it, so that our
+candidates and BookKeeper's elect one of them all. (Those of Pulsar's own metadata driver elect at
+another path: two auditors at once cost work, and nothing else.) All candidates wake up when the
+auditor ends, which is nothing for some dozens of them.
 """
 
 import asyncio
@@ -11,10 +11,15 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from magnetar.bookkeeper.layout.layout import Layout
 from magnetar.bookkeeper.replication.auditor import Auditor, AuditorDependencies
 from magnetar.bookkeeper.replication.metrics import AuditorMetrics
+from magnetar.bookkeeper.service_info import UNDER_REPLICATION_ROOT
 from magnetar.metadata.coordination import LeaderElection, LeaderState
+from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.vote_election import VoteElection, read_leader
 
+AUDITOR_PATH: Final = f"{UNDER_REPLICATION_ROOT}/auditorelection"
 _AGAIN_S: Final = 10.0
 _log = logging.getLogger(__name__)
 
@@ -39,8 +44,10 @@ class AuditorElector:
         self._name = name
         self._ending: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None  # after a failure
-        path = f"{ports.root}/auditorelection"
-        self._election = LeaderElection(ports.store, path, name.encode(), self._on_state)
+        self._format = ports.ledgers.layout.under_replication
+        election = VoteElection if self._format.elects_by_votes else LeaderElection
+        proposal = self._format.encode_auditor(name)
+        self._election = election(ports.store, AUDITOR_PATH, proposal, self._on_state)
 
     async def start(self) -> None:
         """Run for the seat; from now on also whenever it becomes free."""
@@ -49,7 +56,7 @@ class AuditorElector:
     async def leader(self) -> str | None:
         """Name of the candidate that is auditor now, as stored."""
         found = await self._election.leader()
-        return None if found is None else found.decode(errors="replace")
+        return None if found is None else self._format.decode_auditor(found)
 
     async def close(self) -> None:
         """Stop auditing, then give up the seat."""
@@ -99,3 +106,14 @@ class AuditorElector:
         task = asyncio.get_running_loop().create_task(auditor.close())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+
+
+async def read_auditor(store: MetadataStore, layout: Layout) -> str | None:
+    """Name of the candidate that is auditor now; None: there is none. Raises MetadataError."""
+    form = layout.under_replication
+    if form.elects_by_votes:
+        value = await read_leader(store, AUDITOR_PATH)
+    else:
+        node = await store.get(AUDITOR_PATH)
+        value = None if node is None else node.value
+    return None if value is None else form.decode_auditor(value)

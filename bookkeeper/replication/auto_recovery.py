@@ -8,6 +8,7 @@ from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
 from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.layout.layout import Layout
 from magnetar.bookkeeper.replication.auditor import Auditor, AuditorDependencies
 from magnetar.bookkeeper.replication.auditor_checks import ChecksConfig, PeriodicChecks
 from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
@@ -47,6 +48,7 @@ class AutoRecovery:
         bookies: started by the caller.
         name: of this candidate; no two processes may have the same.
         clock: wall clock in milliseconds since the epoch, for dates in stored values.
+        layout: of the cluster; None: our own.
 
     Attributes:
         metrics: what the auditor counts, whether it is this process or not.
@@ -63,10 +65,12 @@ class AutoRecovery:
         clock: Callable[[], int],
         rng: PlacementRandom,
         config: AutoRecoveryConfig | None = None,
+        layout: Layout | None = None,
     ) -> None:
         self.metrics = AuditorMetrics()
         self._config = config = config or AutoRecoveryConfig()
-        ledgers, marks = LedgerStore(store), UnderReplicationStore(store, clock)
+        ledgers = LedgerStore(store, layout)
+        marks = UnderReplicationStore(store, clock, layout)
         self._ports = AuditorDependencies(store, ledgers, marks, clock)
         self._bookies, self._placement = bookies, placement
         self._checker = LedgerChecker(bookies, rng, config.replication)

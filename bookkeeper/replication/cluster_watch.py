@@ -4,7 +4,6 @@ Where: what an operator said, if it has a zone and an upgrade domain, else the b
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -12,6 +11,8 @@ from typing import Final
 from magnetar.bookkeeper.client.placement.node_location import levels
 from magnetar.bookkeeper.client.rack_mapping import parse_racks
 from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.layout.cookie_format import location_of
+from magnetar.bookkeeper.layout.service_info_format import decode_registration
 from magnetar.bookkeeper.replication.auditor_core import ClusterView
 from magnetar.bookkeeper.replication.zones import zone_of
 from magnetar.bookkeeper.service_info import (
@@ -20,11 +21,10 @@ from magnetar.bookkeeper.service_info import (
     RACKS_PATH,
     READ_ONLY_NAME,
     READ_ONLY_PATH,
-    ServiceInfo,
 )
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.item_errors import ItemPass
-from magnetar.metadata.paths import decode_name
+from magnetar.metadata.paths import decode_name, name_of
 from magnetar.metadata.store import MetadataEvent, MetadataStore, SessionEvent, Versioned
 
 _log = logging.getLogger(__name__)
@@ -164,13 +164,14 @@ class ClusterWatch:
     def _read_zone(self, path: str, value: bytes) -> str:
         try:
             if path.startswith(AVAILABLE_PATH):
-                info = ServiceInfo.decode(value)
-                if info.address is not None:
-                    self._addresses[info.bookie_id] = "{}:{}".format(*info.address)
+                bookie_id = decode_name(name_of(path))
+                info = decode_registration(bookie_id, value)
+                if address := info.any_address:
+                    self._addresses[bookie_id] = "{}:{}".format(*address)
                 location = info.network_location
             else:
-                location = str(json.loads(value)["networkLocation"])
-        except (BookieUnavailableError, ValueError, KeyError, TypeError):
+                location = location_of(value)
+        except (BookieUnavailableError, ValueError):
             return _NO_ZONE
         return zone_of(location) or _NO_ZONE
 

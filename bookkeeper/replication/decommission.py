@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from magnetar.bookkeeper.bookie.cookie import COOKIES_PATH
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.bookkeeper.replication.config import ReplicationConfig
@@ -22,7 +21,6 @@ from magnetar.bookkeeper.replication.ledger_repair import LedgerRepair, RepairPr
 from magnetar.bookkeeper.replication.registrations import read_registered
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.metadata.errors import BadVersionError, NotFoundError
-from magnetar.metadata.paths import encode_name
 from magnetar.metadata.store import MetadataStore
 
 _PARALLEL: Final = 32  # metadata operations under way at once
@@ -121,7 +119,7 @@ class _Decommission:
 
     async def states(self) -> AsyncGenerator[DecommissionState, None]:
         await self._check_stopped()
-        cookie = await self._store.get(f"{COOKIES_PATH}/{encode_name(self._bookie)}")
+        cookie = await self._store.get(self._ledgers.layout.cookie_path(self._bookie))
         await self._find()
         total, told = len(self._left), None
         while True:

@@ -24,6 +24,7 @@ from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import BookkeeperError, NoSuchLedgerError
+from magnetar.bookkeeper.layout.under_replication_format import UnderreplicationMarker
 from magnetar.bookkeeper.ledger_metadata import (
     EnsembleSegment,
     LedgerMetadata,
@@ -49,7 +50,6 @@ from magnetar.bookkeeper.replication.metrics import ReplicationMetrics
 from magnetar.bookkeeper.replication.replicator import RepairReport, Replicator
 from magnetar.bookkeeper.replication.under_replication import (
     MarkerLock,
-    UnderreplicationMarker,
     UnderReplicationStore,
 )
 from magnetar.metadata.errors import MetadataError

@@ -17,7 +17,10 @@ from magnetar.bookkeeper.bookie.http.admin_access import AdminAccess
 from magnetar.bookkeeper.bookie.http.admin_server import AdminServer
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.layout.find_layout import find_layout
+from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
 from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.origin_check import pages_check
 from magnetar.bookkeeper.probes import SessionState
@@ -26,7 +29,6 @@ from magnetar.bookkeeper.replication.admin_pages import AutoRecoveryPages, Metri
 from magnetar.bookkeeper.replication.auto_recovery import AutoRecovery, AutoRecoveryConfig
 from magnetar.bookkeeper.replication.settings import AutoRecoverySettings
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import MetadataStore
@@ -56,7 +58,12 @@ class AutoRecoveryPart:
         self.pages = AutoRecoveryPages(metrics)
 
     async def start(
-        self, stack: AsyncExitStack, store: MetadataStore, pool: BookiePool, name: str
+        self,
+        stack: AsyncExitStack,
+        store: MetadataStore,
+        pool: BookiePool,
+        name: str,
+        layout: Layout,
     ) -> None:
         """Begin to audit and to repair; ``stack`` ends it.
 
@@ -75,11 +82,15 @@ class AutoRecoveryPart:
             location=settings.location(),
         )
         recovery = AutoRecovery(
-            store, pool, placement, name, clock=wall_clock_ms, rng=rng, config=config
+            *(store, pool, placement, name),
+            clock=wall_clock_ms,
+            rng=rng,
+            config=config,
+            layout=layout,
         )
         stack.push_async_callback(recovery.close)
         await recovery.start()
-        self.pages.marks = UnderReplicationStore(store, wall_clock_ms)
+        self.pages.marks = UnderReplicationStore(store, wall_clock_ms, layout)
         self.pages.session = session = SessionState(store)
         stack.callback(session.close)
         self.recovery = self.pages.recovery = recovery
@@ -104,6 +115,7 @@ class AutoRecoveryProcess:
         Raises:
             AutoRecoverySettingsError: keys of the HTTP port that can't be used.
             OSError: the HTTP port or a TLS file can't be used.
+            LedgerMetadataError: the cluster's layout isn't supported.
             MetadataError: the metadata store doesn't answer.
         """
         settings = self.settings
@@ -120,12 +132,9 @@ class AutoRecoveryProcess:
                 start_timeout_s=float(settings.metadata_store_start_timeout_seconds),
             )
             stack.push_async_callback(store.close)
-            connector = BookieConnector(store, settings.transport(), settings.tls())
-            stack.push_async_callback(connector.close)
-            pool = BookiePool(store, connector.connect)
-            stack.push_async_callback(pool.close)
-            await pool.start()
-            await self._part.start(stack, store, pool, self.name)
+            layout = await find_layout(store) or JsonLayout()
+            pool = await open_pool(stack, store, layout, settings.transport(), settings.tls())
+            await self._part.start(stack, store, pool, self.name, layout)
             self._stack = stack.pop_all()
 
     async def close(self) -> None:

@@ -1,12 +1,12 @@
 """Which bookies are registered now, be they writable or read-only, and since which start."""
 
+from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
 from magnetar.bookkeeper.service_info import (
     AVAILABLE_PATH,
-    COOKIES_PATH,
     READ_ONLY_NAME,
     READ_ONLY_PATH,
 )
-from magnetar.metadata.paths import decode_name, encode_name
+from magnetar.metadata.paths import decode_name
 from magnetar.metadata.store import MetadataStore
 
 
@@ -25,7 +25,9 @@ async def read_registered(store: MetadataStore) -> frozenset[str]:
     return frozenset(map(decode_name, names))
 
 
-async def read_start(store: MetadataStore, bookie_id: str) -> tuple[int, bytes] | None:
+async def read_start(
+    store: MetadataStore, bookie_id: str, layout: Layout | None = None
+) -> tuple[int, bytes] | None:
     """What is equal as long as the bookie hasn't been started again: its cookie; None: it has none.
 
     A bookie that lost something has been, before it answers anything.
@@ -33,5 +35,5 @@ async def read_start(store: MetadataStore, bookie_id: str) -> tuple[int, bytes] 
     Raises:
         MetadataError: the store can't tell.
     """
-    found = await store.get(f"{COOKIES_PATH}/{encode_name(bookie_id)}")
+    found = await store.get((layout or JsonLayout()).cookie_path(bookie_id))
     return None if found is None else (found.stat.version, found.value)

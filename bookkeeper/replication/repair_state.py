@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from magnetar.bookkeeper.replication.under_replication import (
-    UNDER_REPLICATION_ROOT,
-    UnderReplicationStore,
-)
+from magnetar.bookkeeper.layout.layout import Layout
+from magnetar.bookkeeper.replication.auditor_elector import read_auditor
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.metadata.store import MetadataStore
 
 
@@ -29,12 +28,12 @@ class RepairState:
 
 
 async def repair_state(
-    store: MetadataStore, clock: Callable[[], int], first_max: int
+    store: MetadataStore, clock: Callable[[], int], first_max: int, layout: Layout
 ) -> RepairState:
     """``clock`` in ms. Raises MetadataError."""
-    markers = UnderReplicationStore(store, clock)
+    markers = UnderReplicationStore(store, clock, layout)
     switch = await markers.disabled()
-    auditor = await store.get(f"{UNDER_REPLICATION_ROOT}/auditorelection")
+    auditor = await read_auditor(store, layout)
     marked, first = 0, list[int]()
     async for ids in markers.ledger_ids():
         marked += len(ids)
@@ -42,7 +41,7 @@ async def repair_state(
     return RepairState(
         None if switch is None else switch.reason,
         None if switch is None else switch.since_ms,
-        "" if auditor is None else auditor.value.decode(errors="replace"),
+        auditor or "",
         marked,
         first,
     )

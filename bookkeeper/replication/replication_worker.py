@@ -91,7 +91,7 @@ class ReplicationWorker:
         self.metrics = ReplicationMetrics()
         self._config = config or ReplicationConfig()
         self._store, self._rng = store, rng
-        self._markers = UnderReplicationStore(store, clock)
+        self._markers = UnderReplicationStore(store, clock, ledgers.layout)
         replicator = Replicator(
             ledgers,
             bookies,
@@ -99,7 +99,7 @@ class ReplicationWorker:
             ReplicationThrottle(self._config.bytes_per_s),
             self._config,
             self.metrics,
-            partial(read_start, store),
+            partial(read_start, store, layout=ledgers.layout),
             location,
         )
         self._repair = LedgerRepair(

@@ -14,19 +14,19 @@ Paths and values: docs/formats/auto-recovery.md.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import orjson
 
 from magnetar.bookkeeper.errors import LedgerMetadataError
-from magnetar.bookkeeper.replication.zone_store import (
-    UNDER_REPLICATION_ROOT as UNDER_REPLICATION_ROOT,
-)
+from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
+from magnetar.bookkeeper.layout.under_replication_format import UnderreplicationMarker
 from magnetar.bookkeeper.replication.zone_store import ZoneStore
 from magnetar.bookkeeper.replication.zones import ZONE_REASON
+from magnetar.bookkeeper.service_info import UNDER_REPLICATION_ROOT
 from magnetar.metadata.coordination import unclaim
 from magnetar.metadata.errors import (
     BadVersionError,
@@ -46,11 +46,8 @@ from magnetar.metadata.store import (
     MetadataEvent,
     MetadataStore,
     SessionEvent,
-    Versioned,
     Watch,
 )
-
-FORMAT_VERSION: Final = 1
 
 CHECK_ALL_LEDGERS: Final = "checkallledgersctime"
 PLACEMENT_CHECK: Final = "placementpolicycheckctime"
@@ -60,29 +57,6 @@ _CHECKS: Final = frozenset({CHECK_ALL_LEDGERS, PLACEMENT_CHECK, REPLICAS_CHECK})
 _ATTEMPTS_MAX: Final = 100
 _REASON_CHARS_MAX: Final = 1000
 _LEVELS: Final = 4  # directories of four hex digits: 64 bits of id
-
-
-@dataclass(frozen=True, slots=True)
-class UnderreplicationMarker:
-    """A ledger that may miss replicas.
-
-    Attributes:
-        bookies: which of its bookies were found missing, or missing entries; a hint.
-        suspects: those of ``bookies`` that are there, but whose copies were found bad or absent in
-            the middle: the worker reads all that they should hold before it believes them.
-        created_ms: when the ledger was first marked.
-        version: of the node; every mark and every note makes a new one.
-        reason: why it still waits, for operators; "" until a worker had to give up.
-        targets: (first entry of a segment, slot) -> bookie that has some of the copies already.
-    """
-
-    ledger_id: int
-    bookies: frozenset[str]
-    created_ms: int
-    version: int
-    reason: str = ""
-    suspects: frozenset[str] = frozenset()
-    targets: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +157,18 @@ class UnderReplicationStore:
 
     Args:
         clock: wall clock in milliseconds since the epoch; for the dates in values only.
+        layout: of the cluster; None: our own.
     """
 
     def __init__(
         self,
         store: MetadataStore,
         clock: Callable[[], int],
+        layout: Layout | None = None,
         root: str = UNDER_REPLICATION_ROOT,
     ) -> None:
         self._store, self._clock, self._root = store, clock, root
+        self._format = (layout or JsonLayout()).under_replication
         self._markers = f"{root}/ledgers"
         self._switch = f"{root}/disable"
         self._delay = f"{root}/lostBookieRecoveryDelay"
@@ -234,7 +211,7 @@ class UnderReplicationStore:
             LedgerMetadataError: the stored bytes can't be read.
         """
         found = await self._store.get(self.marker_path(ledger_id))
-        return None if found is None else _decode_marker(ledger_id, found)
+        return None if found is None else self._format.decode_marker(ledger_id, found)
 
     async def note(self, ledger_id: int, reason: str) -> None:
         """Write into the marker why the ledger waits; nothing if it says so, or is gone."""
@@ -365,7 +342,9 @@ class UnderReplicationStore:
             return None
         self._lock_count += 1
         # Tells our own attempt from those of others in the same session.
-        value = f"{self._store.session_id}/{id(self):x}/{self._lock_count}".encode()
+        value = self._format.encode_lock(
+            f"{self._store.session_id}/{id(self):x}/{self._lock_count}"
+        )
         lock = MarkerLock(self._store, path, value, self._forget_lock)  # watches before it exists
         self._locks[path] = lock
         creation = asyncio.ensure_future(lock.create())
@@ -478,7 +457,7 @@ class UnderReplicationStore:
         """Set the delay for all auditors; setting it again, to any value, triggers an audit."""
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"not a delay in seconds: {seconds}")
-        await self._store.put(self._delay, f"{seconds:g}".encode())
+        await self._store.put(self._delay, self._format.encode_delay(seconds))
 
     async def check_time_ms(self, name: str) -> int | None:
         """When the periodic check ``name`` last ended; None: never."""
@@ -486,13 +465,13 @@ class UnderReplicationStore:
         if found is None:
             return None
         try:
-            return int(found.value)
+            return self._format.decode_check_time(found.value)
         except ValueError as error:
             raise LedgerMetadataError(f"{found.path}: not a time: {found.value!r}") from error
 
     async def set_check_time_ms(self, name: str, ms: int) -> None:
         """Remember when the periodic check ``name`` ended (``CHECK_ALL_LEDGERS``, ...)."""
-        await self._store.put(self._check_path(name), b"%d" % ms)
+        await self._store.put(self._check_path(name), self._format.encode_check_time(ms))
 
     # Helpers
 
@@ -511,12 +490,12 @@ class UnderReplicationStore:
         error: MetadataError | None = None
         for _ in range(_ATTEMPTS_MAX):
             found = await self._store.get(path)
-            marker = change(None if found is None else _decode_marker(ledger_id, found))
+            marker = change(None if found is None else self._format.decode_marker(ledger_id, found))
             if marker is None:
                 return
             version = CREATE_ONLY if found is None else found.stat.version
             try:
-                await self._store.put(path, _encode_marker(marker), version)
+                await self._store.put(path, self._format.encode_marker(marker), version)
             except (BadVersionError, NotFoundError, OutcomeUnknownError) as conflict:
                 error = conflict
                 continue
@@ -565,42 +544,8 @@ class _Watches(Watch):
             watch.close()
 
 
-def _encode_marker(marker: UnderreplicationMarker) -> bytes:
-    document: dict[str, Any] = {
-        "format": FORMAT_VERSION,
-        "bookies": sorted(marker.bookies),
-        "suspects": sorted(marker.suspects),
-        "createdMs": marker.created_ms,
-        "reason": marker.reason,
-        "targets": [[*place, target] for place, target in sorted(marker.targets.items())],
-    }
-    return orjson.dumps(document)
-
-
 def _is_of_zones(value: bytes) -> bool:
     try:
         return str(orjson.loads(value)["reason"]).startswith(ZONE_REASON)
     except (ValueError, KeyError, TypeError):
         return False
-
-
-def _decode_marker(ledger_id: int, found: Versioned) -> UnderreplicationMarker:
-    if not found.value:  # an operator's, made by hand: look at the ledger
-        return UnderreplicationMarker(
-            ledger_id, frozenset(), found.stat.created_ms, found.stat.version
-        )
-    try:
-        document = orjson.loads(found.value)
-        if document["format"] != FORMAT_VERSION:
-            raise LedgerMetadataError(f"{found.path}: format {document['format']!r} is unknown")
-        return UnderreplicationMarker(
-            ledger_id,
-            frozenset(map(str, document["bookies"])),
-            int(document["createdMs"]),
-            found.stat.version,
-            str(document["reason"]),
-            frozenset(map(str, document["suspects"])),
-            {(int(first), int(slot)): str(b) for first, slot, b in document["targets"]},
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise LedgerMetadataError(f"{found.path}: unreadable marker: {error!r}") from error

@@ -7,10 +7,10 @@ import orjson
 
 from magnetar.bookkeeper.errors import LedgerMetadataError
 from magnetar.bookkeeper.replication.zones import ZonePhase
+from magnetar.bookkeeper.service_info import UNDER_REPLICATION_ROOT
 from magnetar.metadata.recipes import update
 from magnetar.metadata.store import MetadataStore, Watch
 
-UNDER_REPLICATION_ROOT: Final = "/ledgers/underreplication"
 _FORMAT: Final = 1
 
 

@@ -7,18 +7,15 @@ import grpc
 
 from magnetar.bookkeeper.auth.token_source import TokenSource
 from magnetar.bookkeeper.errors import BookieUnavailableError
-from magnetar.bookkeeper.service_info import (
-    AVAILABLE_PATH,
-    READ_ONLY_NAME,
-    READ_ONLY_PATH,
-    ServiceInfo,
-)
+from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
+from magnetar.bookkeeper.layout.service_info_format import decode_registration
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME
 from magnetar.bookkeeper.transport_grpc.add_sender import MessageCache
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, channel_credentials
 from magnetar.metadata.errors import MetadataError
-from magnetar.metadata.paths import decode_name, encode_name
+from magnetar.metadata.paths import decode_name
 from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent, Watch
 
 _log = logging.getLogger(__name__)
@@ -36,15 +33,21 @@ class BookieConnector:
 
     Args:
         tls: None: plain connections.
+        layout: of the cluster; None: our own.
 
     Raises:
         KeyFormatError: ``config.token`` is none.
     """
 
     def __init__(
-        self, store: MetadataStore, config: TransportConfig, tls: TlsFiles | None = None
+        self,
+        store: MetadataStore,
+        config: TransportConfig,
+        tls: TlsFiles | None = None,
+        layout: Layout | None = None,
     ) -> None:
         self._store = store
+        self._layout = layout or JsonLayout()
         self._config = config
         self._tls = tls
         self._token = TokenSource(config.token) if config.token else None
@@ -95,11 +98,11 @@ class BookieConnector:
 
     async def _look_up(self, bookie_id: str) -> BookieAddress | None:
         instance_id = await self._read_instance_id()
-        name = encode_name(bookie_id)
-        for directory in (AVAILABLE_PATH, READ_ONLY_PATH):
-            found = await self._store.get(f"{directory}/{name}")
+        for read_only in (False, True):
+            path = self._layout.bookie_path(bookie_id, read_only=read_only)
+            found = await self._store.get(path)
             if found is not None:
-                info = ServiceInfo.decode(found.value)
+                info = decode_registration(bookie_id, found.value)
                 if info.address is not None:
                     return BookieAddress(*info.address, instance_id, info.creators)
         return None

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookkeeper.bookie.cookie import COOKIES_PATH, INSTANCE_ID_PATH
+from magnetar.bookkeeper.bookie.cookie import INSTANCE_ID_PATH
 from magnetar.bookkeeper.bookie.storage.directory_contents import DirectoryContents, read_holdings
 from magnetar.bookkeeper.client.ledger_store import ledger_path
 from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.bookkeeper.layout.layout import ID_BLOCK
-from magnetar.bookkeeper.service_info import LEDGERS_ROOT
+from magnetar.bookkeeper.service_info import COOKIES_PATH, LEDGERS_ROOT
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem, sync_directory
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.progress import progress

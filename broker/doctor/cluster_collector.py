@@ -175,8 +175,11 @@ async def _repair(service: BrokerService) -> RepairFacts:
     from magnetar.bookkeeper.replication.repair_state import repair_state
     from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 
-    state = await repair_state(service.store, service.clock, _MARKERS_MAX)
-    markers = UnderReplicationStore(service.store, service.clock)
+    cluster = service.bookie_cluster
+    assert cluster is not None  # the caller has looked
+    store, layout = cluster.store, cluster.ledgers().layout
+    state = await repair_state(store, service.clock, _MARKERS_MAX, layout)
+    markers = UnderReplicationStore(store, service.clock, layout)
     read = [await markers.read(ledger_id) for ledger_id in state.first]
     found = [each for each in read if each is not None]
     return RepairFacts(

@@ -10,7 +10,6 @@ import httpx  # noqa: F401  # for the first call to a broker, whose turn of the 
 
 from magnetar.bookkeeper.auth.token_source import TokenSource, token_setting
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
-from magnetar.bookkeeper.bookie_protocol.connector import ProtocolConnector
 from magnetar.bookkeeper.bookie_protocol.login import (
     PLUGINS,
     SECTION,
@@ -20,10 +19,12 @@ from magnetar.bookkeeper.bookie_protocol.login import (
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
+from magnetar.bookkeeper.layout.find_layout import find_layout
+from magnetar.bookkeeper.layout.layout import JsonLayout
 from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context
 from magnetar.broker.bookie_client_settings import bookie_health, placement_config
 from magnetar.broker.cluster.load_sharing import LoadSharing
@@ -59,21 +60,18 @@ class ClusterBroker(Standalone):
 
     async def _open_bookies(self, stack: AsyncExitStack, store: MetadataStore) -> BookieCluster:
         config = self.config
-        layout: BookKeeperLayout | None = None
-        connector: BookieConnector | ProtocolConnector
-        if config.apache_store_url is None:
-            connector = BookieConnector(store, transport_config(config), tls_files(config))
-        else:
+        if config.apache_store_url is not None:
             store = await self._connect_store(config.apache_store_url)
             stack.push_async_callback(store.close)
-            layout = BookKeeperLayout()
-            connector = ProtocolConnector(store, layout, protocol_config(config))
-        stack.push_async_callback(connector.close)
-        health = bookie_health(config, _monotonic_ms, random.Random())
-        pool = BookiePool(store, connector.connect, health, layout)
-        stack.push_async_callback(pool.close)
-        await pool.start()
-        return BookieCluster(pool, store, layout, has_auto_recovery=layout is None)
+        layout = await find_layout(store)
+        if layout is None:
+            layout = JsonLayout() if config.apache_store_url is None else BookKeeperLayout()
+        pool = await open_pool(
+            *(stack, store, layout, transport_config(config), tls_files(config)),
+            protocol=protocol_config(config),
+            health=bookie_health(config, _monotonic_ms, random.Random()),
+        )
+        return BookieCluster(pool, store, layout, has_auto_recovery=True)
 
     async def _open_placement(
         self, stack: AsyncExitStack, pool: BookiePool, rng: random.Random
@@ -82,8 +80,7 @@ class ClusterBroker(Standalone):
         return await stack.enter_async_context(placement_for(settings, pool, rng))
 
     def _directory(self, stack: AsyncExitStack, bookies: BookieCluster) -> BookieAddressResolver:
-        is_apache = bookies.layout is not None
-        return RegisteredBookies(bookies.store, bookies.pool, is_apache=is_apache)
+        return RegisteredBookies(bookies.store, bookies.pool)
 
     def _with_place_of_copies(self, config: BrokerConfig) -> BrokerConfig:
         return config  # brokers must share it: nobody but an operator knows such a place

@@ -44,19 +44,26 @@ class RegisteredBookies:
     them and the reader.
     """
 
-    def __init__(self, store: MetadataStore, pool: BookiePool, *, is_apache: bool) -> None:
+    def __init__(self, store: MetadataStore, pool: BookiePool) -> None:
         """``pool`` follows the registrations."""
-        self._store, self._is_apache = store, is_apache
-        self._pool = pool
+        self._store, self._pool = store, pool
         self._instance_id = ""
 
     async def find(self, bookie_ids: Collection[str], log_name: str) -> BookieAccess:
-        pool, addresses = self._pool, {}
-        for bookie_id in bookie_ids:
-            info = pool.infos.get(bookie_id) if pool.is_registered(bookie_id) else None
-            if info is not None and info.address is not None:
-                addresses[bookie_id] = info.address
-        return BookieAccess(addresses, await self._read_instance_id(), is_apache=self._is_apache)
+        pool = self._pool
+        infos = [
+            pool.infos[each]
+            for each in bookie_ids
+            if pool.is_registered(each) and each in pool.infos
+        ]
+        # Readers speak one protocol with all bookies that hold a ledger.
+        is_apache = any(info.address is None and info.rpc_address is not None for info in infos)
+        addresses = {}
+        for info in infos:
+            address = info.rpc_address if is_apache else info.address
+            if address is not None:
+                addresses[info.bookie_id] = address
+        return BookieAccess(addresses, await self._read_instance_id(), is_apache=is_apache)
 
     async def _read_instance_id(self) -> str:
         if not self._instance_id:  # once there is one it never changes

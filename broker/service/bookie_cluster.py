@@ -14,9 +14,9 @@ class BookieCluster:
     """
     Attributes:
         store: another one than that of topics, if the ledgers are on Apache BookKeeper.
-        layout: of Apache BookKeeper; None: of ours.
+        layout: of the ledgers' metadata; None: our own, in JSON.
         on_ledger_deleted: told of each deletion; None: bookies find out by themselves.
-        has_auto_recovery: ours repairs them; Apache BookKeeper has one of its own.
+        has_auto_recovery: ours or Apache BookKeeper's repairs them; a standalone has none.
     """
 
     pool: BookiePool

@@ -9,7 +9,6 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from magnetar.bookkeeper.bookie.cookie import COOKIES_PATH
 from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.ledgers import Ledgers, connect_ledgers
@@ -17,6 +16,7 @@ from magnetar.bookkeeper.replication.decommission import DecommissionState, deco
 from magnetar.bookkeeper.replication.fragments import fragments_of
 from magnetar.bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.service_info import COOKIES_PATH
 from magnetar.managed_ledger.orphan_ledgers import COMPONENT, COMPONENT_VALUE, LOG_NAME
 from magnetar.metadata.paths import encode_name
 from tests.autorecovery_process import AutoRecoveryProcess

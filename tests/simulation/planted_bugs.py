@@ -404,11 +404,13 @@ def collection_believes_an_old_listing(plant: Plant) -> None:
 
 @bug(CLUSTER, "Cookies: cookies")
 def any_disk_will_do(plant: Plant) -> None:
-    async def check(files: Any, store: Any, bookie_id: str, *, accept_data_loss: bool) -> Any:
+    async def check(
+        files: Any, store: Any, bookie_id: str, *, accept_data_loss: bool, **more: Any
+    ) -> Any:
         local = cookie.read_local_cookie(files)
         if local is not None and local.state is cookie.DirectoryState.COMPLETE:
             return local
-        return await old(files, store, bookie_id, accept_data_loss=True)
+        return await old(files, store, bookie_id, accept_data_loss=True, **more)
 
     old = plant.set(cookie, "check_cookie", check)
 

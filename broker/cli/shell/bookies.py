@@ -3,18 +3,19 @@
 import argparse
 import asyncio
 import contextlib
-import json
 
-from magnetar.bookkeeper.bookie.cookie import COOKIES_PATH, INSTANCE_ID_PATH, read_instance_id
+from magnetar.bookkeeper.bookie.cookie import INSTANCE_ID_PATH, read_instance_id
 from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.layout.cookie_format import cookie_fields
 from magnetar.bookkeeper.ledgers import Ledgers
 from magnetar.bookkeeper.replication.decommission import ledgers_of
 from magnetar.bookkeeper.replication.registrations import read_registered
+from magnetar.bookkeeper.service_info import COOKIES_PATH
 from magnetar.bookkeeper.transport import BookieStatus
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.shell.cluster import ShellContext, ShellOutput
 from magnetar.metadata.errors import NotFoundError
-from magnetar.metadata.paths import decode_name, encode_name
+from magnetar.metadata.paths import decode_name
 
 _LEDGERS_ROOT = "/ledgers"
 
@@ -27,7 +28,8 @@ async def list_bookies(cluster: ShellContext, options: argparse.Namespace, out: 
             continue
         info = cluster.bookies.infos.get(bookie)
         place = "" if info is None else info.network_location
-        address = None if info is None or info.address is None else "{}:{}".format(*info.address)
+        where = None if info is None else info.any_address
+        address = None if where is None else "{}:{}".format(*where)
         out.say(
             f"{bookie}\t{'read-only' if read_only else 'writable'}\t{place}\t{address or '-'}",
             bookie=bookie,
@@ -116,12 +118,12 @@ async def cookie(cluster: ShellContext, options: argparse.Namespace, out: ShellO
         for name in await cluster.store.children(COOKIES_PATH):
             out.say(decode_name(name), bookie=decode_name(name))
         return 0
-    path = f"{COOKIES_PATH}/{encode_name(options.bookie)}"
+    path = cluster.ledgers.layout.cookie_path(options.bookie)
     found = await cluster.store.get(path)
     if found is None:
         raise CliError(f"bookie {options.bookie} has no cookie")
     if options.cookie == "get":
-        fields = json.loads(found.value)
+        fields = cookie_fields(found.value)
         out.say("\n".join(f"{name}: {value}" for name, value in fields.items()), **fields)
         return 0
     await _check_unused(cluster, options.bookie, force=options.force)

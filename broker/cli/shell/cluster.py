@@ -14,8 +14,10 @@ from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, PlacementRandom
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.pool_placement import placement_for
+from magnetar.bookkeeper.cluster_bookies import open_pool
+from magnetar.bookkeeper.layout.find_layout import find_layout
+from magnetar.bookkeeper.layout.layout import JsonLayout
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.broker.bookie_client_settings import check_placement, placement_config
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.config import BrokerConfig
@@ -67,22 +69,19 @@ async def open_cluster(config: BrokerConfig) -> AsyncIterator[ShellContext]:
     async with AsyncExitStack() as stack:
         store = await _open_store(config)
         stack.push_async_callback(store.close)
-        connector = BookieConnector(store, transport_config(config), tls_files(config))
-        stack.push_async_callback(connector.close)
-        pool = BookiePool(store, connector.connect)
-        stack.push_async_callback(pool.close)
-        await pool.start()
+        layout = await find_layout(store) or JsonLayout()
+        pool = await open_pool(stack, store, layout, transport_config(config), tls_files(config))
         placement = await stack.enter_async_context(
             placement_for(placement_config(config), pool, rng)
         )
-        client = BookKeeperClient(store, pool, placement, clock=clock_ms, rng=rng)
+        client = BookKeeperClient(store, pool, placement, clock=clock_ms, rng=rng, layout=layout)
         yield ShellContext(
             store,
             pool,
             client.ledgers,
             client,
             placement,
-            UnderReplicationStore(store, clock_ms),
+            UnderReplicationStore(store, clock_ms, layout),
             rng,
         )
 

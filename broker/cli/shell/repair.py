@@ -8,6 +8,7 @@ from functools import partial
 
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.replication.auditor_elector import read_auditor
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.decommission import decommission, recover_bookies, without
 from magnetar.bookkeeper.replication.ledger_checker import LedgerChecker
@@ -16,7 +17,6 @@ from magnetar.bookkeeper.replication.metrics import ReplicationMetrics
 from magnetar.bookkeeper.replication.registrations import read_registered, read_start
 from magnetar.bookkeeper.replication.replicator import ReplicationThrottle, Replicator
 from magnetar.bookkeeper.replication.under_replication import (
-    UNDER_REPLICATION_ROOT,
     UnderReplicationStore,
 )
 from magnetar.bookkeeper.replication.zone_store import ZoneStore
@@ -55,10 +55,9 @@ async def turn_switch(
 
 
 async def auditor(cluster: ShellContext, options: argparse.Namespace, out: ShellOutput) -> int:
-    found = await cluster.store.get(f"{UNDER_REPLICATION_ROOT}/auditorelection")
-    if found is None:
+    name = await read_auditor(cluster.store, cluster.ledgers.layout)
+    if name is None:
         raise CliError("nobody audits the cluster: is `magnetar autorecovery` running?")
-    name = found.value.decode(errors="replace")
     out.say(name, auditor=name)
     return 0
 

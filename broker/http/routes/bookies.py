@@ -108,12 +108,13 @@ def _shown(bookie: BookieState) -> dict[str, Any]:
 
 
 async def _repair(service: BrokerService) -> dict[str, Any] | None:
-    if service.bookie_cluster is None or not service.bookie_cluster.has_auto_recovery:
+    cluster = service.bookie_cluster
+    if cluster is None or not cluster.has_auto_recovery:
         return None
     # Loaded here: a broker doesn't need it otherwise.
     from magnetar.bookkeeper.replication.repair_state import repair_state
 
-    found = await repair_state(service.store, service.clock, 0)
+    found = await repair_state(cluster.store, service.clock, 0, cluster.ledgers().layout)
     return {
         "enabled": found.off_reason is None,
         "offReason": found.off_reason,

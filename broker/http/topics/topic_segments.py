@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from magnetar.bookkeeper.layout.bookkeeper_layout import RPC_PROTOCOL
+from magnetar.bookkeeper.layout.service_info_format import RPC_PROTOCOL
 from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C, LedgerMetadata
 from magnetar.broker.errors import TopicFencedError
 from magnetar.broker.http.routing.scatter_gather import each

@@ -21,8 +21,7 @@ from magnetar.bookkeeper.ledger_metadata import (
     decode,
 )
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
-from magnetar.bookkeeper.replication.under_replication import UNDER_REPLICATION_ROOT
-from magnetar.bookkeeper.service_info import AVAILABLE_PATH
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, UNDER_REPLICATION_ROOT
 from magnetar.bookkeeper.transport import AddRequest, ReadReply
 from tests.ledger_transitions import transition_error
 from tests.simulation.cluster.machine import BookieMachine

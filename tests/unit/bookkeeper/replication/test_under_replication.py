@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.bookkeeper.errors import LedgerMetadataError
+from magnetar.bookkeeper.layout.under_replication_format import UnderreplicationMarker
 from magnetar.bookkeeper.replication.under_replication import (
     CHECK_ALL_LEDGERS,
     ReplicationDisabled,
-    UnderreplicationMarker,
     UnderReplicationStore,
 )
 from magnetar.metadata.embedded import EmbeddedMetadataStore

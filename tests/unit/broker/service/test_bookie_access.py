@@ -33,7 +33,7 @@ async def test_addresses_are_those_of_registrations() -> None:
     await register(store, READ_ONLY_PATH, ServiceInfo("b3", "/z/1", ("host-3", 3)))
     await register(store, AVAILABLE_PATH, ServiceInfo("in-process", "/z/1"))
     await pool.start()
-    directory = RegisteredBookies(store, pool, is_apache=False)
+    directory = RegisteredBookies(store, pool)
     wanted = ["b1", "b3", "in-process", "nobody"]
     expected = {"b1": ("host-1", 1), "b3": ("host-3", 3)}
     assert await directory.find(wanted, LOG) == BookieAccess(expected)

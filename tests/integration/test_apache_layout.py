@@ -1,0 +1,161 @@
+"""Our bookies with metadata in Apache BookKeeper's form, beside BookKeeper's own tools."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
+from magnetar.bookkeeper.ledgers import Ledgers, connect_ledgers
+from magnetar.bookkeeper.replication.auditor_elector import AUDITOR_PATH, read_auditor
+from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.metadata.factory import connect_store
+from magnetar.metadata.store import MetadataStore
+from tests.apache_bookies import ApacheBookie, needs_bookkeeper
+from tests.autorecovery_process import AutoRecoveryProcess
+from tests.bookie_process import BookieProcess, running_bookies
+from tests.integration.test_apache_bookkeeper import append_all, read_all
+from tests.waiting import eventually
+from tests.zookeeper_process import ZooKeeperProcess
+
+pytestmark = needs_bookkeeper
+ENTRIES = [b"%d" % number for number in range(100)]
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path) as server:
+        yield server
+
+
+def uri_of(zookeeper: ZooKeeperProcess) -> str:
+    return f"zk+hierarchical://127.0.0.1:{zookeeper.port}/ledgers"
+
+
+@asynccontextmanager
+async def ledgers_at(zookeeper: ZooKeeperProcess, bookies: int) -> AsyncIterator[Ledgers]:
+    async with connect_ledgers(uri_of(zookeeper)) as ledgers:
+        await eventually(lambda: len(ledgers.client.bookies.writable) == bookies)
+        yield ledgers
+
+
+async def test_bookkeepers_shell_knows_a_cluster_of_ours(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    uri = uri_of(zookeeper)
+    bookies = [BookieProcess(tmp_path / f"o{n}", uri) for n in range(3)]
+    shell = ApacheBookie(tmp_path / "shell", uri)  # it is never started
+    with running_bookies(bookies):
+        async with ledgers_at(zookeeper, 3) as ledgers:
+            ledger = await ledgers.create(3, 2, 2, custom_metadata={"who": b"us"})
+            await append_all(ledger, ENTRIES)
+            await ledger.close()
+            assert await read_all(ledgers, ledger.ledger_id) == ENTRIES
+        listed = shell.shell("listbookies", "-rw")
+        assert all(each.bookie_id in listed for each in bookies), listed
+        store = await connect_store(zookeeper.url())
+        try:
+            instance_id = await store.get("/ledgers/INSTANCEID")
+            layout = await store.get("/ledgers/LAYOUT")
+        finally:
+            await store.close()
+        assert instance_id is not None
+        assert layout is not None
+        assert layout.value == b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+        assert instance_id.value.decode() in shell.shell("whatisinstanceid")
+        metadata = shell.shell("ledgermetadata", "-ledgerid", str(ledger.ledger_id))
+        assert "state=CLOSED" in metadata, metadata
+        assert "lastEntryId=99" in metadata, metadata
+        assert f"ledgerID: {ledger.ledger_id}" in shell.shell("listledgers")
+        cookie = shell.shell("cookie_get", bookies[0].bookie_id)
+        assert instance_id.value.decode() in cookie
+        assert str(tmp_path / "o0") in cookie
+
+
+@asynccontextmanager
+async def markers_at(
+    zookeeper: ZooKeeperProcess,
+) -> AsyncIterator[tuple[MetadataStore, UnderReplicationStore]]:
+    store = await connect_store(zookeeper.url())
+    try:
+        yield store, UnderReplicationStore(store, lambda: 0, BookKeeperLayout())
+    finally:
+        await store.close()
+
+
+async def marked(markers: UnderReplicationStore) -> list[int]:
+    return [ledger_id async for ids in markers.ledger_ids() for ledger_id in ids]
+
+
+async def test_both_kinds_of_auto_recovery_know_each_others_nodes(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    uri = uri_of(zookeeper)
+    bookies = [BookieProcess(tmp_path / f"o{n}", uri) for n in range(3)]
+    shell = ApacheBookie(tmp_path / "shell", uri)  # it is never started
+    ours = AutoRecoveryProcess(tmp_path, "ours", zookeeper.url())
+    theirs = shell.autorecovery("theirs")
+    with running_bookies(bookies[:2]), theirs:
+        async with ledgers_at(zookeeper, 2) as ledgers, markers_at(zookeeper) as (store, markers):
+            layout = BookKeeperLayout()
+            ids = []
+            for _ in range(3):
+                ledger = await ledgers.create(2, 2, 2)
+                await append_all(ledger, ENTRIES)
+                await ledger.close()
+                ids.append(ledger.ledger_id)
+
+            await eventually(lambda: is_auditor(store, "theirs"))
+            with ours:
+                await eventually(lambda: votes(store, 2))
+                assert await read_auditor(store, layout) == "theirs"
+                lost = bookies[1].bookie_id
+                bookies[1].kill()
+                await eventually(lambda: is_marked(markers, ids))
+                marker = await markers.read(ids[0])  # as Apache's auditor wrote it
+                assert marker is not None
+                assert lost in marker.bookies
+                assert not marker.suspects
+
+                theirs.stop()
+                await eventually(lambda: is_auditor(store, "ours"))
+                assert "ours" in shell.shell("whoisauditor")
+                await eventually(lambda: has_reason(markers, ids[0]))  # our worker found no target
+                listed = shell.shell("listunderreplicated", "-printmissingreplica")
+                assert all(str(each) in listed for each in ids), listed
+                assert lost in listed, listed
+
+                assert "DISABLED" in (said := shell.shell("autorecovery", "-disable").upper()), said
+                assert not await markers.is_enabled()
+                shell.shell("autorecovery", "-enable")
+                assert await markers.is_enabled()
+                await markers.set_lost_bookie_delay_s(1)
+                assert "1" in shell.shell("lostbookierecoverydelay", "-get")
+                shell.shell("lostbookierecoverydelay", "-set", "2")
+                assert await markers.lost_bookie_delay_s() == 2
+
+                with running_bookies(bookies[2:]):
+                    await eventually(lambda: is_marked(markers, []))
+                    for each in ids:
+                        metadata = await ledgers.metadata(each)
+                        assert metadata is not None
+                        assert lost not in metadata.segments[0].bookies
+                        assert await read_all(ledgers, each) == ENTRIES
+
+
+async def is_auditor(store: MetadataStore, name: str) -> bool:
+    return await read_auditor(store, BookKeeperLayout()) == name
+
+
+async def votes(store: MetadataStore, count: int) -> bool:
+    return len(await store.children(AUDITOR_PATH)) == count
+
+
+async def is_marked(markers: UnderReplicationStore, ledger_ids: list[int]) -> bool:
+    return await marked(markers) == ledger_ids
+
+
+async def has_reason(markers: UnderReplicationStore, ledger_id: int) -> bool:
+    marker = await markers.read(ledger_id)
+    return marker is not None and marker.reason != ""
