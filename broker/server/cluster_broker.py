@@ -121,7 +121,7 @@ def protocol_config(config: BrokerConfig) -> ProtocolConfig:
     of_ours, tls = transport_config(config), tls_files(config)
     return ProtocolConfig(
         tls=None if tls is None else partial(client_context, tls),
-        login=bookie_login(config),
+        login=None if config.apache_store_url is None else bookie_login(config),
         add_timeout_s=of_ours.add_timeout_s,
         read_timeout_s=of_ours.call_timeout_s,
         backlog_bytes=of_ours.backlog_bytes,
