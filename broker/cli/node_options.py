@@ -92,6 +92,21 @@ def add_metadata(parser: argparse.ArgumentParser) -> None:
     add("--accept-data-loss", action="store_true", help="do it; without: nothing is changed")
 
 
+def add_migrate(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "While no broker of either kind runs. No ledger is copied."
+    add = parser.add_argument
+    add("action", choices=("in-place",), help="over the bookies that the cluster has")
+    add(
+        "--metadata",
+        metavar="URL",
+        required=True,
+        help="metadataStoreUrl of Pulsar's brokers: zk:HOST:PORT,.../CHROOT",
+    )
+    add("--metadata-config", metavar="FILE", help="TLS and login of ZooKeeper")
+    add("--dry-run", action="store_true", help="only tell what is carried, and what isn't")
+    add("--accept-data-loss", action="store_true", help="go on without what would be lost")
+
+
 def add_autorecovery(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--metadata", metavar="URL", help="zk:HOST:PORT,.../CHROOT of the cluster")

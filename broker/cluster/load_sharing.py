@@ -17,6 +17,7 @@ from magnetar.broker.cluster.bundle_load import split_points
 from magnetar.broker.cluster.load_report import load_report
 from magnetar.broker.cluster.peer_failure_detector import PeerFailureDetector
 from magnetar.broker.errors import BrokerError
+from magnetar.broker.migration.marker import check_may_serve
 from magnetar.bundles.bundle_commands import BundleCommand, BundleCommandQueue
 from magnetar.bundles.errors import BundleError, BundleNotReadyError
 from magnetar.bundles.lookup import BrokerLookup
@@ -69,6 +70,7 @@ class LoadSharing:
 
         Raises:
             MetadataError: the store can't tell, or another broker has this one's web address.
+            MigrationError: the cluster is given to Pulsar's brokers.
         """
         service = self._service
         self.orders = BundleCommandQueue(
@@ -77,6 +79,8 @@ class LoadSharing:
         )
         session_s = service.config.metadata_store_session_timeout_millis / 1000
         await self.manager.start(session_s + _NAME_GRACE_S)
+        # Again: a swap that begins now sees this broker, one that began before is seen here.
+        await check_may_serve(service.store)
         self._following = asyncio.get_running_loop().create_task(
             self.manager.registry.follow_property(READS_CHUNKS, self._on_chunks_read)
         )

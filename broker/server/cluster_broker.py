@@ -29,6 +29,7 @@ from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context
 from magnetar.broker.bookie_client_settings import bookie_health, placement_config
 from magnetar.broker.cluster.load_sharing import LoadSharing
 from magnetar.broker.config import BrokerConfig, ConfigError
+from magnetar.broker.migration.marker import check_may_serve
 from magnetar.broker.server.standalone import Standalone, run_node
 from magnetar.broker.service.bookie_access import BookieAddressResolver, RegisteredBookies
 from magnetar.broker.service.bookie_cluster import BookieCluster
@@ -56,7 +57,13 @@ class ClusterBroker(Standalone):
             bookie_token(self.config)
         else:
             bookie_login(self.config)
-        return await super()._open_store()
+        store = await super()._open_store()
+        try:
+            await check_may_serve(store)
+        except BaseException:
+            await store.close()
+            raise
+        return store
 
     async def _open_bookies(self, stack: AsyncExitStack, store: MetadataStore) -> BookieCluster:
         config = self.config

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.errors import (
     BookkeeperError,
     LedgerClosedError,
@@ -187,10 +188,17 @@ async def recover_image(ledger: ManagedLedgerView, name: str, node: CursorNode) 
         CursorFormatError: it, or the node, doesn't parse.
     """
     where = f"cursor {name} of {ledger.name}"
+    return await read_image(ledger.client, ledger.config.password, where, node)
+
+
+async def read_image(
+    client: BookKeeperClient, password: bytes, where: str, node: CursorNode
+) -> CursorImage:
+    """`recover_image` of a log that isn't open; the same errors and requirements."""
     if node.ledger_id == NO_LEDGER:
         return node.image(where)
     try:
-        image = await _read_ledger(ledger, where, node.ledger_id)
+        image = await _read_ledger(client, password, where, node.ledger_id)
     except NoSuchLedgerError:
         _log.error("%s: ledger %d is lost, its node's position is used", where, node.ledger_id)
         image = None
@@ -199,9 +207,11 @@ async def recover_image(ledger: ManagedLedgerView, name: str, node: CursorNode) 
     return node.image(where) if image is None else image
 
 
-async def _read_ledger(ledger: ManagedLedgerView, where: str, ledger_id: int) -> CursorImage | None:
+async def _read_ledger(
+    client: BookKeeperClient, password: bytes, where: str, ledger_id: int
+) -> CursorImage | None:
     """None: the ledger is empty."""
-    reader = await ledger.client.open_ledger(ledger_id, ledger.config.password, recover=True)
+    reader = await client.open_ledger(ledger_id, password, recover=True)
     last = reader.last_confirmed
     if last < 0:
         _log.error("%s: ledger %d is empty, its node's position is used", where, ledger_id)

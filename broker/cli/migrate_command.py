@@ -1,0 +1,55 @@
+"""``magnetar migrate in-place``: a Pulsar cluster whose brokers are exchanged, its bookies not."""
+
+import argparse
+import asyncio
+import time
+from pathlib import Path
+from typing import Final
+
+from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.broker.cli.errors import CliError
+from magnetar.broker.cli.progress import progress
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.migration.errors import MigrationError
+from magnetar.broker.migration.swap import SwapPlace, look, swap
+from magnetar.broker.migration.swap_report import SwapReport
+from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.metadata.errors import MetadataError
+
+_FAILURES: Final = (
+    *(MigrationError, MetadataError, BookkeeperError, ManagedLedgerError, BrokerError),
+    *(ValueError, OSError),
+)
+
+
+def run_migrate(options: argparse.Namespace) -> int:
+    """1: something would be lost, and nobody has accepted it."""
+    config = Path(options.metadata_config) if options.metadata_config else None
+    try:
+        place = SwapPlace.of(options.metadata)
+        start = time.monotonic()
+        with progress("reading the cluster", None):
+            report = asyncio.run(look(place, config))
+        _tell(report, start)
+        if report.losses and not options.accept_data_loss:
+            print("nothing was changed; --accept-data-loss goes on without what is lost")
+            return 1
+        if options.dry_run:
+            print("nothing was changed")
+            return 0
+        start = time.monotonic()
+        with progress("converting", None):
+            report = asyncio.run(swap(place, config))
+        _tell(report, start)
+    except _FAILURES as error:
+        raise CliError(str(error)) from error
+    print("Magnetar's brokers may start, and Pulsar's refuse to. Settings:")
+    print(f"metadataStoreUrl={place.ours}")
+    print(f"bookkeeperMetadataServiceUri={place.ledgers}")
+    return 0
+
+
+def _tell(report: SwapReport, start: float) -> None:
+    for line in report.lines():
+        print(line)
+    print(f"{time.monotonic() - start:.1f} seconds")

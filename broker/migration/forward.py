@@ -1,0 +1,308 @@
+"""From Apache Pulsar's brokers to ours: what they stored, written again in our forms.
+
+No ledger is copied: our lists name those that theirs name. Every step may be repeated, and nothing
+of Pulsar's is changed, apart from the node that keeps its brokers from starting. A note of the
+last namespace that is done lets a repeated command go on from there.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from magnetar.broker.migration import marker
+from magnetar.broker.migration.conversion import (
+    convert_cursor,
+    convert_log,
+    cursor_findings,
+    is_left,
+    left_cursor,
+    unacknowledged,
+)
+from magnetar.broker.migration.errors import MigrationError
+from magnetar.broker.migration.marker import Marker, Serving
+from magnetar.broker.migration.pulsar_cluster import PulsarCluster, PulsarCursor, PulsarLog, gather
+from magnetar.broker.migration.swap_report import Kind, SwapFinding, SwapReport
+from magnetar.broker.resources.resources import MANAGED_LEDGERS, topic_policies_path
+from magnetar.broker.schema.history import SchemaHistory
+from magnetar.broker.schema.registry import SCHEMAS
+from magnetar.managed_ledger.cursor.cursor_store import (
+    STATE_BYTES_MAX,
+    CursorNode,
+    encode_node,
+)
+from magnetar.managed_ledger.ledger_info_chunks import LedgerInfoChunks
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from magnetar.managed_ledger.stored_info import read_stored
+from magnetar.metadata.errors import NotFoundError
+from magnetar.metadata.paths import decode_name, encode_name, join
+from magnetar.metadata.store import CREATE_ONLY, MetadataStore
+
+DOCUMENTS: Final = (
+    "/admin/clusters",
+    "/admin/policies",
+    "/admin/local-policies",
+    "/admin/partitioned-topics",
+    "/bookies",
+)
+"""Subtrees with the same values in both kinds of cluster."""
+NAMES: Final = "/counters/producer-name"
+_PARTITIONED: Final = "/admin/partitioned-topics/"
+_CONFIGURATION: Final = "/admin/configuration"
+_TRANSACTIONS: Final = "__transaction_log_"
+_WRITER: Final = "migrate"
+
+
+class Forward:
+    """One run.
+
+    Args:
+        ours: the store of our brokers, which is a chroot of its own.
+        now_ms: wall clock, for ledgers whose end Pulsar hasn't dated.
+        write: False: only tell what there is.
+    """
+
+    def __init__(
+        self, pulsar: PulsarCluster, ours: MetadataStore, now_ms: Callable[[], int], *, write: bool
+    ) -> None:
+        self._pulsar, self._ours, self._now_ms = pulsar, ours, now_ms
+        self._write = write
+        self.report = SwapReport()
+
+    async def begin(self) -> Marker:
+        """Makes sure that no broker of either kind runs; where to go on.
+
+        Raises:
+            MigrationError: one does, or the cluster is ours already.
+        """
+        before = await marker.read_marker(self._ours)
+        if before is not None and before.serving in (Serving.MAGNETAR, Serving.TO_PULSAR):
+            raise MigrationError("this cluster is Magnetar's, or on its way back: see --back")
+        is_new = before is None or before.serving is Serving.PULSAR
+        begun = Marker(Serving.TO_MAGNETAR) if before is None or is_new else before
+        try:
+            await marker.refuse_pulsar(self._pulsar.store)
+            await marker.check_none_live(self._pulsar.store, "brokers of Pulsar")
+            await marker.write_marker(self._ours, begun)  # from here on ours don't start
+            await marker.check_none_live(self._ours, "brokers of Magnetar")
+        except MigrationError:
+            if is_new:
+                await marker.admit_pulsar(self._pulsar.store)
+                await self._restore(before)
+            raise
+        return begun
+
+    async def _restore(self, before: Marker | None) -> None:
+        if before is not None:
+            await marker.write_marker(self._ours, before)
+        else:
+            with suppress(NotFoundError):
+                await self._ours.delete(marker.PATH)
+
+    async def run(self) -> SwapReport:
+        """All steps; with ``write`` our brokers may serve afterwards.
+
+        Raises:
+            MigrationError: what was read back isn't what was written. Give the command again.
+        """
+        done = ""
+        if self._write:
+            begun = await self.begin()
+            done = begun.done
+            if not done:
+                await self._clear()
+        await self._documents()
+        for namespace in await self._pulsar.namespaces():
+            await self._namespace(namespace, is_done=namespace <= done)
+            if self._write and namespace > done:
+                await marker.write_marker(self._ours, Marker(Serving.TO_MAGNETAR, namespace))
+        if self._write:
+            if self.report.mismatches:
+                raise MigrationError("; ".join(self.report.mismatches[:5]))
+            await self._producer_names()
+            await marker.write_marker(self._ours, Marker(Serving.MAGNETAR))
+        return self.report
+
+    async def _clear(self) -> None:
+        """What an earlier swap has left: Pulsar's brokers have gone on since."""
+        for name in await self._ours.children("/"):
+            if join("/", name) != marker.PATH:
+                await self._ours.delete_recursive(join("/", name))
+
+    async def _documents(self) -> None:
+        for root in DOCUMENTS:
+            await self._copy(root)
+        found = await self._pulsar.store.get(_CONFIGURATION)
+        if found is not None and found.value not in (b"", b"{}"):
+            self._find(Kind.LEFT, "dynamic configuration", found.value.decode())
+
+    async def _copy(self, path: str) -> None:
+        found = await self._pulsar.store.get(path)
+        if found is None or is_left_document(path):
+            return
+        if found.value:
+            self.report.counts["documents"] += 1
+            self._look_at(path, found.value)
+            if self._write:
+                await self._ours.put(path, found.value)
+        names = await self._pulsar.store.children(path)
+        await gather(self._copy(join(path, name)) for name in names)
+
+    def _look_at(self, path: str, value: bytes) -> None:
+        if not path.startswith("/admin/policies/"):
+            return
+        document = orjson.loads(value)
+        clusters = document.get("replication_clusters") or []
+        if len(clusters) > 1:
+            self._find(Kind.LEFT, path, f"replication to {', '.join(clusters)}")
+
+    async def _namespace(self, namespace: str, *, is_done: bool) -> None:
+        """Args:
+        is_done: an earlier run has written it: it is only looked at.
+        """
+        async for log in self._pulsar.logs(namespace):
+            await self._log(log, is_done=is_done)
+        async for schema in self._pulsar.schemas(namespace):
+            if schema.lost:
+                text = f"versions {', '.join(map(str, schema.lost))}: their ledgers are gone"
+                self._find(Kind.LOST, f"schema of {schema.name}", text)
+            if schema.versions:
+                self.report.counts["versions of schemas"] += len(schema.versions)
+                if self._write and not is_done:
+                    value = SchemaHistory(tuple(schema.versions)).encode()
+                    await self._ours.put(f"{SCHEMAS}/{schema.name}", value)
+        await self._policies(namespace, is_done=is_done)
+        await self._transactions(namespace)
+
+    async def _log(self, log: PulsarLog, *, is_done: bool) -> None:
+        converted = convert_log(log.name, log.node, log.ends, self._now_ms())
+        self.report.counts["topics"] += 1
+        self.report.counts["ledgers"] += len(converted.info.ledgers)
+        self.report.counts["messages or batches"] += sum(converted.entries.values())
+        self.report.add(converted.findings)
+        cursors: dict[str, CursorNode] = {}
+        for name, cursor in log.cursors.items():
+            node = self._cursor(log, name, cursor)
+            if node is not None:
+                cursors[name] = node
+                left = unacknowledged(converted.entries, cursor.image)
+                self.report.counts["of them unacknowledged by a subscription"] += left
+        if not self._write:
+            return
+        if not is_done:
+            await self._put_list(log.name, converted.info)
+            path = f"{MANAGED_LEDGERS}/{log.name}"
+            await gather(
+                self._ours.put(join(path, encode_name(name)), encode_node(node, _WRITER))
+                for name, node in cursors.items()
+            )
+        await self._check(log, converted.entries, cursors)
+
+    def _cursor(self, log: PulsarLog, name: str, cursor: PulsarCursor) -> CursorNode | None:
+        findings = cursor_findings(log.name, name, cursor.node)
+        if findings is None:
+            self.report.add([left_cursor(log.name, name, cursor.image)])
+            return None
+        self.report.add(findings)
+        subject = f"{log.name}, subscription {name}"
+        if cursor.has_lost_ledger:
+            text = f"cursor ledger {cursor.node.cursorsLedgerId} is gone: its older position counts"
+            self._find(Kind.NOTE, subject, text)
+        node = convert_cursor(cursor.node, cursor.image)
+        if len(node.state) > STATE_BYTES_MAX:
+            text = f"acknowledgements of {len(node.state)} bytes, more than a node holds"
+            self._find(Kind.LOST, subject, f"{text}: those beyond the position are delivered again")
+            node = replace(node, state=b"")
+        self.report.counts["subscriptions"] += 1
+        return node
+
+    async def _put_list(self, name: str, info: ManagedLedgerInfo) -> None:
+        path = f"{MANAGED_LEDGERS}/{name}"
+        found = await self._ours.get(path)
+        version = CREATE_ONLY if found is None else found.stat.version
+        chunks = LedgerInfoChunks(self._ours, path, _WRITER, lambda: True)
+        _, value = await chunks.write(info, version)
+        await self._ours.put(path, value, version)
+
+    async def _check(
+        self, log: PulsarLog, entries: dict[int, int], cursors: dict[str, CursorNode]
+    ) -> None:
+        """What our brokers will find, against what Pulsar's left."""
+        stored = await read_stored(self._ours, log.name)
+        if stored is None:
+            self.report.mismatches.append(f"{log.name} isn't there")
+            return
+        counts = {row.ledger_id: row.entries for row in stored.info.ledgers if row.closed_ms}
+        theirs = {row.ledgerId: end for row in log.node.ledgers if (end := log.ends[row.ledgerId])}
+        for ledger_id, count in counts.items():
+            if count != theirs[ledger_id].last_entry + 1:
+                self.report.mismatches.append(f"{log.name}: {count} entries in ledger {ledger_id}")
+        if stored.cursors.keys() != cursors.keys():
+            self.report.mismatches.append(f"{log.name}: subscriptions {sorted(stored.cursors)}")
+            return
+        for name, cursor in stored.cursors.items():
+            where = f"{log.name}, subscription {name}"
+            found = cursor.node.image(where)
+            wanted = log.cursors[name].image
+            left = unacknowledged(entries, found)
+            if not cursors[name].state and wanted.acked:
+                continue  # was told as a loss
+            if found.mark_delete != wanted.mark_delete or left != unacknowledged(entries, wanted):
+                self.report.mismatches.append(f"{where}: {left} unacknowledged")
+
+    async def _policies(self, namespace: str, *, is_done: bool) -> None:
+        events = await self._pulsar.policy_events(namespace)
+        documents: dict[str, dict[str, Any]] = {}
+        for event in events.values():
+            if event.unknown:
+                self._find(Kind.LEFT, f"policies of {event.topic}", ", ".join(event.unknown))
+            if event.policies:
+                path = topic_policies_path(event.topic)
+                documents.setdefault(path, {})[event.layer] = event.policies
+        self.report.counts["topics with policies"] += len(documents)
+        if self._write and not is_done:
+            for path, document in documents.items():
+                await self._ours.put(path, orjson.dumps(document))
+
+    async def _transactions(self, namespace: str) -> None:
+        """Logs that tell of transactions, which our brokers don't have."""
+        names = await self._pulsar.store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent")
+        for encoded in names:
+            local = decode_name(encoded)
+            if "__transaction" not in local:
+                continue
+            log = await self._pulsar.log(f"{namespace}/persistent/{encoded}")
+            if log is None:
+                continue
+            counts = {k: end.last_entry + 1 for k, end in log.ends.items() if end is not None}
+            if local.startswith(_TRANSACTIONS):
+                each = (unacknowledged(counts, x.image) for x in log.cursors.values())
+                left = max(each, default=0)
+                if left:
+                    text = f"{left} records of transactions that may be open"
+                    self._find(Kind.LOST, log.name, text)
+            elif sum(counts.values()):
+                text = "messages of aborted transactions are served"
+                self._find(Kind.LEFT, log.name, f"{sum(counts.values())} records: {text}")
+
+    async def _producer_names(self) -> None:
+        """Names that our brokers make up begin behind those of Pulsar's."""
+        node = await self._pulsar.store.put(
+            f"{NAMES}/-", b"", CREATE_ONLY, ephemeral=True, sequential=True
+        )
+        await self._ours.put(NAMES, b"%d" % (int(node.path.rpartition("-")[2]) + 1))
+        with suppress(NotFoundError):
+            await self._pulsar.store.delete(node.path)
+
+    def _find(self, kind: Kind, subject: str, text: str) -> None:
+        self.report.add([SwapFinding(kind, subject, text)])
+
+
+def is_left_document(path: str) -> bool:
+    """Whether a document is of a topic that Pulsar's brokers have for themselves."""
+    parts = path.removeprefix(_PARTITIONED).split("/")
+    if not path.startswith(_PARTITIONED) or len(parts) < 4:
+        return False
+    return is_left("/".join(parts[:2]), decode_name(parts[3]))

@@ -1,0 +1,113 @@
+"""Ledgers that both kinds of broker share: what a swap reads of them, and the few it writes."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.errors import BookkeeperError, NoSuchLedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.ledgers import Ledgers, ReadHandle
+from magnetar.broker.migration.errors import MigrationError
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.cursor.cursor_ledger import read_image
+from magnetar.managed_ledger.cursor.cursor_store import CursorNode
+from magnetar.managed_ledger.errors import ManagedLedgerError
+
+
+class LedgerAccess(Protocol):
+    """All methods raise MigrationError if bookies or metadata don't answer."""
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        """What BookKeeper knows; None: there is no such ledger."""
+
+    async def end(self, ledger_id: int) -> LedgerMetadata | None:
+        """The same of a ledger that takes no more entries: one that is open is recovered."""
+
+    async def last_entry(self, ledger_id: int) -> bytes | None:
+        """None: there is no such ledger, or it is empty."""
+
+    async def entries(self, ledger_id: int) -> list[bytes]:
+        """All of them; none if there is no such ledger."""
+
+    async def image(self, where: str, node: CursorNode) -> CursorImage:
+        """Position of a cursor of ours, from its ledger if it has one."""
+
+    async def create(self, entries: Sequence[bytes], custom: dict[str, bytes]) -> int:
+        """A closed ledger with these entries; its id."""
+
+    async def delete(self, ledger_ids: Iterable[int]) -> None:
+        """Those that don't exist are fine."""
+
+
+class BookKeeperAccess:
+    """`LedgerAccess` of a cluster of bookies.
+
+    Args:
+        recover: end ledgers that are open. False: nothing is changed, and of an open ledger only
+            what its bookies know to be confirmed is read.
+    """
+
+    def __init__(self, ledgers: Ledgers, *, recover: bool) -> None:
+        self._ledgers, self._recover = ledgers, recover
+
+    @property
+    def _client(self) -> BookKeeperClient:
+        return self._ledgers.client
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        return await self._ledgers.metadata(ledger_id)
+
+    async def end(self, ledger_id: int) -> LedgerMetadata | None:
+        found = await self.metadata(ledger_id)
+        if found is None or found.state is LedgerState.CLOSED or not self._recover:
+            return found
+        await self._open(ledger_id)
+        return await self.metadata(ledger_id)
+
+    async def _open(self, ledger_id: int) -> ReadHandle | None:
+        try:
+            return await self._ledgers.open(ledger_id, recover=self._recover)
+        except NoSuchLedgerError as error:
+            # It may also be a bookie's word; only the metadata settles it.
+            if await self.metadata(ledger_id) is None:
+                return None
+            raise MigrationError(f"ledger {ledger_id}: {error}") from error
+        except BookkeeperError as error:
+            raise MigrationError(f"ledger {ledger_id}: {error}") from error
+
+    async def last_entry(self, ledger_id: int) -> bytes | None:
+        reader = await self._open(ledger_id)
+        if reader is None or reader.last_confirmed < 0:
+            return None
+        return (await self._read(reader, reader.last_confirmed))[0]
+
+    async def entries(self, ledger_id: int) -> list[bytes]:
+        reader = await self._open(ledger_id)
+        if reader is None or reader.last_confirmed < 0:
+            return []
+        return await self._read(reader, 0)
+
+    async def _read(self, reader: ReadHandle, first: int) -> list[bytes]:
+        try:
+            return await reader.read(first, reader.last_confirmed)
+        except BookkeeperError as error:
+            raise MigrationError(f"ledger {reader.ledger_id}: {error}") from error
+
+    async def image(self, where: str, node: CursorNode) -> CursorImage:
+        try:
+            return await read_image(self._client, b"", where, node)
+        except ManagedLedgerError as error:
+            raise MigrationError(str(error)) from error
+
+    async def create(self, entries: Sequence[bytes], custom: dict[str, bytes]) -> int:
+        try:
+            ledger = await self._ledgers.create(custom_metadata=custom)
+            await ledger.append_all(entries)
+            await ledger.close()
+        except BookkeeperError as error:
+            raise MigrationError(f"a ledger can't be written: {error}") from error
+        return ledger.ledger_id
+
+    async def delete(self, ledger_ids: Iterable[int]) -> None:
+        for ledger_id in ledger_ids:
+            await self._ledgers.delete(ledger_id)

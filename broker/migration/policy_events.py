@@ -1,0 +1,248 @@
+"""Topic policies as brokers of Apache Pulsar store them: events in a system topic. Pure.
+
+Each namespace has the topic ``__change_events``. The last event of a topic holds all of its
+policies, in Avro, by a schema in the registry. docs/formats/pulsar-metadata.md.
+"""
+
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import fastavro
+import orjson
+
+from magnetar.broker.migration.errors import PulsarFormatError
+from magnetar.broker.policies.offload import FIELD as OFFLOAD_FIELD
+from magnetar.broker.protocol.framing import encode_body
+from magnetar.broker.protocol.messages import (
+    OutgoingMessage,
+    UndecodableEntryError,
+    encode_single,
+    messages_of,
+    open_entry,
+)
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.schema.definition import version_bytes
+
+Document = dict[str, Any]
+
+EVENTS_TOPIC: Final = "__change_events"
+_PAYLOAD_BYTES_MAX: Final = 64 << 20
+_BROKER_METADATA: Final = b"\x0e\x02"
+_PREFIX_BYTES: Final = 6
+_GLOBAL_KEY: Final = "__G__"
+_PRODUCER: Final = "magnetar-migrate"
+_FIELDS: Final = {
+    "autoSubscriptionCreationOverride": "autoSubscriptionCreationOverride",
+    "backLogQuotaMap": "backlog_quota_map",
+    "compactionThreshold": "compaction_threshold",
+    "deduplicationEnabled": "deduplicationEnabled",
+    "deduplicationSnapshotIntervalSeconds": "deduplicationSnapshotIntervalSeconds",
+    "dispatchRate": "topicDispatchRate",
+    "dispatcherPauseOnAckStatePersistentEnabled": "dispatcherPauseOnAckStatePersistentEnabled",
+    "entryFilters": "entryFilters",
+    "inactiveTopicPolicies": "inactive_topic_policies",
+    "maxConsumerPerTopic": "max_consumers_per_topic",
+    "maxConsumersPerSubscription": "max_consumers_per_subscription",
+    "maxMessageSize": "max_message_size",
+    "maxProducerPerTopic": "max_producers_per_topic",
+    "maxSubscriptionsPerTopic": "max_subscriptions_per_topic",
+    "maxUnackedMessagesOnConsumer": "max_unacked_messages_per_consumer",
+    "maxUnackedMessagesOnSubscription": "max_unacked_messages_per_subscription",
+    "messageTTLInSeconds": "message_ttl_in_seconds",
+    "offloadPolicies": OFFLOAD_FIELD,
+    "persistence": "persistence",
+    "publishRate": "publishMaxMessageRate",
+    "replicatorDispatchRate": "replicatorDispatchRate",
+    "retentionPolicies": "retention_policies",
+    "schemaCompatibilityStrategy": "schema_compatibility_strategy",
+    "schemaValidationEnforced": "schema_validation_enforced",
+    "subscribeRate": "clusterSubscribeRate",
+    "subscriptionDispatchRate": "subscriptionDispatchRate",
+    "subscriptionExpirationTimeInMinutes": "subscription_expiration_time_minutes",
+    "subscriptionTypesEnabled": "subscription_types_enabled",
+}
+"""Pulsar's field of a topic's policies, and ours where the meaning is the same."""
+_DELAYED: Final = "delayed_delivery_policies"
+_DELAYED_FIELDS: Final = {
+    "delayedDeliveryEnabled": "active",
+    "delayedDeliveryTickTimeMillis": "tickTime",
+    "delayedDeliveryMaxDelayInMillis": "maxDeliveryDelayInMillis",
+}
+_SUBSCRIPTIONS: Final = "subscriptionPolicies"
+_DISPATCH: Final = "dispatchRate"
+_IGNORED: Final = frozenset({"isGlobal"})
+
+
+class PolicyEvent(NamedTuple):
+    """The newest event of one key.
+
+    Attributes:
+        layer: ``local`` or ``global``.
+        policies: in our fields; None: the topic has none any more.
+        unknown: fields of Pulsar that are set and have no counterpart.
+    """
+
+    topic: TopicName
+    layer: str
+    policies: Document | None
+    unknown: tuple[str, ...] = ()
+
+
+def read_events(
+    entries: Iterable[bytes], schemas: Mapping[int, bytes], where: str
+) -> dict[tuple[TopicName, str], PolicyEvent]:
+    """What holds after all events, by topic and layer.
+
+    Args:
+        schemas: Avro definitions of the system topic by their version.
+
+    Raises:
+        PulsarFormatError: an event can't be read.
+    """
+    found: dict[tuple[TopicName, str], PolicyEvent] = {}
+    for entry in entries:
+        try:
+            metadata, payload = open_entry(without_broker_metadata(entry))
+            messages = messages_of(metadata, payload, _PAYLOAD_BYTES_MAX)
+        except UndecodableEntryError as error:
+            raise PulsarFormatError(f"{where}: {error}") from error
+        for message in messages:
+            version = int.from_bytes(metadata.schema_version or b"\0")
+            event = _event(message.key or "", message.payload, schemas, version, where)
+            if event is not None:
+                found[event.topic, event.layer] = event
+    return found
+
+
+def without_broker_metadata(entry: bytes) -> bytes:
+    """An entry as its producer sent it."""
+    if entry[:2] != _BROKER_METADATA:
+        return entry
+    return entry[_PREFIX_BYTES + int.from_bytes(entry[2:_PREFIX_BYTES]) :]
+
+
+def _event(
+    key: str, payload: bytes, schemas: Mapping[int, bytes], version: int, where: str
+) -> PolicyEvent | None:
+    if not payload:  # a deletion: the key is all that there is
+        layer = "global" if key.startswith(_GLOBAL_KEY) else "local"
+        return PolicyEvent(TopicName.parse(key.removeprefix(_GLOBAL_KEY)), layer, None)
+    try:
+        schema = fastavro.parse_schema(orjson.loads(schemas[version]))
+        record: Any = fastavro.schemaless_reader(io.BytesIO(payload), schema, None)
+    except (KeyError, ValueError, EOFError, IndexError) as error:
+        raise PulsarFormatError(f"{where}: not an event of topic policies: {error!r}") from error
+    event = record.get("topicPoliciesEvent")
+    if record.get("eventType") != "TOPIC_POLICY" or not event:
+        return None
+    topic = TopicName.parse(
+        f"{event['domain']}://{event['tenant']}/{event['namespace']}/{event['topic']}"
+    )
+    policies = event.get("policies")
+    layer = "global" if policies and policies.get("isGlobal") else "local"
+    if record.get("actionType") == "DELETE" or policies is None:
+        return PolicyEvent(topic, layer, None)
+    return PolicyEvent(topic, layer, *from_pulsar(policies))
+
+
+def from_pulsar(policies: Mapping[str, Any]) -> tuple[Document, tuple[str, ...]]:
+    """Our layer of a topic's policies, and the fields that have no counterpart."""
+    layer: Document = {}
+    unknown = list[str]()
+    delayed: Document = {}
+    for field, value in policies.items():
+        if value is None or value in ({}, []) or field in _IGNORED:
+            continue
+        if field in _FIELDS:
+            layer[_FIELDS[field]] = _without_nulls(value)
+        elif field in _DELAYED_FIELDS:
+            delayed[_DELAYED_FIELDS[field]] = value
+        elif field == _SUBSCRIPTIONS:
+            rates = {name: each.get(_DISPATCH) for name, each in value.items()}
+            layer[_SUBSCRIPTIONS] = {name: rate for name, rate in rates.items() if rate}
+        else:
+            unknown.append(field)
+    if delayed:
+        layer[_DELAYED] = delayed
+    return layer, tuple(unknown)
+
+
+def to_pulsar(layer: Mapping[str, Any], *, is_global: bool) -> tuple[Document, tuple[str, ...]]:
+    """The reverse of ``from_pulsar``; fields that Pulsar's record doesn't have are told."""
+    names = {ours: pulsar for pulsar, ours in _FIELDS.items()}
+    policies: Document = {"isGlobal": is_global}
+    unknown = list[str]()
+    for field, value in layer.items():
+        if field in names:
+            policies[names[field]] = value
+        elif field == _DELAYED:
+            for pulsar, ours in _DELAYED_FIELDS.items():
+                policies[pulsar] = value.get(ours)
+        elif field == _SUBSCRIPTIONS:
+            policies[field] = {name: {_DISPATCH: rate} for name, rate in value.items()}
+        else:
+            unknown.append(field)
+    return policies, tuple(unknown)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return value
+
+
+def encode_event(
+    event: PolicyEvent,
+    schema: bytes,
+    version: int,
+    cluster: str,
+    sequence_id: int,
+    now_ms: int,
+) -> bytes:
+    """The entry of an event, as a broker of Pulsar would have written it.
+
+    Args:
+        schema: the newest Avro definition of the system topic, with its version.
+        cluster: which cluster replicates it: this one alone.
+
+    Raises:
+        PulsarFormatError: a value isn't of the kind that Pulsar's record takes.
+    """
+    is_global = event.layer == "global"
+    name = event.topic
+    key = f"{_GLOBAL_KEY if is_global else ''}{name}"
+    payload = b""
+    if event.policies is not None:
+        policies, _ = to_pulsar(event.policies, is_global=is_global)
+        tenant, _, namespace = name.namespace.partition("/")
+        record = {
+            "actionType": "UPDATE",
+            "eventType": "TOPIC_POLICY",
+            "replicateTo": None if is_global else [cluster],
+            "topicPoliciesEvent": {
+                "domain": name.domain,
+                "tenant": tenant,
+                "namespace": namespace,
+                "topic": name.local,
+                "policies": policies,
+            },
+        }
+        target = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(target, fastavro.parse_schema(orjson.loads(schema)), record)
+        except (ValueError, TypeError, KeyError) as error:
+            raise PulsarFormatError(f"policies of {name}: {error}") from error
+        payload = target.getvalue()
+    message = OutgoingMessage(
+        payload,
+        sequence_id,
+        key,
+        schema_version=version_bytes(version),
+        replicate_to=() if is_global else (cluster,),
+    )
+    metadata, entry = encode_single(_PRODUCER, message, now_ms)
+    if not payload:
+        metadata.null_value = True
+        entry = encode_body(metadata, payload)
+    return bytes(entry)

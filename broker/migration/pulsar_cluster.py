@@ -1,0 +1,216 @@
+"""Reads what brokers of Apache Pulsar have stored; changes nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.broker.migration import pulsar_metadata_pb2 as pb
+from magnetar.broker.migration.conversion import (
+    COMPACTED_LEDGER,
+    COMPACTION,
+    Ends,
+    is_left,
+)
+from magnetar.broker.migration.ledger_access import LedgerAccess
+from magnetar.broker.migration.policy_events import EVENTS_TOPIC, PolicyEvent, read_events
+from magnetar.broker.migration.pulsar_forms import (
+    NO_LEDGER,
+    cursor_node,
+    image_of_entry,
+    image_of_node,
+    log_node,
+    parse,
+)
+from magnetar.broker.migration.pulsar_schemas import locator_index, stored_schema
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.resources.resources import MANAGED_LEDGERS
+from magnetar.broker.schema.definition import StoredSchema
+from magnetar.broker.schema.registry import SCHEMAS
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.metadata.paths import decode_name
+from magnetar.metadata.store import MetadataStore
+
+T = TypeVar("T")
+_AT_ONCE: Final = 64
+_PERSISTENT: Final = "persistent"
+
+
+class PulsarCursor(NamedTuple):
+    """
+    Attributes:
+        has_lost_ledger: the node names a cursor ledger that isn't there, or is empty: the position
+            is that of the node, an older one.
+    """
+
+    node: pb.ManagedCursorNode
+    image: CursorImage
+    has_lost_ledger: bool
+
+
+class PulsarLog(NamedTuple):
+    """
+    Attributes:
+        name: ``tenant/namespace/persistent/topic``, encoded as in the node's path.
+        ends: of all listed ledgers.
+        cursors: by name, decoded.
+    """
+
+    name: str
+    node: pb.ManagedLedgerNode
+    ends: Ends
+    cursors: dict[str, PulsarCursor]
+
+    @property
+    def local(self) -> str:
+        """The topic's name in its namespace."""
+        return decode_name(self.name.rpartition("/")[2])
+
+
+class PulsarSchema(NamedTuple):
+    """
+    Attributes:
+        name: ``tenant/namespace/topic``, encoded.
+        lost: versions whose ledger is gone.
+    """
+
+    name: str
+    versions: list[StoredSchema]
+    lost: list[int]
+
+
+class PulsarCluster:
+    """One cluster's metadata and the ledgers that they name.
+
+    Every method raises MigrationError for what isn't of Pulsar's form, or can't be read.
+    """
+
+    def __init__(self, store: MetadataStore, ledgers: LedgerAccess) -> None:
+        self.store, self.ledgers = store, ledgers
+
+    async def namespaces(self) -> list[str]:
+        """All that have policies, topics or schemas, sorted."""
+        found = set[str]()
+        for root in ("/admin/policies", MANAGED_LEDGERS, SCHEMAS):
+            for tenant in await self.store.children(root):
+                names = await self.store.children(f"{root}/{tenant}")
+                found.update(f"{tenant}/{name}" for name in names)
+        return sorted(found)
+
+    async def logs(self, namespace: str) -> AsyncIterator[PulsarLog]:
+        """All but those of Pulsar's brokers themselves."""
+        names = await self.store.children(f"{MANAGED_LEDGERS}/{namespace}/{_PERSISTENT}")
+        wanted = [name for name in names if not is_left(namespace, decode_name(name))]
+        for some in _groups(wanted):
+            found = await gather(
+                self.log(f"{namespace}/{_PERSISTENT}/{encoded}") for encoded in some
+            )
+            for log in found:
+                if log is not None:
+                    yield log
+
+    async def log(self, name: str) -> PulsarLog | None:
+        """None: there is no such log."""
+        path = f"{MANAGED_LEDGERS}/{name}"
+        stored = await self.store.get(path)
+        if stored is None:
+            return None
+        node = log_node(stored.value, path)
+        ends = dict[int, LedgerMetadata | None]()
+        for some in _groups(node.ledgers):
+            found = await gather(self.ledgers.end(row.ledgerId) for row in some)
+            ends.update((row.ledgerId, end) for row, end in zip(some, found, strict=True))
+        counts = {
+            row.ledgerId: row.entries if (end := ends[row.ledgerId]) is None else end.last_entry + 1
+            for row in node.ledgers
+        }
+        cursors = dict[str, PulsarCursor]()
+        for names in _groups(await self.store.children(path)):
+            read = await gather(self._cursor(f"{path}/{encoded}", counts) for encoded in names)
+            for encoded, cursor in zip(names, read, strict=True):
+                if cursor is not None:
+                    cursors[decode_name(encoded)] = cursor
+        return PulsarLog(name, node, ends, cursors)
+
+    async def _cursor(self, path: str, counts: dict[int, int]) -> PulsarCursor | None:
+        stored = await self.store.get(path)
+        if stored is None:
+            return None
+        node = cursor_node(stored.value, path)
+        if node.cursorsLedgerId == NO_LEDGER:
+            return PulsarCursor(node, image_of_node(node, counts), False)
+        entry = await self.ledgers.last_entry(node.cursorsLedgerId)
+        if entry is None:
+            return PulsarCursor(node, image_of_node(node, counts), True)
+        where = f"{path}, ledger {node.cursorsLedgerId}"
+        image = image_of_entry(parse(pb.CursorEntry, entry, where), counts)
+        return PulsarCursor(node, image, False)
+
+    async def schemas(self, namespace: str) -> AsyncIterator[PulsarSchema]:
+        """All but those of Pulsar's own topics."""
+        for encoded in await self.store.children(f"{SCHEMAS}/{namespace}"):
+            if not is_left(namespace, decode_name(encoded)):
+                yield await self.schema(f"{namespace}/{encoded}")
+
+    async def schema(self, name: str) -> PulsarSchema:
+        """No versions: there is no such schema."""
+        path = f"{SCHEMAS}/{name}"
+        stored = await self.store.get(path)
+        found = PulsarSchema(name, [], [])
+        if stored is None or not stored.value:
+            return found
+        for each in locator_index(stored.value, path):
+            entries = await self.ledgers.entries(each.position.ledgerId)
+            if each.position.entryId < len(entries):
+                entry = entries[each.position.entryId]
+                where = f"{path}, ledger {each.position.ledgerId}"
+                found.versions.append(stored_schema(each.version, entry, where))
+            else:
+                found.lost.append(each.version)
+        return found
+
+    async def policy_events(self, namespace: str) -> dict[tuple[TopicName, str], PolicyEvent]:
+        """What the namespace's topics have as policies of their own."""
+        found: dict[tuple[TopicName, str], PolicyEvent] = {}
+        schema = await self.schema(f"{namespace}/{EVENTS_TOPIC}")
+        definitions = {each.version: each.definition.data for each in schema.versions}
+        for name in await self.events_logs(namespace):
+            log = await self.log(name)
+            if log is not None:
+                found |= read_events(await self._log_entries(log), definitions, name)
+        return found
+
+    async def events_logs(self, namespace: str) -> list[str]:
+        """Names of the logs that hold policies of topics: one, or one for each partition."""
+        names = await self.store.children(f"{MANAGED_LEDGERS}/{namespace}/{_PERSISTENT}")
+        return [
+            f"{namespace}/{_PERSISTENT}/{encoded}"
+            for encoded in names
+            if TopicName.parse(f"persistent://{namespace}/{decode_name(encoded)}").base.local
+            == EVENTS_TOPIC
+        ]
+
+    async def _log_entries(self, log: PulsarLog) -> list[bytes]:
+        entries = list[bytes]()
+        compaction = log.cursors.get(COMPACTION)
+        if compaction is not None:
+            ledger_id = (compaction.image.properties or {}).get(COMPACTED_LEDGER)
+            if ledger_id is not None:
+                entries += map(_of_compacted, await self.ledgers.entries(ledger_id))
+        for row in log.node.ledgers:
+            entries += await self.ledgers.entries(row.ledgerId)
+        return entries
+
+
+def _of_compacted(entry: bytes) -> bytes:
+    """The entry as it was before compaction: behind its id and two sizes."""
+    return entry[8 + int.from_bytes(entry[:4]) :]
+
+
+def _groups(items: Sequence[T]) -> list[Sequence[T]]:
+    return [items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE)]
+
+
+async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """As many calls at once as the caller has; the first error ends it."""
+    return list(await asyncio.gather(*calls))

@@ -1,0 +1,52 @@
+"""What a swap says of things that have no counterpart, and of its counts. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Kind(Enum):
+    """What becomes of a thing."""
+
+    LOST = "lost"
+    """Messages or positions can't be served after the swap."""
+    LEFT = "left"
+    """It stays where it is, and is there again after the way back."""
+    NOTE = "note"
+    """It is carried, and worth knowing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwapFinding:
+    kind: Kind
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.subject}: {self.text}"
+
+
+@dataclass(slots=True)
+class SwapReport:
+    """Counts of what was found, and what has no counterpart."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[SwapFinding] = field(default_factory=list)
+    mismatches: list[str] = field(default_factory=list)
+    """What was read back and isn't what it should be."""
+
+    def add(self, findings: Iterable[SwapFinding]) -> None:
+        self.findings += findings
+
+    @property
+    def losses(self) -> list[SwapFinding]:
+        return [each for each in self.findings if each.kind is Kind.LOST]
+
+    def lines(self) -> list[str]:
+        """For a terminal: what counts most comes last."""
+        order = (Kind.NOTE, Kind.LEFT, Kind.LOST)
+        lines = [str(each) for kind in order for each in self.findings if each.kind is kind]
+        lines += [f"wrong: {each}" for each in self.mismatches]
+        lines.append(", ".join(f"{count} {what}" for what, count in self.counts.items()))
+        return lines

@@ -1,0 +1,73 @@
+"""A recorded cluster in memory: its nodes in a store, its ledgers behind ``LedgerAccess``."""
+
+from collections.abc import Iterable, Sequence
+
+from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
+from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.cursor.cursor_store import CursorNode
+from magnetar.metadata.store import MetadataStore
+from tests.unit.broker.migration.recorded import recorded
+
+
+class RecordedLedgers:
+    """Ledgers as they were recorded, and those that were made since; all are closed."""
+
+    def __init__(self) -> None:
+        self.stored = {k: list(v) for k, v in recorded().entries.items()}
+        self.ends = dict(recorded().ends)
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        if ledger_id not in self.ends:
+            return None
+        last_entry, length = self.ends[ledger_id]
+        return LedgerMetadata(
+            ledger_id=ledger_id,
+            ensemble_size=1,
+            write_quorum=1,
+            ack_quorum=1,
+            segments=(EnsembleSegment(0, ("b",)),),
+            state=LedgerState.CLOSED,
+            last_entry=last_entry,
+            length=length,
+        )
+
+    async def end(self, ledger_id: int) -> LedgerMetadata | None:
+        return await self.metadata(ledger_id)
+
+    async def last_entry(self, ledger_id: int) -> bytes | None:
+        entries = await self.entries(ledger_id)
+        return entries[-1] if entries else None
+
+    async def entries(self, ledger_id: int) -> list[bytes]:
+        return self.stored.get(ledger_id, []) if ledger_id in self.ends else []
+
+    async def image(self, where: str, node: CursorNode) -> CursorImage:
+        return node.image(where)
+
+    async def create(self, entries: Sequence[bytes], custom: dict[str, bytes]) -> int:
+        ledger_id = max(self.ends) + 1
+        self.stored[ledger_id] = list(entries)
+        self.ends[ledger_id] = (len(entries) - 1, sum(map(len, entries)))
+        return ledger_id
+
+    async def delete(self, ledger_ids: Iterable[int]) -> None:
+        for ledger_id in ledger_ids:
+            self.ends.pop(ledger_id, None)
+
+
+async def restore(store: MetadataStore) -> None:
+    """Puts the recorded nodes into an empty store."""
+    for path, value in recorded().nodes.items():
+        await store.put(path, value)
+
+
+async def tree_of(store: MetadataStore, path: str = "/") -> dict[str, bytes]:
+    """All values of a store that aren't empty."""
+    found = dict[str, bytes]()
+    for name in await store.children(path):
+        child = f"{path.rstrip('/')}/{name}"
+        node = await store.get(child)
+        if node is not None and node.value:
+            found[child] = node.value
+        found |= await tree_of(store, child)
+    return found

@@ -1,0 +1,234 @@
+"""A recorded cluster of Pulsar's is converted: all of it, again after a failure at any write."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from magnetar.broker.migration import marker
+from magnetar.broker.migration.errors import MigrationError
+from magnetar.broker.migration.forward import Forward
+from magnetar.broker.migration.marker import Marker, Serving
+from magnetar.broker.migration.pulsar_cluster import PulsarCluster
+from magnetar.broker.schema.history import SchemaHistory
+from magnetar.managed_ledger.cursor.errors import CursorFormatError
+from magnetar.managed_ledger.stored_info import read_stored
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.store import MetadataStore
+from tests.unit.broker.migration.recorded import recorded
+from tests.unit.broker.migration.recorded_cluster import RecordedLedgers, restore, tree_of
+
+DONE = Marker(Serving.MAGNETAR)
+NOW_MS = 1_800_000_000_000
+LOGS = "acme/orders/persistent"
+
+
+class Cluster:
+    """Both stores, in memory."""
+
+    def __init__(self) -> None:
+        self.pulsar: MetadataStore = EmbeddedMetadataStore.open(None)
+        self.ours: MetadataStore = EmbeddedMetadataStore.open(None)
+        self.ledgers = RecordedLedgers()
+
+    def forward(self, *, write: bool = True) -> Forward:
+        cluster = PulsarCluster(self.pulsar, self.ledgers)
+        return Forward(cluster, self.ours, lambda: NOW_MS, write=write)
+
+    async def close(self) -> None:
+        await self.pulsar.close()
+        await self.ours.close()
+
+
+@pytest.fixture
+async def cluster() -> Any:
+    found = Cluster()
+    await restore(found.pulsar)
+    yield found
+    await found.close()
+
+
+class FailingWrites:
+    """The n-th write fails: before it has any effect, or with its answer lost."""
+
+    def __init__(self, n: int, *, lost_answer: bool, stores: list[MetadataStore]) -> None:
+        self.left, self._lost_answer = n, lost_answer
+        for store in stores:
+            for name in ("put", "delete", "delete_recursive"):
+                setattr(store, name, self._failing(getattr(store, name)))
+
+    def _failing(self, write: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*words: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left:
+                return await write(*words, **options)
+            if self._lost_answer:
+                await write(*words, **options)
+            raise MetadataError("planted")
+
+        return call
+
+
+async def test_what_is_read_back_is_what_pulsar_had(cluster: Cluster) -> None:
+    before = await tree_of(cluster.pulsar)
+    report = await cluster.forward().run()
+    assert dict(report.counts) == {
+        "documents": 10,
+        "topics": 13,
+        "ledgers": 21,
+        "messages or batches": 477,
+        "subscriptions": 43,
+        "of them unacknowledged by a subscription": 979,
+        "versions of schemas": 3,
+        "topics with policies": 2,
+    }
+    assert [str(each) for each in report.findings] == [
+        "left: acme/orders/persistent/compact: compacted ledger 41, of messages up to 52:-1"
+    ]
+    after = await tree_of(cluster.pulsar)
+    blocked = dict.fromkeys(marker.PULSAR_LEADERS, marker.REFUSAL)
+    assert after == before | blocked
+
+
+async def test_lists_and_positions(cluster: Cluster) -> None:
+    await cluster.forward().run()
+    holes = await read_stored(cluster.ours, f"{LOGS}/holes")
+    assert holes is not None
+    rows = [(x.ledger_id, x.entries, x.size, x.closed_ms) for x in holes.info.ledgers]
+    assert rows == [(6, 100, 4690, 1795880640344), (50, 0, 0, NOW_MS)]
+    assert set(holes.cursors) == {"all", "half", "holes", "none", "sub with/slash é"}
+    props = await read_stored(cluster.ours, f"{LOGS}/props")
+    assert props is not None
+    assert props.info.properties == {"color": "red", "n": "1"}
+    assert props.cursors["withprops"].node.cursor_properties == {"team": "blue"}
+    sealed = await read_stored(cluster.ours, f"{LOGS}/sealed")
+    assert sealed is not None
+    assert sealed.info.terminated == (39, 6)
+    killed = await read_stored(cluster.ours, f"{LOGS}/killed")
+    assert killed is not None
+    image = killed.cursors["holes"].node.image("")
+    assert image.mark_delete == (51, 0)
+    assert set(range(90)) - set(image.acked[51]) == {0, *range(1, 90, 4)}
+
+
+async def test_documents_schemas_and_policies(cluster: Cluster) -> None:
+    await cluster.forward().run()
+    ours = await tree_of(cluster.ours)
+    path = "/admin/policies/acme/orders"
+    assert ours[path] == recorded().nodes[path]
+    assert orjson.loads(ours["/admin/topic-policies/acme/orders/persistent/parts"]) == {
+        "local": {"max_producers_per_topic": 9, "message_ttl_in_seconds": 3600}
+    }
+    history = SchemaHistory.decode("", ours["/schemas/acme/orders/typed"])
+    assert [each.version for each in history.live] == [0, 1, 2]
+    assert int(ours["/counters/producer-name"]) == 1
+    assert not any(
+        "__change_events" in path or "/pulsar/" in path for path in ours if "ledger" in path
+    )
+
+
+async def test_a_dry_run_writes_nothing(cluster: Cluster) -> None:
+    FailingWrites(1, lost_answer=True, stores=[cluster.pulsar, cluster.ours])
+    report = await cluster.forward(write=False).run()
+    assert report.counts["topics"] == 13
+
+
+@pytest.mark.parametrize("lost_answer", [False, True])
+async def test_a_failure_at_any_write_is_mended_by_another_run(lost_answer: bool) -> None:
+    expected: dict[str, bytes] = {}
+    for n in range(1, 1000):
+        cluster = Cluster()
+        await restore(cluster.pulsar)
+        writes = FailingWrites(n, lost_answer=lost_answer, stores=[cluster.pulsar, cluster.ours])
+        failed = False
+        try:
+            await cluster.forward().run()
+        except MetadataError:
+            failed = True
+        if failed and (found := await marker.read_marker(cluster.ours)) != DONE:
+            assert found in (None, Marker(Serving.TO_MAGNETAR)) or found.done
+            await cluster.forward().run()
+        ours = await tree_of(cluster.ours)
+        ours.pop("/counters/producer-name")
+        expected = expected or ours
+        await cluster.close()
+        if not failed:
+            assert writes.left > 0
+            assert n > 80
+            assert ours == expected
+            return
+        assert ours == expected, n
+    raise AssertionError("no run without a failure")
+
+
+async def test_a_run_goes_on_behind_the_last_namespace(cluster: Cluster) -> None:
+    await cluster.forward().run()
+    expected = await tree_of(cluster.ours)
+    await marker.write_marker(cluster.ours, Marker(Serving.TO_MAGNETAR, "acme/orders"))
+    await cluster.ours.put("/managed-ledgers/acme/orders/persistent/holes/none", b"")
+    with pytest.raises(CursorFormatError):  # it isn't written again
+        await cluster.forward().run()
+    await cluster.ours.put(
+        "/managed-ledgers/acme/orders/persistent/holes/none",
+        expected["/managed-ledgers/acme/orders/persistent/holes/none"],
+    )
+    await cluster.forward().run()
+    ours = await tree_of(cluster.ours)
+    ours.pop("/counters/producer-name")
+    expected.pop("/counters/producer-name")
+    assert ours == expected
+
+
+@pytest.mark.parametrize("whose", ["pulsar", "ours"])
+async def test_no_swap_while_a_broker_lives(cluster: Cluster, whose: str) -> None:
+    store = cluster.pulsar if whose == "pulsar" else cluster.ours
+    await store.put("/loadbalance/brokers/a:8080", b"{}", ephemeral=True)
+    with pytest.raises(MigrationError, match="still registered: a:8080"):
+        await cluster.forward().run()
+    # As it was: the brokers that run may be started again.
+    assert await marker.read_marker(cluster.ours) is None
+    assert not set(marker.PULSAR_LEADERS) & set(await tree_of(cluster.pulsar))
+
+
+async def test_no_swap_while_a_broker_of_pulsar_leads(cluster: Cluster) -> None:
+    await cluster.pulsar.put(marker.PULSAR_LEADERS[0], b"{}", ephemeral=True)
+    with pytest.raises(MigrationError, match="is the leader"):
+        await cluster.forward().run()
+    assert await marker.read_marker(cluster.ours) is None
+
+
+async def test_a_cluster_of_ours_is_not_converted_again(cluster: Cluster) -> None:
+    await cluster.forward().run()
+    with pytest.raises(MigrationError, match="see --back"):
+        await cluster.forward().run()
+
+
+@pytest.mark.parametrize(
+    ("serving", "why"),
+    [
+        (Serving.TO_MAGNETAR, "half converted; give magnetar migrate in-place again"),
+        (Serving.TO_PULSAR, "half converted; give magnetar migrate in-place --back again"),
+        (Serving.PULSAR, "Apache Pulsar's brokers serve this cluster"),
+    ],
+)
+async def test_our_brokers_refuse_a_cluster_that_is_not_theirs(
+    cluster: Cluster, serving: Serving, why: str
+) -> None:
+    await marker.write_marker(cluster.ours, Marker(serving))
+    with pytest.raises(MigrationError, match=why):
+        await marker.check_may_serve(cluster.ours)
+
+
+async def test_lost_ledgers_are_told(cluster: Cluster) -> None:
+    await cluster.ledgers.delete([6, 37, 58])
+    report = await cluster.forward(write=False).run()
+    assert {str(each) for each in report.losses} == {
+        "lost: acme/orders/persistent/holes: ledgers 6: listed, and BookKeeper has no such ledger",
+        "lost: schema of acme/orders/typed: versions 1: their ledgers are gone",
+    }
+    assert (
+        "note: acme/orders/persistent/killed, subscription holes: cursor ledger 58 is gone: "
+        "its older position counts"
+    ) in report.lines()
