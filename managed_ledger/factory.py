@@ -41,6 +41,10 @@ from magnetar.metadata.store import CREATE_ONLY, MetadataStore
 
 ROOT = "/managed-ledgers"
 _ROWS_A_TURN = 20_000  # whose positions are computed at once
+_REPLACED_MAX = 100
+"""Last ledgers that a sweep replaces: a broker with many idle topics must not make all at once."""
+_STEPS = 3
+"""Sweeps from an old open ledger to its deletion: it is closed, another one begins, it goes."""
 
 
 class OwnerTokenSource(Protocol):
@@ -211,11 +215,12 @@ class ManagedLedgerFactory:
         for log in logs:
             for cursor in list(log.cursors.values()):
                 await cursor.write_now()
-        await self._sweep(now_ms)
-        for log in logs:
-            if log.appends is not None:
-                await log.appends.finish_tasks()
-            await log.trimmer.finish()
+        for _ in range(_STEPS):
+            await self._sweep(now_ms)
+            for log in logs:
+                if log.appends is not None:
+                    await log.appends.finish_tasks()
+                await log.trimmer.finish()
 
     async def close(self) -> None:
         """Closes every log."""
@@ -285,10 +290,13 @@ class ManagedLedgerFactory:
             self._arm()
 
     async def _sweep(self, now_ms: int) -> None:
+        replaced = 0
         with self._sweeps.round() as each:
             for number, log in enumerate(list(self._open.values())):
                 with each.item(log.name):
                     log.sweep(now_ms)
+                    if replaced < _REPLACED_MAX:
+                        replaced += log.replace_last(now_ms)
                 if number % 256 == 255:
                     await asyncio.sleep(0)  # ten thousand logs must not hold the loop
 

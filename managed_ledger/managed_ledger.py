@@ -496,6 +496,20 @@ class ManagedLedger:
             self.trimmer.trim_soon()
             self.offloads.on_list_changed(self.lists.info)
 
+    def replace_last(self, now_ms: int) -> bool:
+        """Begin a new ledger where the last one is kept for no other reason than that; trimming
+        follows. Returns whether it does so.
+        """
+        if self.failure is not None or self.terminated is not None:
+            return False
+        state = AppendState.NO_LEDGER if self.appends is None else self.appends.core.state
+        if state is not AppendState.NO_LEDGER or not self.trimmer.last_is_due(now_ms):
+            return False
+        appends = self.append_path()
+        appends.core.rotate(now_ms)
+        appends.run()
+        return True
+
     # Administration
 
     def configure(self, config: ManagedLedgerConfig) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.managed_ledger.empty_containers import NOTHING
 from magnetar.managed_ledger.errors import ManagedLedgerError, ManagedLedgerFencedError
-from magnetar.managed_ledger.ledger_rows import LedgerRows
+from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from magnetar.managed_ledger.logger import logger
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
 from magnetar.managed_ledger.position import Position
@@ -50,9 +50,7 @@ class Trimmer:
         follows by itself.
         """
         log = self._log
-        retention = Retention()
-        if not ignore_retention:
-            retention = Retention(log.config.retention_ms, log.config.retention_bytes)
+        retention = Retention() if ignore_retention else self._retention
 
         def shorten(info: ManagedLedgerInfo) -> ManagedLedgerInfo:
             slowest, written = log.retained_from()
@@ -76,6 +74,15 @@ class Trimmer:
     def tidy(self, info: ManagedLedgerInfo) -> ManagedLedgerInfo:
         """For every change of the list: what goes along with it at no cost."""
         return self._log.offloads.tidy(info.without_empty().forget(self.deleted))
+
+    @property
+    def _retention(self) -> Retention:
+        return Retention(self._log.config.retention_ms, self._log.config.retention_bytes)
+
+    def last_is_due(self, now_ms: int) -> bool:
+        """Whether a new ledger would have the only one go."""
+        slowest, _ = self._log.retained_from()
+        return last_is_due(self._log.lists.info.ledgers, slowest, self._retention, now_ms)
 
     def trim_soon(self) -> None:
         """Trims in the background; calls meanwhile lead to one more run."""
@@ -197,13 +204,37 @@ def ledgers_to_trim(
     for ledger in islice(ledgers, min(count_max, max(0, len(ledgers) - 1))):
         if ledger.ledger_id >= keep_from or not ledger.closed_ms:
             break
-        if slowest is not None and (ledger.ledger_id, ledger.entries - 1) > slowest:
-            break
-        age_ms = max(0, now_ms - ledger.closed_ms)
-        too_old = 0 <= retention.time_ms <= age_ms
-        too_much = 0 <= retention.size <= size
-        if not (too_old or too_much):
+        if not _may_go(ledger, slowest, retention, now_ms, size):
             break
         size -= ledger.size
         trimmed.append(ledger.ledger_id)
     return trimmed
+
+
+def last_is_due(
+    ledgers: LedgerRows, slowest: Position | None, retention: Retention, now_ms: int
+) -> bool:
+    """Whether the only ledger is kept because it is the last, and for no other reason.
+
+    So retention means the same for a log that isn't written any more (docs/spec/storage.md,
+    "Trimming"). Arguments as of `ledgers_to_trim`.
+    """
+    if len(ledgers) != 1:
+        return False
+    (last,) = ledgers
+    is_closed = bool(last.closed_ms and last.entries)
+    return is_closed and _may_go(last, slowest, retention, now_ms, ledgers.size)
+
+
+def _may_go(
+    ledger: LedgerInfo, slowest: Position | None, retention: Retention, now_ms: int, size: int
+) -> bool:
+    """Args:
+    size: of the log with this ledger, and without those before it.
+    """
+    if slowest is not None and (ledger.ledger_id, ledger.entries - 1) > slowest:
+        return False
+    age_ms = max(0, now_ms - ledger.closed_ms)
+    too_old = 0 <= retention.time_ms <= age_ms
+    too_much = 0 <= retention.size <= size
+    return too_old or too_much

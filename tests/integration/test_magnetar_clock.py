@@ -116,6 +116,24 @@ def test_retained_ledgers_go_in_time(space: Space, client: pulsar.Client) -> Non
     assert 0 < space.ask("GET", "stats")["storageSize"] < 1000
 
 
+def test_the_last_message_is_retained_no_longer_than_others(
+    space: Space, client: pulsar.Client
+) -> None:
+    """Its ledger is closed after four hours, give or take 5 %, and kept for one hour more."""
+    space.set("retention", {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1})
+    topic = space.topic("t")
+    consumer = client.subscribe(topic, "s")
+    client.create_producer(topic).send(b"x" * 1000)
+    consumer.acknowledge(consumer.receive(_MS_MAX))
+    consumer.close()
+    space.advance("4h 47m")
+    assert space.ask("GET", "stats")["storageSize"] > 1000
+    space.advance("46m")  # and two of the periodic checks
+    assert space.ask("GET", "stats")["storageSize"] == 0
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert not reader.has_message_available()
+
+
 def test_what_nobody_uses_goes_in_time(space: Space, client: pulsar.Client) -> None:
     space.set("subscriptionExpirationTime", 60)
     inactive = {

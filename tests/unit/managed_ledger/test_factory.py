@@ -138,6 +138,45 @@ async def test_sweep_closes_idle_old_ledgers_and_trims(cluster: Cluster) -> None
     assert await read_all(log) == appends.acked[1:]
 
 
+async def test_what_an_idle_log_retains_goes_in_time(cluster: Cluster) -> None:
+    """Also its last ledger, however long nothing is written."""
+    factory = cluster.factory()
+    config = replace(CONFIG, ledger_age_max_ms=1000, retention_ms=5000, retention_bytes=-1)
+    log = await factory.open(NAME, config)
+    appends = await appended(log, b"a", b"b")
+    cursor = await log.open_cursor("s", EARLIEST)
+    cluster.now_ms += 2000
+    await factory.sweep(cluster.now_ms)
+    assert log.state == "ClosedLedger"
+    cluster.now_ms += 6000
+    await factory.sweep(cluster.now_ms)
+    assert log.offsets.entry_count == 2  # a backlog
+    cursor.ack_cumulative(appends.acked[-1][0])
+    await factory.sweep(cluster.now_ms)
+    assert (log.offsets.entry_count, log.state) == (0, "LedgerOpened")
+    await appends.stored(b"c")
+    assert await read_all(log) == appends.acked[2:]
+
+
+async def test_a_sweep_replaces_few_last_ledgers(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.managed_ledger.factory._REPLACED_MAX", 2)
+    monkeypatch.setattr("magnetar.managed_ledger.factory._STEPS", 1)
+    factory = cluster.factory()
+    logs = [
+        await factory.open(f"{NAME}{n}", replace(CONFIG, ledger_age_max_ms=1000)) for n in range(5)
+    ]
+    for log in logs:
+        await appended(log, b"a")
+    cluster.now_ms += 2000
+    states = []
+    for _ in range(4):
+        await factory.sweep(cluster.now_ms)
+        states.append(sum(log.state == "LedgerOpened" for log in logs))
+    assert states == [0, 2, 4, 5]
+
+
 async def test_sweep_tries_failed_closes_again(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=2))
     await log.open_cursor("hold", EARLIEST)
