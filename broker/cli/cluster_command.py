@@ -13,12 +13,14 @@ def run_cluster(options: argparse.Namespace) -> int:
     from magnetar.broker.local_cluster.member_process import RestartPolicy
     from magnetar.broker.local_cluster.plan import (
         FREE,
+        BookKeeperKind,
         ClusterOptions,
         PortBases,
         bookie_count,
+        bookkeeper_kind,
         check_cluster_options,
     )
-    from magnetar.broker.local_cluster.run import run
+    from magnetar.broker.local_cluster.run import find_apache, run
 
     given = {
         "broker": options.port,
@@ -31,13 +33,16 @@ def run_cluster(options: argparse.Namespace) -> int:
     try:
         folder = ClusterFolder(Path(options.data or "data/cluster"))
         try:
+            saved, host = folder.saved_ports(), options.bind or "127.0.0.1"
+            kind = bookkeeper_kind(options.bookkeeper, saved.bookkeeper)
             cluster_options = ClusterOptions(
                 options.brokers,
-                bookie_count(options.bookies, folder.saved_ports().bookies),
-                options.bind or "127.0.0.1",
+                bookie_count(options.bookies, saved.bookies),
+                host,
                 options.metadata or "",
                 options.broker_set,
                 options.bookie_set,
+                find_apache(host) if kind is BookKeeperKind.APACHE else None,
             )
             check_cluster_options(cluster_options, bases)
             return run(

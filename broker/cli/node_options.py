@@ -151,6 +151,11 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     add("--zookeeper-port", type=int, help="of the ZooKeeper (2181)")
     add("--bind", metavar="ADDRESS", help="that all of them listen on (default: 127.0.0.1)")
     add("--metadata", metavar="URL", help="zk:HOST:PORT/CHROOT of a ZooKeeper that runs already")
+    add(
+        "--bookkeeper",
+        choices=("magnetar", "apache"),
+        help="whose bookies (default: as before, at first magnetar)",
+    )
     add("--no-restart", action="store_true", help="a process that dies stays down")
     for kind in ("broker", "bookie"):
         add(

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from magnetar.broker.local_cluster.errors import LocalClusterError
 
 _LOG_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -24,6 +26,7 @@ class SavedPorts:
 
     bookies: int | None = None
     ports: Mapping[str, int] = field(default_factory=dict)
+    bookkeeper: str | None = None  # whose bookies they are
 
 
 class ClusterFolder:
@@ -51,18 +54,20 @@ class ClusterFolder:
         try:
             stored = json.loads(self._memory.read_text())
             ports = {str(role): int(port) for role, port in stored["ports"].items()}
-            return SavedPorts(int(stored["bookies"]), ports)
+            bookkeeper = str(stored.get("bookkeeper", "magnetar"))  # older files don't say it
+            return SavedPorts(int(stored["bookies"]), ports, bookkeeper)
         except FileNotFoundError:
             return SavedPorts()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise LocalClusterError(f"{self._memory} is damaged: {error}") from error
 
-    def remember(self, bookies: int, ports: Mapping[str, int]) -> None:
+    def remember(self, bookies: int, ports: Mapping[str, int], bookkeeper: str) -> None:
         """Raises LocalClusterError: it can't be written."""
         new = self._memory.with_suffix(".new")
         try:
             with new.open("w") as file:
-                json.dump({"bookies": bookies, "ports": dict(ports)}, file, indent=1)
+                stored = {"bookkeeper": bookkeeper, "bookies": bookies, "ports": dict(ports)}
+                json.dump(stored, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self._memory)
@@ -92,6 +97,14 @@ def port_is_free(host: str, port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def interface_of(host: str) -> str:
+    """Name of the network interface with this address; "": none, or all."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == host for each in addresses):
+            return name
+    return ""
 
 
 def candidate_ports() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""A complete ZooKeeper server out of PySpark's jars, and the Java that runs it."""
+"""A complete ZooKeeper server out of PySpark's jars, jars of BookKeeper, and the Java for them."""
 
 import importlib.util
 import re
@@ -17,6 +17,9 @@ _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _ASK_S_MAX: Final = 30.0
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"  # purges old snapshots, too
 _IMAGE_JARS: Final = Path(sys.prefix) / "share" / "zookeeper"  # deploy/install.sh puts them there
+_JARS_VARIABLE: Final = "MAGNETAR_BOOKKEEPER_JARS"
+_JARS_CACHE: Final = ".cache/magnetar-tests"  # `make bookkeeper-jars` puts them there
+_BOOKIE_JAR: Final = "*bookkeeper-server-[0-9]*.jar"
 _SERVER_JVM: Final = (
     *("-XX:+UseSerialGC", "-Xshare:auto", "-XX:+ExitOnOutOfMemoryError"),
     # A follower tries five times to reach a leader that was just elected. At 100 ms apart a leader
@@ -37,9 +40,15 @@ def java_major(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def find_java(environment: Mapping[str, str]) -> str:
+def find_java(
+    environment: Mapping[str, str],
+    needed_by: str = "the cluster's own ZooKeeper",
+    instead: str = f", {_ANOTHER}",
+) -> str:
     """JAVA_HOME's, else the PATH's.
 
+    Args:
+        instead: what else helps than to install one.
     Raises:
         LocalClusterError: there is none, or it is too old.
     """
@@ -47,10 +56,10 @@ def find_java(environment: Mapping[str, str]) -> str:
     in_home = str(Path(home) / "bin" / "java") if home else ""
     java = shutil.which(in_home) if in_home else None
     java = java or shutil.which("java", path=environment.get("PATH", ""))
-    need = f"the cluster's own ZooKeeper needs Java {JAVA_MIN} or newer"
+    need = f"{needed_by} needs Java {JAVA_MIN} or newer"
     if java is None:
         raise LocalClusterError(
-            f"{need}, and there is no java in JAVA_HOME or PATH: install one, {_ANOTHER}"
+            f"{need}, and there is no java in JAVA_HOME or PATH: install one{instead}"
         )
     try:
         said = subprocess.run(
@@ -61,7 +70,7 @@ def find_java(environment: Mapping[str, str]) -> str:
     major = java_major(said.stderr + said.stdout)
     if major is None or major < JAVA_MIN:
         version = "of an unknown version" if major is None else f"Java {major}"
-        raise LocalClusterError(f"{need}, and {java} is {version}: install one, {_ANOTHER}")
+        raise LocalClusterError(f"{need}, and {java} is {version}: install one{instead}")
     return java
 
 
@@ -80,6 +89,26 @@ def find_jars() -> Path:
     raise LocalClusterError(
         "the cluster's own ZooKeeper is part of PySpark, which isn't installed:"
         f" pip install '.[cluster]' in a checkout of Magnetar, {_ANOTHER}"
+    )
+
+
+def find_bookkeeper_jars(environment: Mapping[str, str], home: Path) -> Path:
+    """A folder with the jars of a bookie: the variable's, else the newest in the cache.
+
+    Raises:
+        LocalClusterError: there is none; how to get them.
+    """
+    named = environment.get(_JARS_VARIABLE, "")
+    folders = (
+        [Path(named)] if named else sorted((home / _JARS_CACHE).glob("bookkeeper-*"), reverse=True)
+    )
+    for folder in folders:
+        if any(folder.glob(_BOOKIE_JAR)):
+            return folder.absolute()
+    raise LocalClusterError(
+        f"there are no jars of Apache BookKeeper{f' in {named}' if named else ''}: `make"
+        f" bookkeeper-jars` in a checkout of Magnetar, or {_JARS_VARIABLE}=the `lib` folder of"
+        " BookKeeper's or Pulsar's package"
     )
 
 

@@ -4,11 +4,13 @@ A bookie's id is its name here, not its address: ledgers name bookies for ever, 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from magnetar.broker.local_cluster.apache_bookkeeper import BROKERS_CHROOT, ApacheBookKeeper
 from magnetar.broker.local_cluster.errors import LocalClusterError
+from magnetar.broker.local_cluster.java import log4j_properties
 
 FREE: Final = 0
 """As a port: any free one."""
@@ -26,6 +28,13 @@ class ProcessKind(StrEnum):
     BOOKIE = "bookie"
     AUTORECOVERY = "autorecovery"
     BROKER = "broker"
+
+
+class BookKeeperKind(StrEnum):
+    """Whose bookies a cluster has."""
+
+    MAGNETAR = "magnetar"
+    APACHE = "apache"
 
 
 # A short tick lets sessions be short, too.
@@ -51,6 +60,7 @@ class ClusterOptions:
         host: address that all of them listen on, and tell each other and clients.
         metadata_url: of a ZooKeeper that is there already; "": start one.
         broker_settings, bookie_settings: ``KEY=VALUE``, which win over ours.
+        apache: Apache's bookies instead of ours.
     """
 
     brokers: int
@@ -59,6 +69,7 @@ class ClusterOptions:
     metadata_url: str = ""
     broker_settings: Sequence[str] = ()
     bookie_settings: Sequence[str] = ()
+    apache: ApacheBookKeeper | None = None
 
     @property
     def reachable_host(self) -> str:
@@ -71,7 +82,9 @@ class PlannedProcess:
     """
     Attributes:
         web_port: HTTP; 0: it has none.
-        arguments: of ``magnetar``.
+        arguments: of ``magnetar``, or of ``program``.
+        program: what runs instead of ``magnetar``.
+        files: text by path; written before each start.
     """
 
     name: str
@@ -80,6 +93,8 @@ class PlannedProcess:
     port: int
     web_port: int
     arguments: tuple[str, ...]
+    program: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -92,8 +107,20 @@ class PlannedProcess:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    processes: tuple[PlannedProcess, ...]  # in the order of the start
+    """
+    Attributes:
+        processes: in the order of their start.
+        metadata_url: of brokers.
+        ledgers_url: below it are ``/ledgers`` and what brokers have.
+        ledgers_uri: of Apache's bookies, as their tools want it; "": they are ours.
+        new_cluster: what makes ``/ledgers`` once, before the first bookie; (): bookies do.
+    """
+
+    processes: tuple[PlannedProcess, ...]
     metadata_url: str
+    ledgers_url: str
+    ledgers_uri: str = ""
+    new_cluster: tuple[str, ...] = ()
 
     def stage(self, kind: ProcessKind) -> tuple[PlannedProcess, ...]:
         return tuple(process for process in self.processes if process.kind is kind)
@@ -152,6 +179,22 @@ def bookie_count(asked: int | None, known: int | None) -> int:
             f" --bookies {known} or more, or another --data"
         )
     return asked
+
+
+def bookkeeper_kind(asked: str | None, known: str | None) -> BookKeeperKind:
+    """Whose bookies to start.
+
+    Args:
+        known: whose have data here already.
+    Raises:
+        LocalClusterError: others have data here.
+    """
+    kind = BookKeeperKind(asked or known or BookKeeperKind.MAGNETAR)
+    if known is not None and kind != known:
+        raise LocalClusterError(
+            f"--bookkeeper {kind}: bookies of {known} have data here; another --data is needed"
+        )
+    return kind
 
 
 def quorum_settings(bookies: int) -> dict[str, str]:
@@ -213,8 +256,10 @@ def _roles(cluster_options: ClusterOptions, bases: PortBases) -> Iterator[tuple[
         yield f"broker-{index + 1} web", behind(bases.web, index)
     for index in range(cluster_options.bookies):
         yield f"bookie-{index + 1}", behind(bases.bookie, index)
-        yield f"bookie-{index + 1} web", FREE
-    yield "autorecovery web", FREE
+    if cluster_options.apache is None:  # its jars of an HTTP server aren't among a bookie's
+        for name in _names("bookie", cluster_options.bookies):
+            yield f"{name} web", FREE
+        yield "autorecovery web", FREE
 
 
 def plan_cluster(
@@ -225,12 +270,20 @@ def plan_cluster(
         ports: as ``assign_ports`` made them.
         data: folder below which each process has its own.
     """
-    planner = _Planner(cluster_options, ports, data)
+    apache = cluster_options.apache
+    planner = (
+        _Planner(cluster_options, ports, data)
+        if apache is None
+        else _ApachePlanner(cluster_options, ports, data, apache)
+    )
     processes = [] if cluster_options.metadata_url else [planner.zookeeper()]
     processes += map(planner.bookie, _names("bookie", cluster_options.bookies))
-    processes.append(planner.autorecovery())
+    processes += planner.autorecovery()
     processes += map(planner.broker, _names("broker", cluster_options.brokers))
-    return ClusterPlan(tuple(processes), planner.metadata_url)
+    return ClusterPlan(
+        *(tuple(processes), planner.metadata_url, planner.ledgers_url),
+        *(planner.ledgers_uri, planner.new_cluster),
+    )
 
 
 def _names(kind: str, count: int) -> list[str]:
@@ -240,12 +293,16 @@ def _names(kind: str, count: int) -> list[str]:
 class _Planner:
     """Makes one process after the other."""
 
+    ledgers_uri: str = ""
+    new_cluster: tuple[str, ...] = ()
+
     def __init__(
         self, cluster_options: ClusterOptions, ports: Mapping[str, int], data: str
     ) -> None:
         self._options, self._ports, self._data = cluster_options, ports, data
         self._host = cluster_options.reachable_host
-        self.metadata_url = cluster_options.metadata_url or f"zk:{self._host}:{ports['zookeeper']}"
+        self.ledgers_url = cluster_options.metadata_url or f"zk:{self._host}:{ports['zookeeper']}"
+        self.metadata_url = self.ledgers_url
 
     def zookeeper(self) -> PlannedProcess:
         name = "zookeeper"
@@ -261,22 +318,27 @@ class _Planner:
         theirs = self._options.bookie_settings
         return self._process(ProcessKind.BOOKIE, name, (*words, *addresses), settings, theirs)
 
-    def autorecovery(self) -> PlannedProcess:
+    def autorecovery(self) -> list[PlannedProcess]:
         name = "autorecovery"
         words = ("--id", name, "--metadata", self.metadata_url)
         settings = self._settings_of_bookkeeper(name)
-        return self._process(ProcessKind.AUTORECOVERY, name, words, settings)
+        return [self._process(ProcessKind.AUTORECOVERY, name, words, settings)]
 
     def broker(self, name: str) -> PlannedProcess:
         settings = {
             "advertisedAddress": self._host,
             "metadataStoreSessionTimeoutMillis": str(SESSION_MS),
             **quorum_settings(self._options.bookies),
+            **self._settings_of_ledgers(),
         }
         words = ("--metadata", self.metadata_url, "--bind", self._options.host)
         ports = ("--port", str(self._ports[name]), "--web-port", str(self._ports[f"{name} web"]))
         theirs = self._options.broker_settings
         return self._process(ProcessKind.BROKER, name, (*words, *ports), settings, theirs)
+
+    def _settings_of_ledgers(self) -> dict[str, str]:
+        """Of brokers: where ledgers are."""
+        return {}
 
     def _settings_of_bookkeeper(self, name: str) -> dict[str, str]:
         return {
@@ -298,3 +360,48 @@ class _Planner:
         sets = (word for text in settings for word in ("--set", text))
         ports = (self._ports.get(name, 0), self._ports.get(f"{name} web", 0))
         return PlannedProcess(name, kind, self._host, *ports, (kind.value, *words, *sets))
+
+
+class _ApachePlanner(_Planner):
+    """The same with Apache's bookies."""
+
+    def __init__(
+        self,
+        cluster_options: ClusterOptions,
+        ports: Mapping[str, int],
+        data: str,
+        apache: ApacheBookKeeper,
+    ) -> None:
+        super().__init__(cluster_options, ports, data)
+        self.metadata_url = f"{self.ledgers_url}{BROKERS_CHROOT}"
+        servers = self.ledgers_url.removeprefix("zk:").replace(",", ";")
+        self.ledgers_uri = f"zk+hierarchical://{servers}/ledgers"
+        self._apache = apache
+        self._log_config = f"{data}/bookkeeper-log4j2.properties"
+        self.new_cluster = apache.new_cluster(self._config_of("bookie-1"), self._log_config)
+
+    def bookie(self, name: str) -> PlannedProcess:
+        settings = self._apache.settings(
+            *(name, self._host, self._ports[name], self.ledgers_uri),
+            *(f"{self._data}/{name}", SESSION_MS),
+        )
+        settings |= dict(text.split("=", 1) for text in self._options.bookie_settings)
+        config = self._config_of(name)
+        java, *arguments = self._apache.server(config, self._log_config)
+        files = {
+            config: "".join(f"{key}={value}\n" for key, value in settings.items()),
+            self._log_config: log4j_properties(as_json=False),
+        }
+        return PlannedProcess(
+            *(name, ProcessKind.BOOKIE, self._host, self._ports[name], 0, tuple(arguments)),
+            *((java,), files),
+        )
+
+    def autorecovery(self) -> list[PlannedProcess]:
+        return []  # bookies do it
+
+    def _settings_of_ledgers(self) -> dict[str, str]:
+        return {"bookkeeperMetadataServiceUri": self.ledgers_uri}
+
+    def _config_of(self, name: str) -> str:
+        return f"{self._data}/{name}.conf"

@@ -11,6 +11,7 @@ from http.client import HTTPException
 from typing import Any, Final
 
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, READ_ONLY_PATH
+from magnetar.broker.local_cluster.apache_bookkeeper import INSTANCE_ID_PATH
 from magnetar.broker.local_cluster.plan import PlannedProcess, ProcessKind
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.factory import connect_store
@@ -38,10 +39,16 @@ class ObservedState:
 
 
 class ClusterRegistry:
-    """A session on the cluster's metadata, made when it is needed."""
+    """A session on the cluster's metadata, made when it is needed.
 
-    def __init__(self, metadata_url: str) -> None:
-        self._url = metadata_url
+    Args:
+        ledgers_url: below it is ``/ledgers``.
+        brokers_path: below ``ledgers_url``, where brokers have theirs; "": there itself.
+    """
+
+    def __init__(self, ledgers_url: str, brokers_path: str) -> None:
+        self._url = ledgers_url
+        self._leader_path = f"{brokers_path}{_LEADER_PATH}"
         self._store: MetadataStore | None = None
 
     async def look(self) -> ObservedState | None:
@@ -54,15 +61,22 @@ class ClusterRegistry:
             await self.close()  # the next look has a new session
             return None
 
-    async def _look(self) -> ObservedState:
-        store = self._store
-        if store is None:
-            store = self._store = await connect_store(
+    async def has_ledgers(self) -> bool:
+        """Whether ``/ledgers`` was made. Raises MetadataError, OSError."""
+        return await (await self._connected()).exists(INSTANCE_ID_PATH)
+
+    async def _connected(self) -> MetadataStore:
+        if self._store is None:
+            self._store = await connect_store(
                 self._url, session_timeout_s=_SESSION_S, operation_timeout_s=_ANSWER_S_MAX
             )
+        return self._store
+
+    async def _look(self) -> ObservedState:
+        store = await self._connected()
         writable = await store.children(AVAILABLE_PATH)
         read_only = await store.children(READ_ONLY_PATH)
-        node = await store.get(_LEADER_PATH)
+        node = await store.get(self._leader_path)
         leader = {} if node is None else json.loads(node.value)
         return ObservedState(
             frozenset(writable) - {READ_ONLY_NAME},

@@ -8,14 +8,17 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from magnetar.broker.local_cluster.apache_bookkeeper import ApacheBookKeeper
 from magnetar.broker.local_cluster.cluster_folder import (
     ClusterFolder,
     candidate_ports,
+    interface_of,
     port_is_free,
 )
-from magnetar.broker.local_cluster.java import find_jars, find_java
+from magnetar.broker.local_cluster.java import find_bookkeeper_jars, find_jars, find_java
 from magnetar.broker.local_cluster.member_process import RestartPolicy
 from magnetar.broker.local_cluster.plan import (
+    BookKeeperKind,
     ClusterOptions,
     ClusterPlan,
     PortBases,
@@ -46,9 +49,23 @@ def run(
         candidate_ports(),
     )
     plan = plan_cluster(cluster_options, ports, str(folder.path))
-    folder.remember(cluster_options.bookies, ports)
+    kind = BookKeeperKind.MAGNETAR if cluster_options.apache is None else BookKeeperKind.APACHE
+    folder.remember(cluster_options.bookies, ports, kind)
     _log_to(folder.log_path("cluster"))
     return asyncio.run(_serve(plan, folder, policy))
+
+
+def find_apache(host: str) -> ApacheBookKeeper:
+    """What runs Apache's bookies on this machine.
+
+    Args:
+        host: address that they listen on.
+    Raises:
+        LocalClusterError: there is no Java for them, or there are no jars.
+    """
+    java = find_java(os.environ, "Apache BookKeeper", "")
+    jars = find_bookkeeper_jars(os.environ, Path.home())
+    return ApacheBookKeeper(java, str(jars), interface_of(host))
 
 
 async def _serve(plan: ClusterPlan, folder: ClusterFolder, policy: RestartPolicy) -> int:
@@ -93,10 +110,11 @@ async def _serve(plan: ClusterPlan, folder: ClusterFolder, policy: RestartPolicy
 
 async def _start(plan: ClusterPlan, supervisor: Supervisor, screen: Screen) -> None:
     await supervisor.start()
-    addresses = (
+    addresses = [
         f"metadata: {plan.metadata_url}",
+        *([f"bookkeeper: {plan.ledgers_uri}"] if plan.ledgers_uri else ()),
         f"magnetar cluster: {plan.service_url} {','.join(plan.web_urls)} ready",
-    )
+    ]
     screen.started(supervisor.rows(), addresses)
 
 

@@ -8,10 +8,10 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import psutil
 
@@ -27,9 +27,14 @@ from magnetar.broker.local_cluster.member_process import (
 from magnetar.broker.local_cluster.plan import STAGES, ClusterPlan, PlannedProcess, ProcessKind
 from magnetar.broker.local_cluster.probes import ClusterRegistry, health_of, zookeeper_answers
 from magnetar.broker.local_cluster.status_table import ProcessRow, ProcessStats, row
+from magnetar.metadata.errors import MetadataError
 
 _log = logging.getLogger(__name__)
-_READY_LINE: Final = re.compile(rb"^magnetar \w+: .* ready$", re.MULTILINE)
+_READY_LINE: Final = re.compile(
+    # Of ours, or of Apache's bookies once they have registered.
+    rb"^magnetar \w+: .* ready$|Started component bookie-server",
+    re.MULTILINE,
+)
 _READY_S_MAX: Final = 180.0  # of one stage, on a loaded machine
 _LOOK_S: Final = 2.0
 _POLL_S: Final = 0.1
@@ -71,7 +76,10 @@ class Supervisor:
         self._children = [
             _Child(each, policy, folder.log_path(each.name)) for each in plan.processes
         ]
-        self._registry = ClusterRegistry(plan.metadata_url)
+        self._registry = ClusterRegistry(
+            plan.ledgers_url, plan.metadata_url.removeprefix(plan.ledgers_url)
+        )
+        self._setup_log = folder.log_path("bookkeeper-setup")
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -87,6 +95,8 @@ class Supervisor:
             (ProcessKind.AUTORECOVERY, ProcessKind.BROKER),
         ):
             children = [child for child in self._children if child.plan.kind in group]
+            if self.plan.new_cluster and ProcessKind.BOOKIE in group:
+                await self._make_ledgers(children)
             for child in children:
                 child.task = asyncio.create_task(self._keep(child))
             try:
@@ -104,6 +114,24 @@ class Supervisor:
                     f"not ready within {_READY_S_MAX:.0f} s: {', '.join(late)};"
                     f" see {children[0].log.parent}"
                 ) from None
+
+    async def _make_ledgers(self, bookies: Sequence[_Child]) -> None:
+        """Raises LocalClusterError."""
+        for bookie in bookies:
+            _write_files(bookie)
+        try:
+            if await self._registry.has_ledgers():
+                return
+            with self._setup_log.open("wb") as log:
+                process = await self._run(self.plan.new_cluster, log)
+                code = await process.wait()
+        except (MetadataError, OSError) as error:
+            raise LocalClusterError(f"{self.plan.ledgers_url}: {error}") from error
+        if code:
+            raise LocalClusterError(
+                f"no new BookKeeper cluster could be made; the end of {self._setup_log}:\n"
+                f"{_tail(self._setup_log, 0)}"
+            )
 
     async def stop(self, seconds_max: float) -> list[str]:
         """SIGTERM from the brokers down to ZooKeeper, each kind when the ones above are gone.
@@ -179,18 +207,11 @@ class Supervisor:
 
     async def _spawn(self, child: _Child) -> asyncio.subprocess.Process:
         child.log.parent.mkdir(parents=True, exist_ok=True)
+        _write_files(child)
+        program = child.plan.program or (sys.executable, "-m", "magnetar.broker.cli.main")
         with child.log.open("ab") as log:
             child.log_offset = log.tell()
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", parent_guard.__file__, str(os.getpid())),
-                *(sys.executable, "-m", "magnetar.broker.cli.main", *child.plan.arguments),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=asyncio.subprocess.STDOUT,
-                # Ctrl-C goes to a terminal's whole group: they are to end in our order.
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
+            process = await self._run((*program, *child.plan.arguments), log)
         ending = child.member.is_ending
         child.process = process
         child.member.on_started(time.monotonic(), process.pid)
@@ -202,6 +223,18 @@ class Supervisor:
         else:
             self._say(f"{child.plan.name} starting, pid {process.pid}")
         return process
+
+    async def _run(self, command: Sequence[str], log: IO[bytes]) -> asyncio.subprocess.Process:
+        """As a child that ends with us."""
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", parent_guard.__file__, str(os.getpid()), *command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=asyncio.subprocess.STDOUT,
+            # Ctrl-C goes to a terminal's whole group: they are to end in our order.
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
 
     async def _wait_until_ready(self, child: _Child) -> None:
         while True:
@@ -230,6 +263,11 @@ class Supervisor:
             await asyncio.gather(self._looking, return_exceptions=True)
             self._looking = None
         await self._registry.close()
+
+
+def _write_files(child: _Child) -> None:
+    for path, text in child.plan.files.items():
+        Path(path).write_text(text)
 
 
 def _is_ready(child: _Child) -> bool:

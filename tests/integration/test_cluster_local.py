@@ -12,6 +12,7 @@ import psutil
 import pulsar
 import pytest
 
+from tests.apache_bookies import needs_bookkeeper
 from tests.child_process import suspend
 from tests.cluster_process import MAGNETAR, ClusterProcess, is_alive
 from tests.cluster_tools import move_bundle, owned_bundles
@@ -137,6 +138,37 @@ def test_a_cluster_is_stopped_started_again_and_killed(tmp_path: Path) -> None:
         wait_until(
             lambda: not [each for each in children if is_alive(each)], "nobody outlives it", 30
         )
+
+
+@needs_bookkeeper
+@pytest.mark.slow
+def test_brokers_on_apaches_bookies(tmp_path: Path) -> None:
+    """A bookie is killed and comes back; the cluster is stopped and started again."""
+    options = ("--bookkeeper", "apache", "--brokers", "1")
+    cluster = ClusterProcess(tmp_path / "cluster", *options, program=MAGNETAR)
+    with cluster:
+        assert set(cluster.children()) == NAMES - {"autorecovery", "broker-2"}
+        for child in cluster.children().values():
+            if child.name() == "java":
+                listeners = child.net_connections("tcp")
+                assert {each.laddr.ip for each in listeners} <= {"127.0.0.1", "::ffff:127.0.0.1"}
+        sender = Sender(cluster.service_url)
+        sender.start()
+        wait_until(lambda: sender.total >= 80, "messages", 60)
+        kill_and_go_on(cluster, "bookie-1", sender)
+        sender.stop()
+        assert "bookkeeper: zk+hierarchical://" in cluster.log
+        assert cluster.stop() == 0
+        cluster.start()  # on the same data
+        check_all(cluster.service_url, sender.acknowledged)
+
+
+def test_jars_that_are_missing_are_told(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "cluster"), "--port", "0", "--bookkeeper", "apache")
+    done = run_cluster(*data, MAGNETAR_BOOKKEEPER_JARS=str(tmp_path))
+    assert done.returncode == 1
+    assert f"no jars of Apache BookKeeper in {tmp_path}: `make bookkeeper-jars`" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def run_cluster(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -64,6 +64,10 @@
 - name: MAGNETAR_internalListenerName
   value: internal
 {{- end }}
+{{- with .root.Values.pulsar_metadata.bookkeeperMetadataServiceUri }}
+- name: MAGNETAR_bookkeeperMetadataServiceUri
+  value: {{ . | quote }}
+{{- end }}
 - name: MAGNETAR_bookkeeperEnsemblePlacementPolicy
   value: {{ .root.Values.topology.placement }}
 {{ include "magnetar.doorEnv" . }}

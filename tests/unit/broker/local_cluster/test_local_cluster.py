@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.broker.cli.main import build_parser
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.local_cluster.apache_bookkeeper import ApacheBookKeeper
 from magnetar.broker.local_cluster.cluster_folder import ClusterFolder, SavedPorts
 from magnetar.broker.local_cluster.errors import LocalClusterError
 from magnetar.broker.local_cluster.java import java_major
@@ -24,6 +25,7 @@ from magnetar.broker.local_cluster.plan import (
     ProcessKind,
     assign_ports,
     bookie_count,
+    bookkeeper_kind,
     check_cluster_options,
     plan_cluster,
     quorum_settings,
@@ -107,6 +109,43 @@ def test_every_setting_of_a_broker_is_one() -> None:
     assert config.bookkeeper_delay_ensemble_change
     assert config.metadata_store_session_timeout_millis == 6_000
     assert config.advertised_host == "127.0.0.1"
+
+
+def test_apaches_bookies_and_brokers_on_them() -> None:
+    apache = ApacheBookKeeper("/bin/java", "/jars", "lo")
+    plan = plan_of(ClusterOptions(1, 2, bookie_settings=["gcWaitTime=1000"], apache=apache))
+    assert [each.name for each in plan.processes] == [
+        *("zookeeper", "bookie-1", "bookie-2", "broker-1")
+    ]
+    assert plan.ledgers_uri == "zk+hierarchical://127.0.0.1:2181/ledgers"
+    assert plan.metadata_url == "zk:127.0.0.1:2181/magnetar"
+    assert plan.new_cluster[0] == "/bin/java"
+    assert plan.new_cluster[-2:] == ("/data/bookie-1.conf", "initnewcluster")
+    bookie = plan.stage(ProcessKind.BOOKIE)[1]
+    assert bookie.program == ("/bin/java",)
+    lines = bookie.files[bookie.arguments[-1]].splitlines()
+    assert "bookieId=bookie-2" in lines
+    assert "bookiePort=3182" in lines
+    assert "listeningInterface=lo" in lines
+    assert lines[-1] == "gcWaitTime=1000"
+    options = parse(*plan.stage(ProcessKind.BROKER)[0].arguments)
+    assert options.metadata == plan.metadata_url
+    assert f"bookkeeperMetadataServiceUri={plan.ledgers_uri}" in options.set
+
+
+def test_ledgers_may_be_in_a_zookeeper_that_is_there() -> None:
+    url, apache = "zk:a:1,b:2/demo", ApacheBookKeeper("java", "/jars")
+    plan = plan_of(ClusterOptions(1, 1, metadata_url=url, apache=apache))
+    assert plan.ledgers_uri == "zk+hierarchical://a:1;b:2/demo/ledgers"
+    assert (plan.ledgers_url, plan.metadata_url) == (url, f"{url}/magnetar")
+    assert "listeningInterface" not in str(plan.processes[0].files)
+
+
+def test_data_of_other_bookies_are_refused() -> None:
+    assert bookkeeper_kind(None, None) == "magnetar"
+    assert bookkeeper_kind(None, "apache") == "apache"
+    with pytest.raises(LocalClusterError, match="bookies of apache have data here"):
+        bookkeeper_kind("magnetar", "apache")
 
 
 def test_another_zookeeper_is_not_started() -> None:
@@ -329,12 +368,12 @@ def test_health_is_what_zookeeper_and_the_process_say() -> None:
 def test_a_folder_remembers_and_is_used_by_one(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path / "cluster")
     assert folder.saved_ports() == SavedPorts()
-    folder.remember(3, {"broker-1": 6650})
+    folder.remember(3, {"broker-1": 6650}, "apache")
     with pytest.raises(LocalClusterError, match="another cluster runs there"):
         ClusterFolder(tmp_path / "cluster")
     folder.close()
     again = ClusterFolder(tmp_path / "cluster")
-    assert again.saved_ports() == SavedPorts(3, {"broker-1": 6650})
+    assert again.saved_ports() == SavedPorts(3, {"broker-1": 6650}, "apache")
     (tmp_path / "cluster" / "cluster.json").write_text('{"ports": 1}')
     with pytest.raises(LocalClusterError, match="is damaged"):
         again.saved_ports()
