@@ -14,9 +14,16 @@ from magnetar.bookkeeper.client.placement import (
     PlacementConfig,
     PlacementRandom,
     RackRules,
+    RegionRules,
     ZoneRules,
 )
-from magnetar.bookkeeper.client.placement.config import RACK_AWARE, RANDOM, ZONE_AWARE, policy_named
+from magnetar.bookkeeper.client.placement.config import (
+    RACK_AWARE,
+    RANDOM,
+    REGION_AWARE,
+    ZONE_AWARE,
+    policy_named,
+)
 from magnetar.bookkeeper.errors import PlacementRuleError
 from magnetar.bookkeeper.network_location import place
 from magnetar.broker.config import BrokerConfig, ConfigError
@@ -28,16 +35,6 @@ def placement_config(config: BrokerConfig) -> PlacementConfig:
     Raises:
         ConfigError: they contradict each other, or ask for what there isn't.
     """
-    if config.bookkeeper_client_regionaware_policy_enabled:
-        raise ConfigError(
-            "bookkeeperClientRegionawarePolicyEnabled=true: not in this version;"
-            " bookkeeperEnsemblePlacementPolicy=zone-aware spreads over zones"
-        )
-    if config.bookkeeper_client_isolation_groups:
-        raise ConfigError(
-            f"bookkeeperClientIsolationGroups={config.bookkeeper_client_isolation_groups}:"
-            " not in this version"
-        )
     spread_acks = config.bookkeeper_enforce_min_num_fault_domains_for_write
     try:
         policy = policy_of(config)
@@ -58,6 +55,12 @@ def placement_config(config: BrokerConfig) -> PlacementConfig:
                 config.bookkeeper_enforce_strict_zoneaware_placement,
                 spread_acks and policy == ZONE_AWARE,
             ),
+            regions=RegionRules(
+                config.bookkeeper_repp_minimum_regions_for_durability,
+                spread_acks and policy == REGION_AWARE,
+            ),
+            isolation_groups=_names(config.bookkeeper_client_isolation_groups),
+            secondary_groups=_names(config.bookkeeper_client_secondary_isolation_groups),
             by_free_space=config.bookkeeper_disk_weight_based_placement_enabled,
             max_weight_multiple=(
                 config.bookkeeper_bookie_max_weight_multiple_for_weight_based_placement
@@ -70,6 +73,11 @@ def placement_config(config: BrokerConfig) -> PlacementConfig:
         raise ConfigError(f"placement of ledgers on bookies: {error}") from error
 
 
+def _names(text: str) -> frozenset[str]:
+    """Of a list with commas."""
+    return frozenset(name for each in text.split(",") if (name := each.strip()))
+
+
 def policy_of(config: BrokerConfig) -> str:
     """Name of the policy: what is set, or as Pulsar's switches say.
 
@@ -78,6 +86,8 @@ def policy_of(config: BrokerConfig) -> str:
     """
     if config.bookkeeper_ensemble_placement_policy:
         return policy_named(config.bookkeeper_ensemble_placement_policy)
+    if config.bookkeeper_client_regionaware_policy_enabled:
+        return REGION_AWARE
     return RACK_AWARE if config.bookkeeper_client_rackaware_policy_enabled else RANDOM
 
 

@@ -314,7 +314,10 @@ class BrokerConfig(BalancerConfig):
     bookkeeper_enforce_strict_zoneaware_placement: bool = True
     bookkeeper_enforce_min_num_fault_domains_for_write: bool = False  # acks must span them
     bookkeeper_opportunistic_striping: bool = False  # rather a smaller ensemble than none
-    bookkeeper_client_isolation_groups: str = ""  # must be empty: there are none
+    bookkeeper_repp_minimum_regions_for_durability: int = 2
+    # Only bookies of these groups get new ledgers; commas between. Groups: racks-info.
+    bookkeeper_client_isolation_groups: str = ""
+    bookkeeper_client_secondary_isolation_groups: str = ""  # where those have too few bookies
     bookkeeper_disk_weight_based_placement_enabled: bool = False
     bookkeeper_bookie_max_weight_multiple_for_weight_based_placement: float = 3.0
     bookkeeper_client_get_bookie_info_interval_seconds: int = 86_400

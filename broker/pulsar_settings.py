@@ -25,10 +25,6 @@ _LACKING: Final = {
     "additionalSystemCursorNames": ("", "quotas and expiry hold for every subscription"),
     "allowOverrideEntryFilters": ("false", "entries are not filtered"),
     "authenticationRoleLoggingAnonymizer": ("NONE", "roles are logged as they are"),
-    "bookkeeperClientSecondaryIsolationGroups": (
-        "",
-        "there is one list of groups (bookkeeperClientIsolationGroups)",
-    ),
     "bookkeeperTLSKeyFileType": ("PEM", "keys are PEM files"),
     "bookkeeperTLSKeyStorePasswordPath": ("", "keys are PEM files without a password"),
     "bookkeeperTLSProviderFactoryClass": ("org.apache.bookkeeper.tls.TLSContextFactory", _PEM),

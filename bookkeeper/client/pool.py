@@ -81,6 +81,10 @@ class BookiePool:
         """Path of its place, as an operator or the bookie itself says; None: not known."""
         return self._places.locate(bookie_id)
 
+    def groups_of(self, bookie_id: str) -> frozenset[str]:
+        """Groups that an operator has put it into."""
+        return self._places.groups_of(bookie_id)
+
     @property
     def registered(self) -> frozenset[str]:
         """Ids of those that may answer reads, too."""

@@ -25,13 +25,17 @@ async def placement_for(
     started.
     """
     if not config.by_free_space:
-        yield make_placement(config, rng, bookies.location, bookies.health.quarantined)
+        yield make_placement(
+            *(config, rng, bookies.location, bookies.health.quarantined),
+            groups_of=bookies.groups_of,
+        )
         return
     space = FreeSpace(bookies, config.info_interval_s, config.info_retry_s)
     space.start()
     try:
         yield make_placement(
-            config, rng, bookies.location, bookies.health.quarantined, space.free_bytes
+            *(config, rng, bookies.location, bookies.health.quarantined, space.free_bytes),
+            groups_of=bookies.groups_of,
         )
     finally:
         await space.close()

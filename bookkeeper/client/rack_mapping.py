@@ -25,21 +25,30 @@ class BookieRackMapping:
     def __init__(self, infos: Mapping[str, ServiceInfo]) -> None:
         self._infos = infos
         self._racks: dict[str, str] = {}
+        self._groups: dict[str, frozenset[str]] = {}
         self._cookies: dict[str, str] | None = None  # None: not read yet
 
     def locate(self, bookie_id: str) -> str | None:
         """The bookie's path; None: not known."""
         info = self._infos.get(bookie_id)
         if self._racks:
-            rack = self._racks.get(bookie_id)
-            if rack is None and info is not None and (address := info.any_address):
-                host, port = address
-                rack = self._racks.get(f"{host}:{port}")
+            rack = self._racks.get(bookie_id) or self._racks.get(self._address(bookie_id))
             if rack is not None:
                 return rack
         if info is not None:
             return info.network_location
         return None if self._cookies is None else self._cookies.get(bookie_id)
+
+    def groups_of(self, bookie_id: str) -> frozenset[str]:
+        """Names of its groups; empty: it is in none."""
+        found = self._groups.get(bookie_id) or self._groups.get(self._address(bookie_id))
+        return found or frozenset()
+
+    def _address(self, bookie_id: str) -> str:
+        """``host:port``, by which operators may name it, too; "": not known."""
+        info = self._infos.get(bookie_id)
+        address = None if info is None else info.any_address
+        return "" if address is None else "{}:{}".format(*address)
 
     async def read(self, store: MetadataStore) -> None:
         """What operators say; and, once, the cookies: of bookies that were gone when we came.
@@ -49,10 +58,10 @@ class BookieRackMapping:
         """
         node = await store.get(RACKS_PATH)
         if node is None or not node.value:
-            self._racks = {}
+            self._racks, self._groups = {}, {}
         else:
             try:
-                self._racks = parse_racks(node.value)
+                self._racks, self._groups = parse_racks(node.value), parse_groups(node.value)
             except ValueError as error:
                 _log.warning("%s is ignored, bookies stay where they were: %s", RACKS_PATH, error)
         if self._cookies is None:
@@ -92,3 +101,15 @@ def parse_racks(document: bytes) -> dict[str, str]:
         return {bookie: "/" + rack.strip("/") for bookie, rack in infos.items() if rack.strip("/")}
     except AttributeError as error:
         raise ValueError(f"not groups of bookies with racks: {error}") from error
+
+
+def parse_groups(document: bytes) -> dict[str, frozenset[str]]:
+    """Names of groups by bookie, out of the same. Raises ValueError."""
+    groups: dict[str, set[str]] = {}
+    try:
+        for name, members in json.loads(document).items():
+            for bookie in members:
+                groups.setdefault(bookie, set()).add(name)
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"not groups of bookies: {error}") from error
+    return {bookie: frozenset(names) for bookie, names in groups.items()}

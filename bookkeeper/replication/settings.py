@@ -89,7 +89,7 @@ class AutoRecoverySettings(ProcessSettings):
     rw_rereplicate_backoff_ms: int = 9_375
 
     # --- placement of the new copies: as the ledgers' writers have it
-    ensemble_placement_policy: str = RACK_AWARE  # or random, zone-aware
+    ensemble_placement_policy: str = RACK_AWARE  # or random, region-aware, zone-aware
     min_num_racks_per_write_quorum: int = 2
     enforce_min_num_racks_per_write_quorum: bool = False
     min_num_zones_per_write_quorum: int = 2

@@ -31,10 +31,15 @@ DEFAULT_QUOTA: Final[Document] = {
 
 
 class ClusterDocuments:
-    """Reads and changes them. Any method may raise MetadataError and BrokerMetadataError."""
+    """Reads and changes them. Any method may raise MetadataError and BrokerMetadataError.
+
+    Attributes:
+        racks_store: where the places of bookies are: beside ``/ledgers``, as Pulsar's brokers and
+            Apache's auto-recovery look for them there.
+    """
 
     def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+        self._store = self.racks_store = store
 
     # --- failure domains
 
@@ -83,7 +88,7 @@ class ClusterDocuments:
 
     async def racks(self) -> dict[str, dict[str, Document]]:
         """BookieInfo by group and bookie."""
-        return await self._read(_RACKS) or {}
+        return await self._read(_RACKS, self.racks_store) or {}
 
     async def put_rack(self, group: str, bookie: str, info: Document) -> None:
         """A bookie is in one group: it leaves the one it was in."""
@@ -92,13 +97,13 @@ class ClusterDocuments:
             left = _without(document, bookie)
             return {**left, group: {**left.get(group, {}), bookie: info}}
 
-        await self._change(_RACKS, put)
+        await self._change(_RACKS, put, self.racks_store)
 
     async def delete_rack(self, bookie: str) -> bool:
         """Whether it had one."""
         if not any(bookie in members for members in (await self.racks()).values()):
             return False
-        await self._change(_RACKS, lambda document: _without(document, bookie))
+        await self._change(_RACKS, lambda document: _without(document, bookie), self.racks_store)
         return True
 
     # --- quotas of bundles
@@ -120,13 +125,18 @@ class ClusterDocuments:
 
     # --- documents
 
-    async def _read(self, path: str) -> Document | None:
-        found = await self._store.get(path)
+    async def _read(self, path: str, store: MetadataStore | None = None) -> Document | None:
+        found = await (store or self._store).get(path)
         return None if found is None or not found.value else decode_document(path, found.value)
 
-    async def _change(self, path: str, change: Callable[[Document], Document]) -> None:
+    async def _change(
+        self,
+        path: str,
+        change: Callable[[Document], Document],
+        store: MetadataStore | None = None,
+    ) -> None:
         await update(
-            self._store,
+            store or self._store,
             path,
             lambda value: orjson.dumps(change(decode_document(path, value) if value else {})),
         )

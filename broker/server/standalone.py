@@ -167,6 +167,7 @@ class Standalone:
             config, store, ledgers, virtual_clock=self._virtual_clock
         )
         service.bookie, service.bookie_cluster = self._own_bookie, bookies
+        service.cluster_documents.racks_store = bookies.store
         service.bookie_directory = self._directory(stack, bookies)
         self._share_load(service)
         stack.push_async_callback(service.close)

@@ -4,9 +4,11 @@ from collections.abc import Callable, Collection
 
 from magnetar.bookkeeper.client.placement.config import (
     RACK_AWARE,
+    REGION_AWARE,
     ZONE_AWARE,
     PlacementConfig,
     RackRules,
+    RegionRules,
     ZoneRules,
 )
 from magnetar.bookkeeper.client.placement.node_location import Locate
@@ -18,8 +20,11 @@ from magnetar.bookkeeper.client.placement.policy import (
 )
 from magnetar.bookkeeper.client.placement.rack_aware import RackAwarePlacement
 from magnetar.bookkeeper.client.placement.random_placement import RandomPlacement
+from magnetar.bookkeeper.client.placement.region_aware import RegionAwarePlacement
 from magnetar.bookkeeper.client.placement.weighted_selection import Weigh, WeightedRandomSelection
 from magnetar.bookkeeper.client.placement.wrappers import (
+    GroupsOf,
+    IsolationPlacement,
     OpportunisticStripingPlacement,
     QuarantinePlacement,
 )
@@ -33,6 +38,8 @@ __all__ = [
     "RackAwarePlacement",
     "RackRules",
     "RandomPlacement",
+    "RegionAwarePlacement",
+    "RegionRules",
     "ZoneAwarePlacement",
     "ZoneRules",
     "choose_replacements",
@@ -46,6 +53,7 @@ def make_placement(
     locate: Locate,
     quarantined: Callable[[], Collection[str]],
     weigh: Weigh | None = None,
+    groups_of: GroupsOf | None = None,
 ) -> EnsemblePlacementPolicy:
     """The policy of these settings.
 
@@ -53,6 +61,7 @@ def make_placement(
         locate: a bookie's path; asked at each choice, as bookies may move.
         quarantined: bookies that are chosen only when others don't suffice.
         weigh: free bytes by bookie; asked only if ``by_free_space`` is set.
+        groups_of: a bookie's groups; asked only with ``isolation_groups``.
     """
     selection = WeightedRandomSelection(
         rng, weigh if config.by_free_space else None, config.max_weight_multiple
@@ -62,7 +71,13 @@ def make_placement(
         policy = ZoneAwarePlacement(config.zones, locate, selection)
     elif config.policy == RACK_AWARE:
         policy = RackAwarePlacement(config.racks, locate, selection)
+    elif config.policy == REGION_AWARE:
+        policy = RegionAwarePlacement(config.regions, locate, selection)
     else:
         policy = RandomPlacement(selection)
-    avoiding = QuarantinePlacement(policy, quarantined)
-    return OpportunisticStripingPlacement(avoiding) if config.opportunistic_striping else avoiding
+    policy = QuarantinePlacement(policy, quarantined)
+    if config.isolation_groups and groups_of is not None:
+        policy = IsolationPlacement(
+            policy, config.isolation_groups, config.secondary_groups, groups_of
+        )
+    return OpportunisticStripingPlacement(policy) if config.opportunistic_striping else policy

@@ -7,12 +7,14 @@ from magnetar.bookkeeper.errors import PlacementRuleError
 
 RANDOM: Final = "random"
 RACK_AWARE: Final = "rack-aware"
+REGION_AWARE: Final = "region-aware"
 ZONE_AWARE: Final = "zone-aware"
-POLICIES: Final = (RANDOM, RACK_AWARE, ZONE_AWARE)
+POLICIES: Final = (RANDOM, RACK_AWARE, REGION_AWARE, ZONE_AWARE)
 # BookKeeper's setting is the name of a class.
 _CLASSES: Final = {
     "defaultensembleplacementpolicy": RANDOM,
     "rackawareensembleplacementpolicy": RACK_AWARE,
+    "regionawareensembleplacementpolicy": REGION_AWARE,
     "zoneawareensembleplacementpolicy": ZONE_AWARE,
 }
 
@@ -99,6 +101,38 @@ class ZoneRules:
 
 
 @dataclass(frozen=True, slots=True)
+class RegionRules:
+    """Rules of region-aware placement.
+
+    Attributes:
+        min_regions: regions that every write set must have, unless there is one region only.
+        spread_acks: an entry is confirmed once its acks come from so many regions.
+    """
+
+    min_regions: int = 2
+    spread_acks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.min_regions < 1:
+            raise ValueError(f"at least 1 region per write quorum, not {self.min_regions}")
+
+    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        """As RegionAwareEnsemblePlacementPolicy.newEnsemble: what was confirmed survives the loss
+        of all regions but the minimum.
+
+        Raises:
+            PlacementRuleError: no cluster could satisfy the rules.
+        """
+        least = max(self.min_regions, write_quorum - write_quorum // self.min_regions + 1)
+        if ack_quorum < least:
+            raise PlacementRuleError(
+                f"ensemble size, write and ack quorum {ensemble_size}/{write_quorum}/{ack_quorum}: "
+                f"region-aware placement over {self.min_regions} regions needs an ack quorum of at "
+                f"least {least}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementConfig:
     """Which policy, and its rules.
 
@@ -107,6 +141,8 @@ class PlacementConfig:
         max_weight_multiple: but none counts as more than so many times the median.
         info_interval_s, info_retry_s: how often free space is asked for; and again after a failure.
         opportunistic_striping: rather a smaller ensemble, down to Qw, than no ledger.
+        isolation_groups: groups of bookies that get new ledgers; empty: all bookies do.
+        secondary_groups: these, too, while the first ones have too few bookies.
     """
 
     policy: str = RANDOM
@@ -117,6 +153,9 @@ class PlacementConfig:
     info_interval_s: float = 86_400.0
     info_retry_s: float = 60.0
     opportunistic_striping: bool = False
+    regions: RegionRules = field(default_factory=RegionRules)
+    isolation_groups: frozenset[str] = frozenset()
+    secondary_groups: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -131,3 +170,5 @@ class PlacementConfig:
         """Raises PlacementRuleError: the policy could place ledgers like these in no cluster."""
         if self.policy == ZONE_AWARE:
             self.zones.check(ensemble_size, write_quorum, ack_quorum)
+        elif self.policy == REGION_AWARE:
+            self.regions.check(ensemble_size, write_quorum, ack_quorum)

@@ -1,6 +1,7 @@
 """Policies around a policy: quarantined bookies last, smaller ensembles when need be. Pure."""
 
 from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
 
 from magnetar.bookkeeper.client.placement.policy import Adherence, EnsemblePlacementPolicy
 from magnetar.bookkeeper.client.quorum import FaultDomainAckRule
@@ -61,6 +62,56 @@ class QuarantinePlacement(_WrappedPolicy):
     def _without_avoided(self, writable: Collection[str]) -> Collection[str]:
         avoided = self._to_avoid()
         return [b for b in writable if b not in avoided] if avoided else writable
+
+
+GroupsOf: TypeAlias = Callable[[str], Collection[str]]
+"""Names of the groups that a bookie is in; none: nobody has put it into one."""
+
+
+class IsolationPlacement(_WrappedPolicy):
+    """Another policy on the bookies of some groups.
+
+    As Pulsar's IsolatedBookieEnsemblePlacementPolicy: where the first groups have too few bookies
+    for an ensemble, those of the second are taken, too, and where these are too few, bookies of no
+    group at all. Bookies of other groups are never taken.
+
+    Args:
+        first, second: names of groups.
+    """
+
+    def __init__(
+        self,
+        policy: EnsemblePlacementPolicy,
+        first: Collection[str],
+        second: Collection[str],
+        groups_of: GroupsOf,
+    ) -> None:
+        super().__init__(policy)
+        self._first, self._second = frozenset(first), frozenset(second)
+        self._groups_of = groups_of
+
+    def new_ensemble(
+        self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
+    ) -> tuple[str, ...]:
+        allowed = self._allowed(writable, ensemble_size)
+        return self._policy.new_ensemble(ensemble_size, write_quorum, ack_quorum, allowed)
+
+    def replace_bookie(
+        self, slot: int, ensemble: Sequence[str], write_quorum: int, candidates: Collection[str]
+    ) -> str | None:
+        others = {bookie for at, bookie in enumerate(ensemble) if at != slot}
+        allowed = self._allowed(others.union(candidates), len(ensemble))
+        mine = allowed.intersection(candidates)
+        return self._policy.replace_bookie(slot, ensemble, write_quorum, mine)
+
+    def _allowed(self, bookies: Collection[str], size: int) -> set[str]:
+        groups = {bookie: frozenset(self._groups_of(bookie)) for bookie in bookies}
+        allowed = {bookie for bookie in bookies if groups[bookie] & self._first}
+        if len(allowed) < size:
+            allowed |= {bookie for bookie in bookies if groups[bookie] & self._second}
+        if len(allowed) < size:
+            allowed |= {bookie for bookie in bookies if not groups[bookie]}
+        return allowed
 
 
 class OpportunisticStripingPlacement(_WrappedPolicy):

@@ -6,7 +6,7 @@ from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from magnetar.bookkeeper.client.bookie_states import BookieState, bookie_states
-from magnetar.bookkeeper.client.placement.config import RACK_AWARE, ZONE_AWARE
+from magnetar.bookkeeper.client.placement.config import RACK_AWARE, REGION_AWARE, ZONE_AWARE
 from magnetar.broker.bookie_client_settings import policy_of
 from magnetar.broker.http.dependencies import DECODED, Body, Service
 from magnetar.broker.http.errors import ApiError
@@ -18,7 +18,8 @@ routes = Routes("/admin/v2/bookies", tag="bookies", access=Access.SUPERUSER, mod
 
 
 class BookieInfo(BaseModel):
-    """Where a bookie stands: ``/rack``, or ``/zone/upgrade-domain`` with zone-aware placement."""
+    """Where a bookie stands: ``/rack``; ``/region/rack`` with region-aware placement,
+    ``/zone/upgrade-domain`` with zone-aware."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -177,6 +178,8 @@ def _check_rack(service: BrokerService, rack: str) -> None:
         raise ApiError(
             412, "Bookie 'rack' parameter is invalid: a slash is allowed at its ends only"
         )
+    if policy == REGION_AWARE and slashes != 1:
+        raise ApiError(412, "Bookie 'rack' parameter is invalid: it must be /region/rack")
     if policy == ZONE_AWARE and slashes != 1:
         raise ApiError(412, "Bookie 'rack' parameter is invalid: it must be /zone/upgrade-domain")
 

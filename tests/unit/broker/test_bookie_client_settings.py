@@ -69,8 +69,16 @@ def test_weights() -> None:
     ("keys", "reason"),
     [
         ({"bookkeeperEnsemblePlacementPolicy": "nearest"}, "nearest"),
-        ({"bookkeeperClientRegionawarePolicyEnabled": "true"}, "zone-aware"),
-        ({"bookkeeperClientIsolationGroups": "ssd"}, "IsolationGroups=ssd"),
+        (
+            {
+                "bookkeeperClientRegionawarePolicyEnabled": "true",
+                "managedLedgerDefaultEnsembleSize": "3",
+                "managedLedgerDefaultWriteQuorum": "3",
+                "managedLedgerDefaultAckQuorum": "2",
+            },
+            "2 regions needs an ack quorum of at least 3",
+        ),
+        ({"bookkeeper_reppMinimumRegionsForDurability": "0"}, "at least 1 region"),
         ({"bookkeeperMinNumZonesPerWriteQuorum": "4"}, "minimum 4"),
         ({"bookkeeperClientMinNumRacksPerWriteQuorum": "0"}, "rack"),
         (
@@ -112,6 +120,22 @@ def test_weights() -> None:
 def test_what_cannot_be_satisfied_is_refused(keys: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         check_placement(load(**keys))
+
+
+def test_regions_and_groups_by_pulsars_keys() -> None:
+    config = load(
+        bookkeeperClientRegionawarePolicyEnabled="true",
+        bookkeeper_reppMinimumRegionsForDurability="3",
+        bookkeeperEnforceMinNumFaultDomainsForWrite="true",
+        bookkeeperClientIsolationGroups="ssd, fast",
+        bookkeeperClientSecondaryIsolationGroups="hdd",
+    )
+    found = placement_config(config)
+    assert found.policy == "region-aware"
+    assert (found.regions.min_regions, found.regions.spread_acks) == (3, True)
+    assert found.isolation_groups == {"ssd", "fast"}
+    assert found.secondary_groups == {"hdd"}
+    assert not found.racks.spread_acks
 
 
 def test_what_can_be_satisfied_is_not() -> None:

@@ -44,6 +44,21 @@ def racks(**paths: str) -> bytes:
     return json.dumps({"default": {name: {"rack": path} for name, path in paths.items()}}).encode()
 
 
+async def test_groups_are_those_of_the_same_node(store: EmbeddedMetadataStore) -> None:
+    await register(store, "a:1", "/z0/u0")
+    pool = BookiePool(store)
+    await pool.start()
+    assert pool.groups_of("a:1") == frozenset()
+    place = {"rack": "/r", "hostname": "a"}
+    document = {"default": {"a:1": place, "b": place}, "ssd": {"a:1": place}}
+    await store.put(RACKS_PATH, json.dumps(document).encode())
+    await eventually(lambda: pool.groups_of("a:1") == {"default", "ssd"})
+    assert pool.groups_of("b") == {"default"}
+    await store.delete(RACKS_PATH)
+    await eventually(lambda: not pool.groups_of("a:1"))
+    await pool.close()
+
+
 async def test_an_operators_word_beats_the_registration(store: EmbeddedMetadataStore) -> None:
     await register(store, "a", "/z0/u0")
     await register(store, "b", "/z0/u1")

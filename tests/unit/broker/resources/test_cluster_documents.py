@@ -8,6 +8,21 @@ from magnetar.metadata.embedded import EmbeddedMetadataStore
 BUNDLE = "acme/orders/0x00000000_0x40000000"
 
 
+async def test_places_of_bookies_are_beside_their_ledgers() -> None:
+    store, ledgers = EmbeddedMetadataStore.open(None), EmbeddedMetadataStore.open(None)
+    documents = ClusterDocuments(store)
+    documents.racks_store = ledgers
+    await documents.put_rack("default", "b1:3181", {"rack": "/r1"})
+    node = await ledgers.get("/bookies")
+    assert node is not None
+    assert orjson.loads(node.value) == {"default": {"b1:3181": {"rack": "/r1"}}}
+    assert await documents.racks() == {"default": {"b1:3181": {"rack": "/r1"}}}
+    assert await documents.delete_rack("b1:3181")
+    assert not await store.exists("/bookies")
+    await store.close()
+    await ledgers.close()
+
+
 async def test_quotas_of_bundles_have_pulsars_paths() -> None:
     store = EmbeddedMetadataStore.open(None)
     documents = ClusterDocuments(store)
