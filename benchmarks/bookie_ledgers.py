@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from magnetar.bookkeeper import codes, packet
 from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.layout.find_layout import open_layout
 from magnetar.bookkeeper.transport import AddRequest
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
@@ -69,7 +70,7 @@ class Writer:
 async def fill(url: str, bookie_id: str, count: int, entries: int) -> float:
     """Seconds that writing took."""
     store = await connect_store(url)
-    connector = BookieConnector(store, TransportConfig())
+    connector = BookieConnector(store, TransportConfig(), layout=await open_layout(store))
     begin = time.perf_counter()
     try:
         writer = Writer(connector.connect(bookie_id), entries)
@@ -97,7 +98,7 @@ def check_read(url: str, bookie_id: str, ledger_id: int, entries: int) -> None:
 
     async def read() -> int:
         store = await connect_store(url)
-        connector = BookieConnector(store, TransportConfig())
+        connector = BookieConnector(store, TransportConfig(), layout=await open_layout(store))
         try:
             client = connector.connect(bookie_id)
             return len(

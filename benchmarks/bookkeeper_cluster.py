@@ -31,6 +31,7 @@ from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.layout.find_layout import open_layout
 from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
@@ -200,12 +201,16 @@ async def run(
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     store = await connect_store(url)
-    connector = BookieConnector(store, TransportConfig())
+    layout = await open_layout(store)
+    connector = BookieConnector(store, TransportConfig(), layout=layout)
     pool = BookiePool(store, connector.connect)
     await pool.start()
     rng = random.Random(1)
     client = BookKeeperClient(
-        store, pool, RandomPlacement(rng), clock=lambda: int(time.time() * 1000), rng=rng
+        *(store, pool, RandomPlacement(rng)),
+        clock=lambda: int(time.time() * 1000),
+        rng=rng,
+        layout=layout,
     )
     results: list[Result] = []
     try:

@@ -30,6 +30,7 @@ from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.layout.find_layout import open_layout
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.metadata.factory import connect_store
@@ -108,13 +109,17 @@ async def read(
 @contextlib.asynccontextmanager
 async def connected(url: str) -> AsyncIterator[BookKeeperClient]:
     store = await connect_store(url)
-    connector = BookieConnector(store, TransportConfig())
+    layout = await open_layout(store)
+    connector = BookieConnector(store, TransportConfig(), layout=layout)
     pool = BookiePool(store, connector.connect)
     await pool.start()
     rng = random.Random(1)
     try:
         yield BookKeeperClient(
-            store, pool, RandomPlacement(rng), clock=lambda: int(time.time() * 1000), rng=rng
+            *(store, pool, RandomPlacement(rng)),
+            clock=lambda: int(time.time() * 1000),
+            rng=rng,
+            layout=layout,
         )
     finally:
         await pool.close()

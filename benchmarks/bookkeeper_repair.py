@@ -22,6 +22,7 @@ from benchmarks.bookkeeper_reads import connected, header, parse, save, servers,
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.layout.find_layout import open_layout
 from magnetar.bookkeeper.replication.replication_worker import ReplicationWorker
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
@@ -51,14 +52,15 @@ async def repair(
 ) -> tuple[int, float, float, float]:
     """Entries copied; seconds, and CPU seconds of this process and of the bookies."""
     store = await connect_store(url)
-    connector = BookieConnector(store, TransportConfig())
+    layout = await open_layout(store)
+    connector = BookieConnector(store, TransportConfig(), layout=layout)
     pool = BookiePool(store, connector.connect)
     await pool.start()
     rng = random.Random(1)
     worker = ReplicationWorker(
-        store, LedgerStore(store), pool, RandomPlacement(rng), clock=now_ms, rng=rng
+        store, LedgerStore(store, layout), pool, RandomPlacement(rng), clock=now_ms, rng=rng
     )
-    markers = UnderReplicationStore(store, now_ms)
+    markers = UnderReplicationStore(store, now_ms, layout)
     running = [process for bookie, process in bookies.items() if bookie != lost]
     try:
         await markers.mark(ledger_id, [lost])

@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from hmac import compare_digest
 from typing import Any, Final
 
 import orjson
@@ -37,6 +38,22 @@ class LedgerState(Enum):
     OPEN = "OPEN"
     IN_RECOVERY = "IN_RECOVERY"
     CLOSED = "CLOSED"
+
+
+def same_master_key(known: bytes, given: bytes) -> bool:
+    """Whether both are of one password.
+
+    There are two keys of no password, ``LedgerMetadata.master_key``: a ledger gets the other one
+    when its metadata are converted.
+    """
+    if compare_digest(known, given):
+        return True
+    none = (bytes(MASTER_KEY_BYTES), _key_of(b""))
+    return known in none and given in none
+
+
+def _key_of(password: bytes) -> bytes:
+    return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +117,7 @@ class LedgerMetadata:
         """
         if not self.password and not self.stored:
             return bytes(MASTER_KEY_BYTES)
-        return hashlib.sha1(b"ledger" + self.password, usedforsecurity=False).digest()
+        return _key_of(self.password)
 
     @property
     def last_segment(self) -> EnsembleSegment:

@@ -30,7 +30,6 @@ from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.layout.find_layout import find_layout
-from magnetar.bookkeeper.layout.layout import JsonLayout
 from magnetar.bookkeeper.layout.metadata_service_uri import store_url_of
 from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C, LedgerMetadata
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
@@ -310,14 +309,13 @@ async def connect_ledgers(
     """
     rng = random.SystemRandom()
     async with AsyncExitStack() as stack:
-        bookkeepers_url = store_url_of(metadata_url)
         store = await connect_store(
-            bookkeepers_url or metadata_url, metadata_config, session_timeout_s=session_timeout_s
+            store_url_of(metadata_url) or metadata_url,
+            metadata_config,
+            session_timeout_s=session_timeout_s,
         )
         stack.push_async_callback(store.close)
-        layout = await find_layout(store)
-        if layout is None:
-            layout = JsonLayout() if bookkeepers_url is None else BookKeeperLayout()
+        layout = await find_layout(store) or BookKeeperLayout()
         pool = await open_pool(stack, store, layout, transport or TransportConfig(), tls, protocol)
         client = BookKeeperClient(
             store,

@@ -10,6 +10,7 @@ import sys
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.layout.find_layout import open_layout
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.metadata.factory import connect_store
@@ -17,11 +18,14 @@ from magnetar.metadata.factory import connect_store
 
 async def tail(url: str, ledger_id: int) -> None:
     store = await connect_store(url, None, session_timeout_s=10.0, operation_timeout_s=30.0)
-    connector = BookieConnector(store, TransportConfig())
+    layout = await open_layout(store)
+    connector = BookieConnector(store, TransportConfig(), layout=layout)
     pool = BookiePool(store, connector.connect)
     await pool.start()
     rng = random.Random(1)
-    client = BookKeeperClient(store, pool, RandomPlacement(rng), clock=lambda: 0, rng=rng)
+    client = BookKeeperClient(
+        store, pool, RandomPlacement(rng), clock=lambda: 0, rng=rng, layout=layout
+    )
     reader = await client.open_ledger(ledger_id, recover=False)
     print("ready", flush=True)
     entry_id = 0

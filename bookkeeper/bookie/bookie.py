@@ -11,7 +11,6 @@ import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from hmac import compare_digest
 from math import ceil, isnan
 from time import monotonic, perf_counter
 
@@ -40,6 +39,7 @@ from magnetar.bookkeeper.errors import (
     StorageError,
     error_for_code,
 )
+from magnetar.bookkeeper.ledger_metadata import same_master_key
 from magnetar.bookkeeper.storage.file_system import DirectoryLock
 from magnetar.bookkeeper.transport import (
     AddRequest,
@@ -203,7 +203,7 @@ class Bookie(BookieClient):
         state = self.storage.ledgers.get(ledger_id)
         if state is None:
             return codes.NO_LEDGER
-        if not compare_digest(state.master_key, master_key):
+        if not same_master_key(state.master_key, master_key):
             return codes.UNAUTHORIZED
         return await self._deferred.force(ledger_id, first)
 
@@ -237,7 +237,7 @@ class Bookie(BookieClient):
         pending = self._fences.get(ledger_id)
         if pending is not None:
             state = self.storage.ledgers.get(ledger_id)
-            if state is not None and not compare_digest(state.master_key, master_key):
+            if state is not None and not same_master_key(state.master_key, master_key):
                 return codes.UNAUTHORIZED  # the pending fence has set or checked the key
             return await asyncio.shield(pending)
         done: asyncio.Future[int] = self._loop.create_future()
@@ -251,7 +251,7 @@ class Bookie(BookieClient):
 
     async def _deny(self, ledger_id: int, master_key: bytes) -> int:
         """A recovery may count on the answer, so it must hold after a crash, too."""
-        if not compare_digest(self.storage.ledgers[ledger_id].master_key, master_key):
+        if not same_master_key(self.storage.ledgers[ledger_id].master_key, master_key):
             return codes.UNAUTHORIZED
         done: asyncio.Future[int] = self._loop.create_future()
         if not self.storage.note_dispute(ledger_id, functools.partial(_resolve, done)):

@@ -36,9 +36,8 @@ from magnetar.bookkeeper.client.placement import PlacementConfig
 from magnetar.bookkeeper.client.pool_placement import placement_for
 from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.errors import BookkeeperError
-from magnetar.bookkeeper.layout.find_layout import find_layout, open_layout
-from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
-from magnetar.bookkeeper.layout.metadata_service_uri import BOOKKEEPER_URIS
+from magnetar.bookkeeper.layout.find_layout import open_layout
+from magnetar.bookkeeper.layout.layout import Layout
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.loop_stalls import LoopStalls
 from magnetar.bookkeeper.malloc import keep_freed_memory
@@ -116,14 +115,8 @@ class BookieProcess:
             )
             self._pages.stage = "starting: opening its storage"
             stack.push_async_callback(store.close)
-            await self._start(stack, store, await self._layout(store))
+            await self._start(stack, store, await open_layout(store))
             self._stack = stack.pop_all()
-
-    async def _layout(self, store: MetadataStore) -> Layout:
-        """The cluster's; a new one has BookKeeper's if its URI is BookKeeper's."""
-        if self.settings.metadata_service_uri.strip().startswith(BOOKKEEPER_URIS):
-            return await open_layout(store)
-        return await find_layout(store) or JsonLayout()
 
     async def drain(self) -> None:
         """Get rid of writers before ``close``, as long as the settings give them. REQUIRES:

@@ -22,6 +22,8 @@ from magnetar.metadata.errors import BadVersionError
 from magnetar.metadata.store import CREATE_ONLY, MetadataStore
 
 LAYOUT_PATH: Final = f"{LEDGERS_ROOT}/LAYOUT"
+CONVERSION_PATH: Final = f"{LEDGERS_ROOT}/conversion"
+"""There while ``convert_metadata.py`` hasn't come to its end."""
 LAYOUT_VALUE: Final = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 _READS: Final = 64  # at a time
 
@@ -33,6 +35,10 @@ async def find_layout(store: MetadataStore) -> Layout | None:
         LedgerMetadataError: one that isn't supported. MetadataError: the store failed.
     """
     found = await store.get(LAYOUT_PATH)
+    if await store.exists(CONVERSION_PATH):
+        raise LedgerMetadataError(
+            f"{CONVERSION_PATH}: a conversion was cut short; `magnetar metadata convert` ends it"
+        )
     if found is not None:
         _check(found.value)
         return BookKeeperLayout()

@@ -10,7 +10,6 @@ from magnetar.bookkeeper.service_info import LEDGERS_ROOT
 
 _URI: Final = re.compile(r"zk(?:\+(?P<manager>[a-z]+))?://(?P<servers>[^/]+)(?P<path>/.*)?")
 _PULSAR: Final = "metadata-store:"
-BOOKKEEPER_URIS: Final = ("zk+", "zk://", _PULSAR)
 _MANAGERS: Final = (None, "null", "hierarchical")
 """``null``: whatever the cluster's LAYOUT says, which is ``hierarchical`` in all of today's."""
 

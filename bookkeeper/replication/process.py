@@ -19,8 +19,8 @@ from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.pool_placement import placement_for
 from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.errors import BookkeeperError
-from magnetar.bookkeeper.layout.find_layout import find_layout
-from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
+from magnetar.bookkeeper.layout.find_layout import open_layout
+from magnetar.bookkeeper.layout.layout import Layout
 from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.origin_check import pages_check
 from magnetar.bookkeeper.probes import SessionState
@@ -132,7 +132,7 @@ class AutoRecoveryProcess:
                 start_timeout_s=float(settings.metadata_store_start_timeout_seconds),
             )
             stack.push_async_callback(store.close)
-            layout = await find_layout(store) or JsonLayout()
+            layout = await open_layout(store)
             pool = await open_pool(stack, store, layout, settings.transport(), settings.tls())
             await self._part.start(stack, store, pool, self.name, layout)
             self._stack = stack.pop_all()

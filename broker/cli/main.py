@@ -273,7 +273,7 @@ _COMMANDS: Final[dict[str, tuple[str, Callable[[argparse.ArgumentParser], None],
         "zookeeper_command.run_zookeeper",
     ),
     "metadata": (
-        "a standalone's metadata, when they are damaged",
+        "metadata: recover a standalone's, convert a cluster's",
         add_metadata,
         "metadata_command.run_metadata",
     ),

@@ -1,6 +1,11 @@
-"""``magnetar metadata recover``: a standalone's embedded metadata without what is lost of them."""
+"""``magnetar metadata``: what is done to metadata while nobody uses them.
+
+``recover``: a standalone's embedded metadata without what is lost of them. ``convert``: those of a
+cluster's ledgers and bookies into Apache BookKeeper's form.
+"""
 
 import argparse
+import asyncio
 import contextlib
 import dataclasses
 import itertools
@@ -13,16 +18,19 @@ from typing import Final
 from magnetar.bookkeeper.bookie.cookie import INSTANCE_ID_PATH
 from magnetar.bookkeeper.bookie.storage.directory_contents import DirectoryContents, read_holdings
 from magnetar.bookkeeper.client.ledger_store import ledger_path
+from magnetar.bookkeeper.convert_metadata import convert, look_at_conversion
 from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.bookkeeper.layout.layout import ID_BLOCK
 from magnetar.bookkeeper.service_info import COOKIES_PATH, LEDGERS_ROOT
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem, sync_directory
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.progress import progress
+from magnetar.loadbalance.registry import BROKERS_ROOT
 from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.factory import connect_store
 from magnetar.metadata.paths import encode_name
 from magnetar.metadata.salvage import Salvage, salvage, write_recovered
-from magnetar.metadata.store import CommitMark
+from magnetar.metadata.store import CommitMark, MetadataStore
 
 _FILE: Final = "metadata.sqlite"
 _IDS: Final = f"{LEDGERS_ROOT}/idgen"
@@ -30,7 +38,9 @@ _NAMED_MAX: Final = 20
 
 
 def run_metadata(options: argparse.Namespace) -> int:
-    """1: something is lost, and nobody has accepted it."""
+    """1: something is lost, and nobody has accepted it; or a conversion isn't possible."""
+    if options.action == "convert":
+        return asyncio.run(_convert(options))
     data = Path(options.data)
     try:
         with _locked(data / "bookie"), progress("reading ledgers and metadata", None):
@@ -61,6 +71,48 @@ def _recover(data: Path, *, accepted: bool) -> int:
     aside = _replace(data, found, _next_mark(found, holdings))
     print(f"{data / 'metadata'} was made anew; the old files are in {aside}")
     print(f"new ledgers get ids from {found.rows[_IDS][1].decode()} on")
+    return 0
+
+
+async def _convert(options: argparse.Namespace) -> int:
+    path = options.metadata_config
+    try:
+        store = await connect_store(options.metadata, Path(path) if path else None)
+        try:
+            return await _convert_cluster(store, dry_run=options.dry_run)
+        finally:
+            await store.close()
+    except (MetadataError, BookkeeperError, OSError, ValueError) as error:
+        raise CliError(str(error)) from error
+
+
+async def _convert_cluster(store: MetadataStore, *, dry_run: bool) -> int:
+    with progress("reading metadata", None):
+        found = await look_at_conversion(store)
+        brokers = await store.children(BROKERS_ROOT)
+    if not found.is_needed:
+        print("nothing to do: there is no metadata in our own form")
+        return 0
+    print(
+        f"in our own form: {found.ledgers} ledgers, {found.cookies} cookies of bookies,"
+        f" {found.marks} marks of auto-recovery"
+    )
+    problems = [*(f"broker {each} runs: stop it" for each in brokers), *found.problems]
+    for problem in problems[:_NAMED_MAX]:
+        print(problem)
+    if len(problems) > _NAMED_MAX:
+        print(f"and {len(problems) - _NAMED_MAX} problems more")
+    if problems:
+        print("nothing was changed")
+        return 1
+    if found.first_id:
+        print(f"new ledgers get ids from {found.first_id} on")
+    if dry_run:
+        print("nothing was changed; without --dry-run it is done")
+        return 0
+    with progress("converting ledgers", None) as told:
+        await convert(store, told)
+    print("done: bookies and brokers may be started")
     return 0
 
 

@@ -85,11 +85,25 @@ def add_zookeeper(parser: argparse.ArgumentParser) -> None:
 
 
 def add_metadata(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "While the broker is stopped. Damaged files are kept beside the new ones."
-    add = parser.add_argument
-    add("action", choices=("recover",), help="say what is lost, and go on without it")
+    parser.epilog = "While brokers and bookies are stopped."
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    recover = actions.add_parser(
+        "recover",
+        help="a standalone's metadata when they are damaged: say what is lost, go on without it",
+        epilog="Damaged files are kept beside the new ones.",
+    )
+    add = recover.add_argument
     add("--data", metavar="DIR", default="data", help="of the standalone (default: data)")
     add("--accept-data-loss", action="store_true", help="do it; without: nothing is changed")
+    convert = actions.add_parser(
+        "convert",
+        help="a cluster's metadata of ledgers and bookies: into Apache BookKeeper's form",
+        epilog="It can be cut short and begun again.",
+    )
+    add = convert.add_argument
+    add("--metadata", metavar="URL", required=True, help="zk:HOST:PORT,.../CHROOT of the cluster")
+    add("--metadata-config", metavar="FILE", help="TLS and login, as metadataStoreConfigPath")
+    add("--dry-run", action="store_true", help="only say what there is to do, and what hinders it")
 
 
 def add_migrate(parser: argparse.ArgumentParser) -> None:

@@ -21,8 +21,7 @@ from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.pool_placement import placement_for
 from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
-from magnetar.bookkeeper.layout.find_layout import find_layout
-from magnetar.bookkeeper.layout.layout import JsonLayout
+from magnetar.bookkeeper.layout.find_layout import find_layout, open_layout
 from magnetar.bookkeeper.malloc import keep_freed_memory
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context
@@ -67,12 +66,12 @@ class ClusterBroker(Standalone):
 
     async def _open_bookies(self, stack: AsyncExitStack, store: MetadataStore) -> BookieCluster:
         config = self.config
-        if config.apache_store_url is not None:
+        if config.apache_store_url is None:
+            layout = await open_layout(store)
+        else:
             store = await self._connect_store(config.apache_store_url)
             stack.push_async_callback(store.close)
-        layout = await find_layout(store)
-        if layout is None:
-            layout = JsonLayout() if config.apache_store_url is None else BookKeeperLayout()
+            layout = await find_layout(store) or BookKeeperLayout()
         pool = await open_pool(
             *(stack, store, layout, transport_config(config), tls_files(config)),
             protocol=protocol_config(config),

@@ -1,5 +1,8 @@
 """Our bookies with metadata in Apache BookKeeper's form, beside BookKeeper's own tools."""
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -159,3 +162,57 @@ async def is_marked(markers: UnderReplicationStore, ledger_ids: list[int]) -> bo
 async def has_reason(markers: UnderReplicationStore, ledger_id: int) -> bool:
     marker = await markers.read(ledger_id)
     return marker is not None and marker.reason != ""
+
+
+async def test_an_older_cluster_is_converted(zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+    bookies = [BookieProcess(tmp_path / f"o{n}", zookeeper.url()) for n in range(3)]
+    store = await connect_store(zookeeper.url())
+    await store.put("/ledgers/idgen", b"0")  # as there was in clusters of before
+    await store.close()
+    with running_bookies(bookies):
+        async with ledgers_at(zookeeper, 3) as ledgers:
+            closed = await ledgers.create(3, 2, 2, password=b"pw")
+            await append_all(closed, ENTRIES)
+            await closed.close()
+            left_open = await ledgers.create(3, 3, 2)
+            await append_all(left_open, ENTRIES)
+            first_ids = closed.ledger_id, left_open.ledger_id
+        code, said = await asyncio.to_thread(convert, zookeeper)
+        assert code == 1, said
+        assert said.count("is registered: stop it") == 3, said
+
+    code, said = await asyncio.to_thread(convert, zookeeper, "--dry-run")
+    assert code == 0, said
+    assert "2 ledgers, 3 cookies" in said, said
+    code, said = await asyncio.to_thread(convert, zookeeper)
+    assert code == 0, said
+    assert "done" in said, said
+    code, said = await asyncio.to_thread(convert, zookeeper)
+    assert (code, "nothing to do" in said) == (0, True), said
+
+    with running_bookies(bookies):
+        async with ledgers_at(zookeeper, 3) as ledgers:
+            assert await read_all(ledgers, closed.ledger_id, b"pw") == ENTRIES
+            assert await read_all(ledgers, left_open.ledger_id) == ENTRIES  # by recovery
+            new = await ledgers.create(3, 3, 2)
+            await append_all(new, ENTRIES)
+            await new.close()
+            assert await read_all(ledgers, new.ledger_id) == ENTRIES
+            assert new.ledger_id >= 1 << 32
+        shell = ApacheBookie(tmp_path / "shell", uri_of(zookeeper))
+        listed = shell.shell("listledgers")
+        for each in (*first_ids, new.ledger_id):
+            assert f"ledgerID: {each}" in listed, listed
+        assert str(tmp_path / "o0") in shell.shell("cookie_get", bookies[0].bookie_id)
+
+
+def convert(zookeeper: ZooKeeperProcess, *options: str) -> tuple[int, str]:
+    words = ("metadata", "convert", "--metadata", zookeeper.url(), *options)
+    done = subprocess.run(
+        [sys.executable, "-m", "magnetar.broker.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr

@@ -55,7 +55,9 @@ class Cluster:
 
     def __init__(self, ledgers: Ledgers) -> None:
         self.ledgers = ledgers
-        self.marks = UnderReplicationStore(ledgers.store, lambda: time.time_ns() // 1_000_000)
+        self.marks = UnderReplicationStore(
+            ledgers.store, lambda: time.time_ns() // 1_000_000, ledgers.client.ledgers.layout
+        )
         self.ids: list[int] = []
 
     async def write(self, count: int, quorum: int = 2) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.quorum import write_sets
+from magnetar.bookkeeper.layout.find_layout import find_layout
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.metadata.factory import connect_store
 from tests.bookie_process import BookieProcess
@@ -135,7 +136,7 @@ class Cluster:
         async def read() -> list[LedgerMetadata]:
             store = await connect_store(self.url)
             try:
-                ledgers = LedgerStore(store)
+                ledgers = LedgerStore(store, await find_layout(store))
                 ids = [id_ async for part in ledgers.ranges() for id_ in part.ledger_ids]
                 found = [await ledgers.read(id_) for id_ in ids]
                 return [each.metadata for each in found if each is not None]

@@ -11,11 +11,12 @@ import pulsar
 import pytest
 
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
+from magnetar.bookkeeper.layout.find_layout import find_layout
+from magnetar.bookkeeper.layout.service_info_format import decode_registration
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, ServiceInfo
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.metadata.factory import connect_store
-from magnetar.metadata.paths import encode_name
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.certificates import Authority
@@ -54,7 +55,7 @@ def read_ledgers(url: str) -> list[LedgerMetadata]:
     async def read() -> list[LedgerMetadata]:
         store = await connect_store(url)
         try:
-            ledgers = LedgerStore(store)
+            ledgers = LedgerStore(store, await find_layout(store))
             ids = [id_ async for part in ledgers.ranges() for id_ in part.ledger_ids]
             found = [await ledgers.read(id_) for id_ in ids]
             return [each.metadata for each in found if each is not None]
@@ -220,7 +221,7 @@ def _registered(url: str) -> dict[str, ServiceInfo]:
                 if name != READ_ONLY_NAME:
                     found = await store.get(f"{AVAILABLE_PATH}/{name}")
                     if found is not None:
-                        infos[name] = ServiceInfo.decode(found.value)
+                        infos[name] = decode_registration(name, found.value)
             return infos
         finally:
             await store.close()
@@ -229,7 +230,7 @@ def _registered(url: str) -> dict[str, ServiceInfo]:
 
 
 def _wait_until_registered(url: str, bookies: list[BookieProcess]) -> None:
-    names = {encode_name(bookie.bookie_id) for bookie in bookies}
+    names = {bookie.bookie_id for bookie in bookies}
     wait_until(lambda: set(_registered(url)) == names, "not all bookies are registered")
 
 

@@ -16,9 +16,7 @@ from magnetar.bookkeeper.replication.decommission import DecommissionState, deco
 from magnetar.bookkeeper.replication.fragments import fragments_of
 from magnetar.bookkeeper.replication.replica_reader import ReplicaStatus, read_replica
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
-from magnetar.bookkeeper.service_info import COOKIES_PATH
 from magnetar.managed_ledger.orphan_ledgers import COMPONENT, COMPONENT_VALUE, LOG_NAME
-from magnetar.metadata.paths import encode_name
 from tests.autorecovery_process import AutoRecoveryProcess
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
@@ -43,7 +41,9 @@ class Cluster:
 
     def __init__(self, ledgers: Ledgers) -> None:
         self.ledgers = ledgers
-        self.markers = UnderReplicationStore(ledgers.store, lambda: time.time_ns() // 1_000_000)
+        self.markers = UnderReplicationStore(
+            ledgers.store, lambda: time.time_ns() // 1_000_000, ledgers.client.ledgers.layout
+        )
 
     async def metadata(self) -> list[LedgerMetadata]:
         store = self.ledgers.client.ledgers
@@ -165,7 +165,7 @@ async def test_a_bookie_dies_for_good(
             await eventually(lambda: cluster.is_repaired(name))
             states = await leave(cluster, name)
             assert states[-1].done
-            cookie = f"{COOKIES_PATH}/{encode_name(name)}"
+            cookie = cluster.ledgers.client.ledgers.layout.cookie_path(name)
             assert not await cluster.ledgers.store.exists(cookie)
             copied = 0
             for metadata in await cluster.metadata():

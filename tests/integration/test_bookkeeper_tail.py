@@ -19,6 +19,7 @@ from magnetar.bookkeeper.client.config import (
 )
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.layout.find_layout import open_layout
 from magnetar.bookkeeper.transport import ReadReply, ReadRequest
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
@@ -169,7 +170,8 @@ async def test_another_process_sees_every_acknowledged_entry(
     """Without a further add: by the explicit LAC. With one: by that. And the end by the close."""
     with contextlib.ExitStack() as stack:
         store = await connect_store(url, None, session_timeout_s=10.0, operation_timeout_s=30.0)
-        connector = BookieConnector(store, TransportConfig())
+        layout = await open_layout(store)
+        connector = BookieConnector(store, TransportConfig(), layout=layout)
         pool = BookiePool(store, connector.connect)
         await pool.start()
         rng = random.Random(1)
@@ -178,6 +180,7 @@ async def test_another_process_sees_every_acknowledged_entry(
             clock=lambda: 0,
             rng=rng,
             config=ClientConfig(writes=WriteConfig(explicit_lac_interval_ms=20)),
+            layout=layout,
         )
         writer = await client.create_ledger(LedgerConfig(3, 3, 2))
         tail = stack.enter_context(TailProcess(tmp_path / "tail.log", url, writer.ledger_id))

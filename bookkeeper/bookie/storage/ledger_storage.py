@@ -17,7 +17,6 @@ flushing half, index in this order, the first two in one go on the loop.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from hmac import compare_digest
 from typing import Final
 
 from magnetar.bookkeeper import codes
@@ -38,6 +37,7 @@ from magnetar.bookkeeper.bookie.storage.write_cache import (
     WriteCacheChunk,
 )
 from magnetar.bookkeeper.errors import CorruptFileError
+from magnetar.bookkeeper.ledger_metadata import same_master_key
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
 from magnetar.bookkeeper.storage.file_system import FileSystem
 from magnetar.bookkeeper.storage.ordered_store import OrderedStore
@@ -592,7 +592,7 @@ def _accepts(state: LedgerDescriptor, master_key: bytes) -> bool:
     """
     if state.limbo and not state.master_key:
         state.master_key = master_key
-    return compare_digest(state.master_key, master_key)
+    return same_master_key(state.master_key, master_key)
 
 
 def _readable_end(

@@ -15,8 +15,8 @@ from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, Placem
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.pool_placement import placement_for
 from magnetar.bookkeeper.cluster_bookies import open_pool
+from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.layout.find_layout import find_layout
-from magnetar.bookkeeper.layout.layout import JsonLayout
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.broker.bookie_client_settings import check_placement, placement_config
 from magnetar.broker.cli.errors import CliError
@@ -69,7 +69,7 @@ async def open_cluster(config: BrokerConfig) -> AsyncIterator[ShellContext]:
     async with AsyncExitStack() as stack:
         store = await _open_store(config)
         stack.push_async_callback(store.close)
-        layout = await find_layout(store) or JsonLayout()
+        layout = await find_layout(store) or BookKeeperLayout()
         pool = await open_pool(stack, store, layout, transport_config(config), tls_files(config))
         placement = await stack.enter_async_context(
             placement_for(placement_config(config), pool, rng)
