@@ -11,7 +11,7 @@ SECONDS_PER_LOAD ?= 10
 # Images of Python set it. Without bytecode each process that a test starts compiles 440 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup standalone test test-quick check bytecode docs bookkeeper-jars audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live test-console console-pictures format clean
+.PHONY: help setup standalone test test-quick check bytecode docs bookkeeper-jars test-apache-bookkeeper audit bench bench-admin bench-compare bench-cluster simulate simulate-balancer test-failures chaos nightly fuzz fuzz-login interop-clients interop-cluster chart-renderings test-chart test-chart-live test-console console-pictures format clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -69,6 +69,13 @@ $(BOOKKEEPER_JARS)/.complete: tests/apache/pom.xml
 	mvn -q -B -f tests/apache/pom.xml dependency:copy-dependencies -DoutputDirectory=$(BOOKKEEPER_JARS)
 	@touch $@
 
+# Which ones are left out, and why: tests/ledger_store.py.
+ON_APACHE := tests/integration/test_apache_bookkeeper.py tests/integration/test_cluster_chaos.py tests/integration/test_cluster_failover.py tests/integration/test_cluster_http.py tests/integration/test_cluster_http_access.py tests/integration/test_cluster_placement.py tests/integration/test_cluster_shedding.py tests/integration/test_cluster_tls.py tests/integration/test_console_brokers.py tests/integration/test_console_cluster.py tests/pipeline/test_cluster_pipeline.py
+
+test-apache-bookkeeper: $(STAMP) bookkeeper-jars  ## tests of clusters with Apache's bookies instead of ours [ROUNDS=12] [ONLY=files]
+	MAGNETAR_LEDGER_STORE=apache MAGNETAR_CHAOS_ROUNDS=$(or $(ROUNDS),12) $(if $(SEED),MAGNETAR_CHAOS_SEED=$(SEED)) \
+		$(BIN)/python -m pytest -n 2 --dist loadfile $(or $(ONLY),$(ON_APACHE))
+
 audit:  ## make audit [SERVICE=osv | DATABASE=DIR]: dependencies with known advisories (network, or a copy; not in CI)
 ifdef DATABASE
 audit: $(STAMP)
@@ -125,7 +132,7 @@ nightly: $(STAMP)  ## make nightly [SEED=N] [ROUNDS=60] [EXAMPLES=300]: all plan
 	failed=; seed=$(or $(SEED),$$(date +%s)); \
 	$(BIN)/python -m tests.simulation.rotation --all || failed="$$failed planted-bugs"; \
 	MAGNETAR_NIGHTLY=1 $(BIN)/python -m pytest $(FULL_SIZE) || failed="$$failed full-size"; \
-	for part in "simulate SEEDS=$(SEEDS)" test-failures "chaos ROUNDS=$(or $(ROUNDS),60)" \
+	for part in "simulate SEEDS=$(SEEDS)" test-failures test-apache-bookkeeper "chaos ROUNDS=$(or $(ROUNDS),60)" \
 			"fuzz EXAMPLES=$(or $(EXAMPLES),300)" "fuzz-login ROUNDS=200"; do \
 		$(PART) $$part SEED=$$seed || failed="$$failed $${part%% *}"; \
 	done; \

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from tests import ledger_store
 from tests.child_process import ChildProcess
 
 MAGNETAR = "magnetar.broker.cli.main"
@@ -41,6 +42,7 @@ class ClusterProcess(ChildProcess):
                 *("--data", str(self.data), "--port", "0"),
                 # All brokers are on one machine: its processors say nothing about any of them.
                 *("--broker-set", "loadBalancerCPUResourceWeight=0", *self._options),
+                *ledger_store.cluster_options(),
             ]
         )
 

@@ -10,6 +10,7 @@ import pytest
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.pipeline.admin import Admin, ClusterAccess
 from magnetar.pipeline.errors import PipelineError
+from tests import ledger_store
 from tests.cluster_process import ClusterProcess
 from tests.waiting import wait_until
 
@@ -151,7 +152,8 @@ def test_each_broker_knows_the_bookies(cluster: Cluster, topic: str) -> None:
         [bookie] = answer["bookies"]
         assert (bookie["state"], bookie["error"]) == ("writable", None)
         assert 0 < bookie["freeBytes"] < bookie["totalBytes"]
-        assert 0 < bookie["addLatencyMs"]["p50"] <= bookie["addLatencyMs"]["p99"]
+        if not ledger_store.APACHE:  # its bookies tell space only
+            assert 0 < bookie["addLatencyMs"]["p50"] <= bookie["addLatencyMs"]["p99"]
         assert answer["repair"]["ledgers"] == 0
 
 

@@ -3,22 +3,21 @@
 Numbers in comments are those of docs/spec/storage.md, "Safety".
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.bookie_protocol.digests import DigestType
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
-from magnetar.bookkeeper.ledger_metadata import (
-    LedgerMetadata,
-    LedgerState,
-    decode,
-)
+from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.bookkeeper.transport import (
     AddRequest,
     BookieStatus,
@@ -72,8 +71,9 @@ class Registry:
             raise BadVersionError(path, expected, actual)
         self.nodes[path] = (value, actual + 1)  # 4
         if path.rpartition("/")[2].startswith("L"):
-            old = None if found is None else decode(found[0])
-            self._world.on_metadata(node, old, decode(value))
+            decode = self._world.decode
+            old = None if found is None else decode(path, found[0])
+            self._world.on_metadata(node, old, decode(path, value))
         self._world.on_put(path, value)
         return actual + 1
 
@@ -101,6 +101,8 @@ class SimulatedStore(MetadataStore):
     ) -> Versioned:
         check_put(path, value, expected_version, sequential)
         world = self._world
+        if sequential:
+            path += f"{world.sequence():010d}"
         if world.simulator.rng.random() < world.simulator.network.faults.metadata_unknown:
             world.simulator.recorder.count("fault: metadata answer lost")
             if self._node.alive and world.simulator.rng.random() < 0.7:
@@ -241,7 +243,8 @@ class LedgerWorld:
     def __init__(self, simulator: Simulator, bookie_count: int) -> None:
         self.simulator = simulator
         self.registry = Registry(self)
-        self.bookies = {f"b{n}": ModelBookie(f"b{n}") for n in range(bookie_count)}
+        self.bookies = {f"b{n}": self.make_bookie(f"b{n}") for n in range(bookie_count)}
+        self.digest_type = DigestType.CRC32C
         self.lost_disks: dict[str, set[int]] = {}  # bookie -> entries it held
         self.payloads: list[bytes] = []  # what the writer appended, by entry id
         self.metadata: LedgerMetadata | None = None
@@ -249,11 +252,25 @@ class LedgerWorld:
         self.read_upto = -1  # highest entry any reader got
         self.ends: set[int] = set()  # what recoverers and the writer's close reported
         self.negatives: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        self._layout = self.make_layout()
+        self._numbers = 0
+
+    # What a world of other bookies has instead
+
+    def make_bookie(self, bookie_id: str) -> ModelBookie:
+        return ModelBookie(bookie_id)
+
+    def make_layout(self) -> Layout:
+        """Each client has its own: it may remember ledgers."""
+        return JsonLayout()
+
+    def make_clients(self, node: Node, layout: Layout) -> Sequence[BookieClient]:
+        return [SimulatedBookieClient(node, bookie, self) for bookie in self.bookies.values()]
 
     def client(self, node: Node) -> BookKeeperClient:
-        pool = BookiePool()
-        for bookie in self.bookies.values():
-            pool.add(SimulatedBookieClient(node, bookie, self))
+        pool, layout = BookiePool(), self.make_layout()
+        for each in self.make_clients(node, layout):
+            pool.add(each)
         return BookKeeperClient(
             SimulatedStore(node, self),
             pool,
@@ -261,7 +278,17 @@ class LedgerWorld:
             clock=lambda: int(self.simulator.loop.now * 1000),
             rng=self.simulator.rng,
             config=ClientConfig(recovery_read_entries=7),
+            layout=layout,
         )
+
+    def decode(self, path: str, value: bytes) -> LedgerMetadata:
+        """Of a ledger's node."""
+        return self._layout.decode_ledger(int(re.sub(r"\D", "", path)), value)
+
+    def sequence(self) -> int:
+        """Of a sequential node."""
+        self._numbers += 1
+        return self._numbers
 
     def lose_disk(self, bookie_id: str) -> None:
         self.simulator.recorder.count("fault: disk lost")

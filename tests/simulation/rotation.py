@@ -2,9 +2,9 @@
 
 Which tenth it is depends on the commit: the number of commits before it, or ``MAGNETAR_ROTATION``.
 ``python -m tests.simulation.rotation [--all | --bug NAME]`` does the same from a shell. The lists
-are those of ``planted_bugs`` (bookkeeper), ``managed_ledger_bugs``, ``service_bugs`` (dispatch,
-ownership, epochs), ``zookeeper_bugs`` and ``view_bugs`` (what looks at a broker);
-``naive_variants`` are all planted in each run.
+are those of ``planted_bugs`` (bookkeeper), ``apache_bugs`` (the client of Apache's bookies),
+``managed_ledger_bugs``, ``service_bugs`` (dispatch, ownership, epochs), ``zookeeper_bugs`` and
+``view_bugs`` (what looks at a broker); ``naive_variants`` are all planted in each run.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation import (
+    apache_bugs,
     managed_ledger_bugs,
     planted_bugs,
     service_bugs,
@@ -81,6 +82,10 @@ NEAR: Final[dict[str, int]] = {
     "an_equal_value_proves": 47,
     "reconnect_not_announced": 20,
     "no_last_zxid": 286,
+    "a_bad_request_is_a_denial": 94,
+    "an_unknown_code_is_a_denial": 123,
+    "the_first_reply_is_of_the_whole_request": 183,
+    "digests_are_not_checked": 36,
 }
 #: Where to look first, for bugs that several worlds may notice.
 WORLD: Final[dict[str, str]] = {
@@ -94,6 +99,7 @@ WORLD: Final[dict[str, str]] = {
 
 LISTS: Final[dict[str, Bugs]] = {
     "bookkeeper": planted_bugs.BUGS,
+    "apache bookkeeper": apache_bugs.BUGS,
     "managed ledger": managed_ledger_bugs.BUGS,
     "service": service_bugs.BUGS,
     "zookeeper": zookeeper_bugs.BUGS,

@@ -376,13 +376,17 @@ def simulate(
     return Outcome(seed, recorder.digest, recorder.counters, simulator.violations, result)
 
 
-def run_simulation(seed: int, scenario: Callable[[Simulator], Coroutine[Any, Any, T]]) -> T:
+def run_simulation(
+    seed: int,
+    scenario: Callable[[Simulator], Coroutine[Any, Any, T]],
+    make_loop: Callable[[], VirtualLoop] = VirtualLoop,
+) -> T:
     """Run a scenario to its end.
 
     Raises:
         AssertionError: with the seed and every violated invariant.
     """
-    outcome = simulate(seed, scenario)
+    outcome = simulate(seed, scenario, make_loop=make_loop)
     if outcome.violations:
         raise AssertionError(f"seed {seed}: " + "; ".join(outcome.violations[:5]))
     result: T = outcome.result

@@ -19,6 +19,8 @@ from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerState
+from tests.simulation.apache_bookie import ApacheBookie
+from tests.simulation.apache_world import ApacheLoop, ApacheWorld
 from tests.simulation.ledger_world import LedgerWorld
 from tests.simulation.simulator import FaultRates, Node, Simulator, run_simulation, seeds
 
@@ -30,20 +32,27 @@ HEAD_BYTES = 4
 class Scenario:
     """What one seed does."""
 
+    #: How often a reader of healed bookies asks, before entries count as unreadable.
+    attempts_max = 1
+
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
         self.rng: random.Random = simulator.rng
         self.triple = self.rng.choice(TRIPLES)
-        self.world = LedgerWorld(simulator, self.triple[0] + self.rng.randrange(5))
+        self.world = self.make_world(self.triple[0] + self.rng.randrange(5))
         self.chaos = True
         self.writer: AsyncLedgerWriter | None = None
         self.writer_node = Node("writer")
-        self._recovering = 0
+        self.recoverers = self._recovering = 0
+
+    def make_world(self, bookie_count: int) -> LedgerWorld:
+        return LedgerWorld(self.simulator, bookie_count)
 
     async def run(self) -> None:
         simulator, rng = self.simulator, self.rng
         client = self.world.client(self.writer_node)
-        self.writer = await client.create_ledger(LedgerConfig(*self.triple))
+        config = LedgerConfig(*self.triple, digest_type=self.world.digest_type.name)
+        self.writer = await client.create_ledger(config)
         self.writer.on_confirmed = self.world.on_confirmed
         simulator.network.faults = FaultRates(
             message_loss=rng.choice([0.0, 0.01, 0.1]),
@@ -57,12 +66,14 @@ class Scenario:
             self.writer_node.steps_to_crash = rng.randrange(400)
         driver = simulator.start(self._write())
         simulator.start(self._trouble_bookies())
-        recoverers = [simulator.start(self._recover(n)) for n in range(rng.randrange(4))]
+        self.recoverers = rng.randrange(4)
+        for number in range(self.recoverers):
+            simulator.start(self._recover(number))
         simulator.start(self._read_open_ledger())
         await simulator.sleep_ms(CHAOS_MS)
         self.heal()
         simulator.recorder.count("state: writer crashed", not self.writer_node.alive)
-        if not recoverers and self.writer_node.alive:
+        if not self.recoverers and self.writer_node.alive:
             await self._check_writer_goes_on(driver)
         await self._check_recovery_ends()
 
@@ -217,13 +228,17 @@ class Scenario:
 
     async def _read_all(self, reader: LedgerReader, *, patient: bool) -> bool:
         first, bound = 0, reader.last_confirmed
+        attempts = self.attempts_max
         while first <= bound:
             try:
                 run = await reader.read(first, bound, 1000, HEAD_BYTES)
             except LedgerError:
                 if patient:
-                    return False
-                first += 1
+                    attempts -= 1
+                    if not attempts:
+                        return False
+                else:
+                    first += 1
                 continue
             payloads = [h + bytes(b) for h, b in zip(run.heads, run.bodies, strict=True)]
             self.world.on_read(first, payloads, bound)
@@ -234,3 +249,26 @@ class Scenario:
 @pytest.mark.parametrize("seed", seeds(100))
 def test_ledger_protocol(seed: int) -> None:
     run_simulation(seed, lambda simulator: Scenario(simulator).run())
+
+
+class ApacheScenario(Scenario):
+    """The same on Apache's bookies, by the product's client of their protocol."""
+
+    attempts_max = 3  # a bookie that knows no batches closes two connections before it is believed
+
+    def make_world(self, bookie_count: int) -> LedgerWorld:
+        return ApacheWorld(self.simulator, bookie_count, self.triple[0])
+
+    def heal(self) -> None:
+        super().heal()
+        for bookie in self.world.bookies.values():
+            assert isinstance(bookie, ApacheBookie)
+            bookie.confused = 0.0
+            if self.recoverers and self.rng.random() < 0.3:
+                self._count("bookie stays read-only")  # recoveries may write to it
+                bookie.refuse_adds = codes.READ_ONLY
+
+
+@pytest.mark.parametrize("seed", seeds(50))
+def test_ledger_protocol_on_apaches_bookies(seed: int) -> None:
+    run_simulation(seed, lambda simulator: ApacheScenario(simulator).run(), ApacheLoop)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final, TextIO, TypeAlias
 
 from tests.simulation import test_ledger_protocol
+from tests.simulation.apache_world import ApacheLoop
 from tests.simulation.cluster.late_forces import LateForceScenario
 from tests.simulation.cluster.nodes import ClusterLoop
 from tests.simulation.cluster.repair_targets import SlowTargetScenario
@@ -24,6 +25,11 @@ def _protocol(seed: int, log: TextIO | None) -> Outcome:
     return simulate(seed, lambda each: test_ledger_protocol.Scenario(each).run(), log)
 
 
+def _apache(seed: int, log: TextIO | None) -> Outcome:
+    scenario = test_ledger_protocol.ApacheScenario
+    return simulate(seed, lambda each: scenario(each).run(), log, ApacheLoop)
+
+
 def _of(scenario: Callable[[Simulator], Any]) -> RunSeed:
     """Of a cluster of real bookies."""
 
@@ -36,6 +42,8 @@ def _of(scenario: Callable[[Simulator], Any]) -> RunSeed:
 
 #: One ledger over model bookies: cheap, so that many schedules of the protocol are tried.
 PROTOCOL: Final = "protocol"
+#: The same over Apache's wire.
+APACHE: Final = "apache"
 #: Real bookies, disks, sessions, several ledgers and all who work on them.
 CLUSTER: Final = "cluster"
 #: The same bookies under a metadata store that goes back to an older state.
@@ -47,6 +55,7 @@ LATE_FORCES, SLOW_TARGET = "late forces", "slow target"
 
 WORLDS: Final[dict[str, RunSeed]] = {
     PROTOCOL: _protocol,
+    APACHE: _apache,
     CLUSTER: _of(ClusterScenario),
     RESTORED: _of(RestoredScenario),
     ZONES: _of(ZoneScenario),
