@@ -6,12 +6,12 @@ import dataclasses
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping
 from concurrent import futures
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
 
 from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.errors import BrokerError
@@ -51,6 +51,7 @@ class EmbeddedBroker:
         self.mode, self.clock = mode, clock
         self.faults = Faults(self)
         self._ahead_ms = 0  # of the virtual clock
+        self._advancing = threading.Lock()
         self.service_url = self.web_url = ""
         self.service_url_tls = self.web_url_tls = ""  # with brokerServicePortTls, webServicePortTls
         self._given_path = None if path is None else Path(path).absolute()
@@ -123,8 +124,9 @@ class EmbeddedBroker:
         if self.clock == "real":
             raise EmbeddedError('it runs by the real clock: start it with clock="virtual"')
         span_ms = milliseconds(span)
-        self.perform("advance", span_ms)
-        self._ahead_ms += span_ms
+        with self._advancing:
+            self.perform("advance_to", self._ahead_ms + span_ms)
+            self._ahead_ms += span_ms
 
     def perform(self, order: str, *arguments: Any) -> Any:
         """Have the running broker do something, for `Faults`; what it answers.
@@ -143,22 +145,9 @@ class EmbeddedBroker:
 
     def kill(self) -> None:
         """See `Faults.kill`."""
-        if self._host is None or self.mode == "thread":
+        if not isinstance(self._host, ProcessHost):
             raise EmbeddedError('a running broker with mode="process" can be killed')
-        self._host.give_up()
-        futures.wait([self._host.ended])
-        self._host.join()
-        ports = {
-            "brokerServicePort": self.service_url,
-            "webServicePort": self.web_url,
-            "brokerServicePortTls": self.service_url_tls,
-            "webServicePortTls": self.web_url_tls,
-        }
-        same = {key: urlsplit(url).port for key, url in ports.items() if url}
-        self._host = host = ProcessHost(self._config.with_keys(same), self.clock, self._ahead_ms)
-        host.start()
-        futures.wait([host.ready], self._start_timeout_s)
-        self._take_addresses(host)
+        self._host.kill(self._start_timeout_s)
 
     # --- from plain code
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from random import Random
@@ -35,6 +36,7 @@ class FaultRates:
     unload: float = 0.0
     fence: float = 0.0
     slow_disk: float = 0.0
+    kill: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
@@ -47,22 +49,42 @@ class FaultPlan:
     """Which message meets which fault: the same for the same seed and the same messages.
 
     Each fault has a sequence of its own, so that one more kind doesn't change the others.
+
+    Attributes:
+        drawn: how far each sequence is, for the process after a kill.
     """
 
     def __init__(self) -> None:
         self.set(0, FaultRates())
 
-    def set(self, seed: int, rates: FaultRates, slow_disk_s: float = 0.0) -> None:
-        """Begin anew; ``slow_disk_s``: how long a slow write takes more."""
-        self._rates = rates
+    def set(
+        self,
+        seed: int,
+        rates: FaultRates,
+        slow_disk_s: float = 0.0,
+        drawn: Mapping[str, int] | None = None,
+    ) -> None:
+        """Begin anew.
+
+        Args:
+            slow_disk_s: how long a slow write takes more.
+            drawn: go on from there.
+        """
+        self._rates, self.drawn = rates, Counter(drawn)
         self.is_active, self.slow_disk_s = rates != FaultRates(), slow_disk_s
         self._chance = {field.name: Random(f"{seed} {field.name}") for field in fields(rates)}
+        for fault, count in self.drawn.items():
+            for _ in range(count):
+                self._chance[fault].random()
         self._delivered_again: set[tuple[str, Position]] = set()
 
     def meets(self, fault: str) -> bool:
         """Whether the next message does."""
         rate: float = getattr(self._rates, fault)
-        return rate > 0 and self._chance[fault].random() < rate
+        if not rate:
+            return False
+        self.drawn[fault] += 1
+        return self._chance[fault].random() < rate
 
     def is_delivered_again(self, subscription: str, position: Position) -> bool:
         """Whether this message does, that is delivered now; once for each subscription."""
@@ -75,8 +97,9 @@ class FaultPlan:
 class FaultyService:
     """Makes the faults of one broker."""
 
-    def __init__(self, service: BrokerService, plan: FaultPlan) -> None:
-        self._service, self.plan = service, plan
+    def __init__(self, service: BrokerService, plan: FaultPlan, kill: Callable[[], None]) -> None:
+        """``kill`` ends the process at once."""
+        self._service, self.plan, self._kill = service, plan, kill
         service.connection_type = _connection_type(self)
 
     async def unload(self, topic: str) -> None:
@@ -100,6 +123,8 @@ class FaultyService:
             service.run(service.loader.unload(topic.full_name))
         if self.plan.meets("fence") and isinstance(topic, PersistentTopic):
             service.loop.call_soon(self.fence_now, topic)
+        if self.plan.meets("kill"):
+            self._kill()
 
     def _loaded(self, topic: str) -> list[PersistentTopic]:
         """Raises TopicNotFoundError: no part of it is loaded."""

@@ -25,6 +25,7 @@ class Faults:
         unload: float = 0.0,
         fence: float = 0.0,
         slow_disk: float = 0.0,
+        kill: float = 0.0,
         slow_disk_delay: Duration = "200ms",
     ) -> None:
         """Make faults from now on, instead of those that were made before.
@@ -38,8 +39,10 @@ class Faults:
             unload: share of stored messages after which their topic is unloaded.
             fence: the same; the topic is fenced.
             slow_disk: share of durable writes that take ``slow_disk_delay`` longer.
+            kill: share of stored messages after which the process is killed, as by `kill`, before
+                their producers get the receipts.
         Raises:
-            EmbeddedError: no share, or the broker isn't running.
+            EmbeddedError: no share, or the broker isn't running, or ``kill`` in a thread.
         """
         rates = {
             "drop_receipts": drop_receipts,
@@ -47,6 +50,7 @@ class Faults:
             "unload": unload,
             "fence": fence,
             "slow_disk": slow_disk,
+            "kill": kill,
         }
         self._broker.perform("set_faults", seed, milliseconds(slow_disk_delay), rates)
 

@@ -231,6 +231,31 @@ def test_a_killed_broker_comes_back_at_its_ports_and_its_time() -> None:
         assert reminders.receive(_MS_MAX).data() == b"later"
 
 
+def test_a_broker_is_killed_by_chance_and_loses_nothing_that_a_producer_was_told() -> None:
+    """The same messages are killed for the same seed: they are the ones that come twice."""
+    runs, killed = [], []
+    for _ in range(2):
+        with (
+            magnetar.embedded(mode="process", clock="virtual", **_SETTINGS) as broker,
+            client_of(broker.service_url) as client,
+        ):
+            broker.advance("2h")
+            consumer, producer = client.subscribe("t", "s"), client.create_producer("t")
+            broker.faults.start(seed=4, kill=0.2)
+            pids = {broker.pid}
+            for number in range(_COUNT):
+                pay(producer, number, number + 1)
+                pids.add(broker.pid)
+            broker.faults.stop()
+            broker.advance("1h")
+            runs.append(received_to_end(producer, consumer))
+            killed.append(len(pids) - 1)
+    assert killed[0] == killed[1] >= 2
+    assert sloppy_sum(runs[0]) >= _COUNT + killed[0]
+    assert careful_sum(runs[0]) == _COUNT
+    assert sorted(keys(runs[0])) == sorted(keys(runs[1]))
+
+
 def test_faults_end_with_their_test(broker: EmbeddedBroker, client: pulsar.Client) -> None:
     with FreshNamespace(broker) as other:
         other.faults.start(drop_receipts=1)
@@ -244,6 +269,7 @@ def test_faults_end_with_their_test(broker: EmbeddedBroker, client: pulsar.Clien
         (lambda broker: broker.faults.unload("nobody-uses-it"), "isn't loaded"),
         (lambda broker: broker.faults.fence("non-persistent://public/default/x"), "isn't loaded"),
         (lambda broker: broker.faults.kill(), 'mode="process"'),
+        (lambda broker: broker.faults.start(kill=0.1), 'mode="process"'),
     ],
 )
 def test_what_can_t_be_is_told(

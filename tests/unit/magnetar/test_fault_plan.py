@@ -66,3 +66,15 @@ def test_durations(duration: Duration, expected: int) -> None:
 def test_what_is_no_duration(duration: Duration) -> None:
     with pytest.raises(ValueError, match=r"duration|back"):
         milliseconds(duration)
+
+
+def test_the_next_process_goes_on_where_a_kill_ended_the_one_before() -> None:
+    rates = FaultRates(kill=0.3, unload=0.4)
+    whole, before, after = FaultPlan(), FaultPlan(), FaultPlan()
+    whole.set(7, rates)
+    before.set(7, rates)
+    expected = [(whole.meets("kill"), whole.meets("unload")) for _ in range(40)]
+    met = [(before.meets("kill"), before.meets("unload")) for _ in range(15)]
+    after.set(7, rates, drawn=before.drawn)
+    met += [(after.meets("kill"), after.meets("unload")) for _ in range(25)]
+    assert met == expected
