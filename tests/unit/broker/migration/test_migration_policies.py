@@ -79,7 +79,9 @@ def test_the_last_event_of_a_topic_counts() -> None:
     ],
 )
 @pytest.mark.parametrize("layer", ["local", "global"])
-def test_an_event_that_we_write_is_read_as_it_was_meant(policies: dict[str, object] | None, layer: str) -> None:
+def test_an_event_that_we_write_is_read_as_it_was_meant(
+    policies: dict[str, object] | None, layer: str
+) -> None:
     event = PolicyEvent(HOLES, layer, policies)
     entry = encode_event(event, definition(), 0, "standalone", 5, 1_700_000_000_000)
     assert read_events([entry], {0: definition()}, "") == {(HOLES, layer): event}
