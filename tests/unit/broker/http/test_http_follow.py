@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from urllib.parse import urlencode
 
 import httpx
 import orjson
@@ -22,6 +23,7 @@ from magnetar.broker.http.messaging.message_follow import (
     Pace,
     follow_steps,
 )
+from magnetar.broker.http.messaging.message_mask import MASK
 from magnetar.broker.http.messaging.message_search import MessageSearch, Place, Search
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol.messages import OutgoingMessage, encode_batch
@@ -310,6 +312,34 @@ async def test_server_sent_events(broker: Broker) -> None:
         await scope_client.piece()
         assert "meanwhile" in await scope_client.piece()
         await scope_client.leave()
+
+
+@pytest.mark.parametrize(
+    "text", ["", 'value !~ "4111"', "value.card != 4111", "property.card !~ ^4"]
+)
+@pytest.mark.parametrize("payload", ["cut", "whole", "none"])
+@pytest.mark.parametrize("number", ["4111", "9222"])
+async def test_masked_values_are_in_no_message_and_tell_a_filter_nothing(
+    broker: Broker, text: str, payload: str, number: str
+) -> None:
+    app = create_app(broker.service)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        await publish(http, "x")
+        query = urlencode({"filter": text, "masked": "card", "payload": payload})
+        client = AsgiClient(app, PATH, query)
+        assert (await client.read())["status"] == 200
+        await client.piece()
+        values = [{"card": number, "b": 1}, {"a": {"card": number}}, {"card": [number * 20_000]}]
+        messages = [
+            {"payload": json.dumps(each), "properties": {"card": number}} for each in values
+        ]
+        assert (await http.post(f"/topics/{TOPIC}", json={"messages": messages})).is_success
+        *lines, counts = (await client.piece()).splitlines()
+        assert number not in "".join(lines)
+        assert json.loads(counts)["found"] == 3
+        assert [json.loads(line)["properties"] for line in lines] == [{"card": MASK}] * len(lines)
+        await client.leave()
 
 
 @pytest.mark.parametrize(
