@@ -3,6 +3,7 @@
 docs/formats/bookkeeper-zookeeper.md.
 """
 
+import asyncio
 import re
 from contextlib import suppress
 from typing import Final
@@ -18,7 +19,7 @@ from magnetar.bookkeeper.layout.under_replication_format import (
 )
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.service_info import READ_ONLY_NAME, ServiceInfo
-from magnetar.metadata.errors import NotFoundError, OutcomeUnknownError
+from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.paths import SEQUENCE_DIGITS
 from magnetar.metadata.store import CREATE_ONLY, MetadataStore
 
@@ -83,6 +84,8 @@ class SequentialNodeIds:
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._store = store
         self._short, self._long = f"{root}/idgen", f"{root}/idgen-long"
+        self._high = 0  # of the last long id; 0: none was given
+        self._deleting: set[asyncio.Task[None]] = set()
 
     def skip(self, count: int) -> None:
         """The counter is the store's own and goes on by itself."""
@@ -102,25 +105,40 @@ class SequentialNodeIds:
         return found
 
     async def _next(self) -> int:
-        if not await self._store.exists(self._long):
-            found = await self._take(self._short)
-            if 0 <= found < _SHORT_IDS_END:
-                return found
-            await self._store.put(self._long, b"")
-        names = await self._store.children(self._long)
-        numbers = [int(name.removeprefix(_HOB_PREFIX)) for name in names]
-        high = max(numbers, default=1)
+        """One round trip, as a rule: what may be different now is asked for beside the number."""
+        if not self._high:
+            is_long, found = await asyncio.gather(
+                self._store.exists(self._long), self._take(self._short)
+            )
+            if not is_long:
+                if 0 <= found < _SHORT_IDS_END:
+                    return found
+                await self._store.put(self._long, b"")
+            self._high = await self._highest()
         while True:
-            found = await self._take(f"{self._long}/{_HOB_PREFIX}{high:0{SEQUENCE_DIGITS}d}")
-            if 0 <= found < _SHORT_IDS_END:
+            high = self._high
+            highest, found = await asyncio.gather(
+                self._highest(), self._take(f"{self._long}/{_HOB_PREFIX}{high:0{SEQUENCE_DIGITS}d}")
+            )
+            # Directories below the highest are removed some day, and would begin at 0 again.
+            if highest <= high and 0 <= found < _SHORT_IDS_END:
                 return high << _ID_BITS | found
-            high += 1
+            self._high = max(high + 1, highest)
+
+    async def _highest(self) -> int:
+        names = await self._store.children(self._long)
+        return max((int(name.removeprefix(_HOB_PREFIX)) for name in names), default=1)
 
     async def _take(self, directory: str) -> int:
         node = await self._store.put(
             f"{directory}/ID-", b"", CREATE_ONLY, ephemeral=True, sequential=True
         )
-        number = int(node.path.rpartition("-")[2])
-        with suppress(NotFoundError, OutcomeUnknownError):  # it ends with the session, too
-            await self._store.delete(node.path)
-        return number
+        # Nobody waits for this: the node ends with the session, too.
+        task = asyncio.get_running_loop().create_task(self._delete(node.path))
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
+        return int(node.path.rpartition("-")[2])
+
+    async def _delete(self, path: str) -> None:
+        with suppress(MetadataError):
+            await self._store.delete(path)

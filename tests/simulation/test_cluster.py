@@ -12,6 +12,7 @@ import pytest
 from tests.nightly import NIGHTLY
 from tests.simulation.simulator import Outcome, seeds
 from tests.simulation.worlds import (
+    BOOKKEEPER,
     CLUSTER,
     DECAY,
     PROTOCOL,
@@ -65,6 +66,11 @@ def test_cluster(seed: int) -> None:
     check(CLUSTER, outcome(seed))
 
 
+@pytest.mark.parametrize("seed", seeds(20))
+def test_cluster_in_bookkeepers_layout(seed: int) -> None:
+    check_seed(BOOKKEEPER, seed)
+
+
 @pytest.mark.parametrize("world", [ZONES, RETURNS, DECAY, SURVIVORS])
 def test_worlds_of_one_kind_of_trouble(world: str) -> None:
     for seed in range(3):
@@ -79,7 +85,7 @@ def test_the_seeds_meet_what_they_are_for() -> None:
     assert not rare
 
 
-@pytest.mark.parametrize("world", [PROTOCOL, CLUSTER, RESTORED])
+@pytest.mark.parametrize("world", [PROTOCOL, CLUSTER, BOOKKEEPER, RESTORED])
 def test_a_seed_is_the_same_run_every_time(world: str) -> None:
     """Twice in this process, and twice in others that hash texts or place objects in other ways."""
     wanted = range(40, 52 if NIGHTLY else 42)

@@ -10,6 +10,7 @@ from tests.simulation.cluster.nodes import ClusterLoop
 from tests.simulation.cluster.repair_targets import SlowTargetScenario
 from tests.simulation.cluster.restored import RestoredScenario, SurvivorsScenario
 from tests.simulation.cluster.scenario import (
+    BookKeeperScenario,
     ClusterScenario,
     DecayScenario,
     ReturnScenario,
@@ -46,6 +47,8 @@ PROTOCOL: Final = "protocol"
 APACHE: Final = "apache"
 #: Real bookies, disks, sessions, several ledgers and all who work on them.
 CLUSTER: Final = "cluster"
+#: The same, with metadata in the form of Apache BookKeeper's.
+BOOKKEEPER: Final = "bookkeeper layout"
 #: The same bookies under a metadata store that goes back to an older state.
 RESTORED: Final = "restored"
 #: Few kinds of trouble, so that what is rare in the other worlds happens in every second seed.
@@ -57,6 +60,7 @@ WORLDS: Final[dict[str, RunSeed]] = {
     PROTOCOL: _protocol,
     APACHE: _apache,
     CLUSTER: _of(ClusterScenario),
+    BOOKKEEPER: _of(BookKeeperScenario),
     RESTORED: _of(RestoredScenario),
     ZONES: _of(ZoneScenario),
     RETURNS: _of(ReturnScenario),

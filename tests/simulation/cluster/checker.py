@@ -8,21 +8,24 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import orjson
-
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.ledger_store import ledger_path
+from magnetar.bookkeeper.layout.layout import Layout
 from magnetar.bookkeeper.ledger_metadata import (
     EnsembleSegment,
     LedgerMetadata,
     LedgerState,
-    decode,
 )
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
-from magnetar.bookkeeper.service_info import AVAILABLE_PATH, UNDER_REPLICATION_ROOT
+from magnetar.bookkeeper.service_info import (
+    AVAILABLE_PATH,
+    LEDGERS_ROOT,
+    UNDER_REPLICATION_ROOT,
+)
 from magnetar.bookkeeper.transport import AddRequest, ReadReply
+from magnetar.metadata.store import Stat, Versioned
 from tests.ledger_transitions import transition_error
 from tests.simulation.cluster.machine import BookieMachine
 from tests.simulation.cluster.metadata_model import TreeNode
@@ -65,8 +68,8 @@ class LedgerHistory:
 class Checker:
     """Told of every effect that matters; ``check`` records what isn't as it must be."""
 
-    def __init__(self, simulator: Simulator) -> None:
-        self.simulator = simulator
+    def __init__(self, simulator: Simulator, layout: Layout) -> None:
+        self.simulator, self.layout = simulator, layout
         self.machines: dict[str, BookieMachine] = {}
         self.ledgers: dict[int, LedgerHistory] = {}
         self.zones: dict[str, tuple[str, str]] = {}  # bookie -> (zone, upgrade domain)
@@ -237,13 +240,15 @@ class Checker:
         name = path.rpartition("/")[2]
         if name[:1] != "L" or not name[1:].isdigit():
             return
-        old = None if before is None else decode(before.value)
+        ledger_id = int(path.removeprefix(LEDGERS_ROOT).replace("/", "").replace("L", ""))
+        assert path == ledger_path(ledger_id)
+        decode = self.layout.decode_ledger
+        old = None if before is None else decode(ledger_id, before.value)
         if after is None:
             if old is not None:
                 self.history(old.ledger_id).metadata = None
             return
-        new = decode(after.value)  # 1
-        assert path == ledger_path(new.ledger_id)
+        new = decode(ledger_id, after.value)  # 1
         history = self.history(new.ledger_id)
         self.check(old is not None or history.metadata is None, f"31: ledger id {path} again")
         history.metadata = new
@@ -274,13 +279,17 @@ class Checker:
 
     def _check_marked(self, writer: str, name: str, marker: TreeNode) -> None:
         """42: nothing is marked for a zone that is down as a whole."""
-        named = set(orjson.loads(marker.value)["bookies"])
+        named = self._named(marker)
         now_ms = self.simulator.loop.now * 1000
         down = {zone for zone, since in self.zones_down.items() if now_ms > since + self.zone_ms}
         self.check(
             not named or not all(self.zones[host][0] in down for host in named),
             f"42: {writer} marks {name} for {sorted(named)}, zones {sorted(down)} are down",
         )
+
+    def _named(self, marker: TreeNode) -> frozenset[str]:
+        node = Versioned("marker", marker.value, Stat(0, 0, 0, False, False))
+        return self.layout.under_replication.decode_marker(0, node).bookies
 
     def _on_repair_node(
         self, writer: str, path: str, before: TreeNode | None, after: TreeNode | None
@@ -316,7 +325,7 @@ class Checker:
         metadata = history.metadata
         if metadata is None or history.deleted or not marker.value:
             return
-        named = set(orjson.loads(marker.value)["bookies"])
+        named = self._named(marker)
         for segment in metadata.segments:
             end = self._end_looked_at(history, metadata, segment)
             for slot, host in enumerate(segment.bookies):

@@ -205,7 +205,9 @@ class Healed:
         if self.scenario.lost_machine is None or not self.scenario.has_auto_recovery:
             return
         await asyncio.sleep(4 * SETTLE_MS / 1000)
-        store = UnderReplicationStore(self.cluster.member(process).store, lambda: 0)
+        store = UnderReplicationStore(
+            self.cluster.member(process).store, lambda: 0, self.cluster.layout
+        )
         if not await store.is_enabled():
             self.cluster.recorder.count("state: an operator lets a zone be copied")
             await store.enable()

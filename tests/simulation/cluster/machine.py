@@ -20,6 +20,7 @@ from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.bookkeeper.client.ledger_store import ledger_path
 from magnetar.bookkeeper.errors import BookkeeperError, StorageError
+from magnetar.bookkeeper.layout.layout import Layout
 from magnetar.bookkeeper.transport import AddRequest, LacReply
 from magnetar.metadata.errors import MetadataError
 from tests.memory_file_system import Faults, MemoryFileSystem, PowerLoss
@@ -120,8 +121,10 @@ class BookieMachine:
         checker: MachineChecker,
         host: str,
         location: str,
+        layout: Layout,
     ) -> None:
         self.host = host
+        self.layout = layout
         self.location = location
         self.bookie: Bookie | None = None
         self.process = Process(host, 0)
@@ -290,6 +293,7 @@ class BookieMachine:
                 index=self.index,
                 new_nonce=lambda: self._rng.getrandbits(32),
                 before_register=self._serve,
+                layout=self.layout,
             )
         except PowerLoss:
             self._on_power_loss()

@@ -91,6 +91,7 @@ class Repairs:
                     clock=lambda: process.wall_clock_ms(cluster.loop),
                     rng=cluster.rng,
                     config=AUTO_RECOVERY,
+                    layout=cluster.layout,
                 )
                 await unit.start()
             except MetadataError:
@@ -119,12 +120,12 @@ class Repairs:
                 await asyncio.sleep(0.3)
             else:
                 break
-        ledgers = LedgerStore(store)
+        ledgers = LedgerStore(store, cluster.layout)
 
         def clock_ms() -> int:
             return process.wall_clock_ms(cluster.loop)
 
-        locks = UnderReplicationStore(store, clock_ms)
+        locks = UnderReplicationStore(store, clock_ms, cluster.layout)
         collector = GarbageCollector(
             bookie,
             ledgers,

@@ -18,6 +18,7 @@ from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.errors import EntryDiffersError, LedgerError, OtherCreatorError
+from magnetar.bookkeeper.layout.layout import JsonLayout
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES
 from magnetar.bookkeeper.transport import AddRequest, ReadReply, ReadRequest
@@ -54,7 +55,7 @@ class RestoredChecker(Checker):
     """No entry under another creator's name, and none replaced, wherever it is."""
 
     def __init__(self, simulator: Simulator, *, knows_creators: bool) -> None:
-        super().__init__(simulator)
+        super().__init__(simulator, JsonLayout())
         self.knows_creators = knows_creators
         self.lines: dict[int, Line] = {}  # by creator
         self.disputes: set[tuple[str, int]] = set()  # bookie and ledger

@@ -14,6 +14,8 @@ from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.client.placement import PlacementConfig, make_placement
 from magnetar.bookkeeper.client.placement.config import ZONE_AWARE
 from magnetar.bookkeeper.errors import LedgerError, NoSuchEntryError
+from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
+from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
 from magnetar.bookkeeper.transport import ReadRequest
 from tests.simulation.cluster.checker import LedgerHistory
 from tests.simulation.cluster.healing import Healed
@@ -40,6 +42,7 @@ class ClusterScenario:
     ALWAYS: frozenset[str] = frozenset()
     DESTROYED: tuple[str, ...] = ("", "", "disk", "journal", "bits")
     REPAIRED = 0.6
+    LAYOUT: type[Layout] = JsonLayout
 
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
@@ -47,7 +50,9 @@ class ClusterScenario:
         self.chaos = True
         self.is_zoned = self.rng.random() < self.ZONED
         count = 6 if self.is_zoned else self.rng.choice([4, 5, 5, 6])
-        self.cluster = Cluster(simulator, count, upgrade_domains=self.rng.choice([1, 2]))
+        self.cluster = Cluster(
+            simulator, count, upgrade_domains=self.rng.choice([1, 2]), layout=self.LAYOUT()
+        )
         self.histories: list[LedgerHistory] = []
         self.owners = [Owner(self, f"w{n}") for n in range(self.rng.choice([1, 2, 2, 3]))]
         self._triples = self.rng.sample(ZONED_TRIPLES if self.is_zoned else TRIPLES, 2)
@@ -317,3 +322,9 @@ class DecayScenario(ClusterScenario):
     REPAIRED = 1.0
     ALWAYS = frozenset({"killed bookies"})
     DESTROYED = ("bits",)
+
+
+class BookKeeperScenario(ClusterScenario):
+    """Metadata are in Apache BookKeeper's form."""
+
+    LAYOUT = BookKeeperLayout

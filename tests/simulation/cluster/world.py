@@ -15,6 +15,7 @@ from magnetar.bookkeeper.client.config import (
 )
 from magnetar.bookkeeper.client.placement import EnsemblePlacementPolicy, RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
+from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
 from magnetar.metadata.errors import MetadataError
 from tests.memory_file_system import PowerLoss
 from tests.simulation.cluster.checker import Checker
@@ -45,13 +46,20 @@ class Member:
             clock=lambda: process.wall_clock_ms(cluster.loop),
             rng=cluster.rng,
             config=cluster.client_config,
+            layout=cluster.layout,
         )
 
 
 class Cluster:
     """See the module's text; satisfies ``clients.Net``."""
 
-    def __init__(self, simulator: Simulator, bookies: int, upgrade_domains: int = 2) -> None:
+    def __init__(
+        self,
+        simulator: Simulator,
+        bookies: int,
+        upgrade_domains: int = 2,
+        layout: Layout | None = None,
+    ) -> None:
         assert isinstance(simulator.loop, ClusterLoop)
         self.simulator = simulator
         self.loop: ClusterLoop = simulator.loop
@@ -60,7 +68,8 @@ class Cluster:
         self.loop.rng = self.rng
         self.loop.set_exception_handler(self._on_loop_error)
         self.links = Links(self.loop, self.rng, self.recorder)
-        self.checker = Checker(simulator)
+        self.layout = layout or JsonLayout()
+        self.checker = Checker(simulator, self.layout)
         self.server = MetadataServer(self.loop, self.rng, self.recorder)
         self.server.on_change = self.checker.on_metadata
         self.members: list[Member] = []
@@ -101,7 +110,9 @@ class Cluster:
         return self._late_rng.uniform(0.1, 1.5)
 
     def add_machine(self, host: str, zone: str, domain: str) -> BookieMachine:
-        machine = BookieMachine(self.server, self.recorder, self.checker, host, f"/{zone}/{domain}")
+        machine = BookieMachine(
+            *(self.server, self.recorder, self.checker, host, f"/{zone}/{domain}"), self.layout
+        )
         self.checker.machines[host] = machine
         self.checker.zones[host] = zone, domain
         return machine
