@@ -11,7 +11,7 @@ from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.progress import progress
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.migration.errors import MigrationError
-from magnetar.broker.migration.swap import SwapPlace, look, swap
+from magnetar.broker.migration.swap import SwapPlace, look, look_back, swap, swap_back
 from magnetar.broker.migration.swap_report import SwapReport
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.metadata.errors import MetadataError
@@ -29,7 +29,7 @@ def run_migrate(options: argparse.Namespace) -> int:
         place = SwapPlace.of(options.metadata)
         start = time.monotonic()
         with progress("reading the cluster", None):
-            report = asyncio.run(look(place, config))
+            report = asyncio.run((look_back if options.back else look)(place, config))
         _tell(report, start)
         if report.losses and not options.accept_data_loss:
             print("nothing was changed; --accept-data-loss goes on without what is lost")
@@ -39,10 +39,13 @@ def run_migrate(options: argparse.Namespace) -> int:
             return 0
         start = time.monotonic()
         with progress("converting", None):
-            report = asyncio.run(swap(place, config))
+            report = asyncio.run((swap_back if options.back else swap)(place, config))
         _tell(report, start)
     except _FAILURES as error:
         raise CliError(str(error)) from error
+    if options.back:
+        print("Pulsar's brokers may start, and Magnetar's refuse to")
+        return 0
     print("Magnetar's brokers may start, and Pulsar's refuse to. Settings:")
     print(f"metadataStoreUrl={place.ours}")
     print(f"bookkeeperMetadataServiceUri={place.ledgers}")

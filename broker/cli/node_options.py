@@ -117,6 +117,7 @@ def add_migrate(parser: argparse.ArgumentParser) -> None:
         help="metadataStoreUrl of Pulsar's brokers: zk:HOST:PORT,.../CHROOT",
     )
     add("--metadata-config", metavar="FILE", help="TLS and login of ZooKeeper")
+    add("--back", action="store_true", help="from Magnetar's brokers to Pulsar's")
     add("--dry-run", action="store_true", help="only tell what is carried, and what isn't")
     add("--accept-data-loss", action="store_true", help="go on without what would be lost")
 

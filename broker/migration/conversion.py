@@ -152,15 +152,16 @@ def list_for_pulsar(before: pb.ManagedLedgerNode, info: ManagedLedgerInfo) -> pb
     """Pulsar's node of a log as our list is now.
 
     Rows that Pulsar had keep what we don't know, such as where they were offloaded to. Those that
-    are in tiered storage alone were never in our list: they stay, unless the log was made anew.
+    are in tiered storage alone were never in our list: they stay as long as it has one behind them.
     """
     old = {row.ledgerId: row for row in before.ledgers}
     node = pb.ManagedLedgerNode()
     node.CopyFrom(before)
     del node.ledgers[:]
-    for row in old.values():
-        if row.offloadContext.bookkeeperDeleted:
-            node.ledgers.add().CopyFrom(row)
+    if any(row.ledger_id in old for row in info.ledgers):
+        for row in old.values():
+            if row.offloadContext.bookkeeperDeleted:
+                node.ledgers.add().CopyFrom(row)
     for info_row in info.ledgers:
         row = node.ledgers.add()
         if (known := old.get(info_row.ledger_id)) is not None:

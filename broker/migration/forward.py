@@ -192,8 +192,8 @@ class Forward:
         if not self._write:
             return
         if not is_done:
-            await self._put_list(log.name, converted.info)
-            path = f"{MANAGED_LEDGERS}/{log.name}"
+            await self._put_list(log.own_name, converted.info)
+            path = f"{MANAGED_LEDGERS}/{log.own_name}"
             await gather(
                 self._ours.put(join(path, encode_name(name)), encode_node(node, _WRITER))
                 for name, node in cursors.items()
@@ -230,7 +230,7 @@ class Forward:
         self, log: PulsarLog, entries: dict[int, int], cursors: dict[str, CursorNode]
     ) -> None:
         """What our brokers will find, against what Pulsar's left."""
-        stored = await read_stored(self._ours, log.name)
+        stored = await read_stored(self._ours, log.own_name)
         if stored is None:
             self.report.mismatches.append(f"{log.name} isn't there")
             return

@@ -1,7 +1,7 @@
 """Ledgers that both kinds of broker share: what a swap reads of them, and the few it writes."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.errors import BookkeeperError, NoSuchLedgerError
@@ -12,6 +12,8 @@ from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.cursor_ledger import read_image
 from magnetar.managed_ledger.cursor.cursor_store import CursorNode
 from magnetar.managed_ledger.errors import ManagedLedgerError
+
+_COPIES: Final = 3
 
 
 class LedgerAccess(Protocol):
@@ -94,6 +96,8 @@ class BookKeeperAccess:
             raise MigrationError(f"ledger {reader.ledger_id}: {error}") from error
 
     async def image(self, where: str, node: CursorNode) -> CursorImage:
+        if not self._recover:
+            return node.image(where)  # reading its ledger would fence a broker
         try:
             return await read_image(self._client, b"", where, node)
         except ManagedLedgerError as error:
@@ -101,7 +105,10 @@ class BookKeeperAccess:
 
     async def create(self, entries: Sequence[bytes], custom: dict[str, bytes]) -> int:
         try:
-            ledger = await self._ledgers.create(custom_metadata=custom)
+            count = min(_COPIES, max(1, len(self._client.bookies.writable)))
+            ledger = await self._ledgers.create(
+                count, count, count // 2 + 1, custom_metadata=custom
+            )
             await ledger.append_all(entries)
             await ledger.close()
         except BookkeeperError as error:

@@ -35,10 +35,12 @@ class Marker(NamedTuple):
     """
     Attributes:
         done: namespaces up to this one, by name, are converted.
+        since_ms: when our brokers could first serve, by the store's clock; 0: not yet.
     """
 
     serving: Serving
     done: str = ""
+    since_ms: int = 0
 
 
 async def read_marker(store: MetadataStore) -> Marker | None:
@@ -52,13 +54,18 @@ async def read_marker(store: MetadataStore) -> Marker | None:
         return None
     try:
         fields = orjson.loads(found.value)
-        return Marker(Serving(fields["serving"]), str(fields["done"]))
+        since_ms = int(fields["sinceMs"]) or found.stat.modified_ms
+        return Marker(Serving(fields["serving"]), str(fields["done"]), since_ms)
     except (ValueError, KeyError, TypeError) as error:
         raise MigrationError(f"{PATH} isn't a marker of a swap: {error!r}") from error
 
 
 async def write_marker(store: MetadataStore, marker: Marker) -> None:
-    value = {"serving": marker.serving.value, "done": marker.done}
+    value = {
+        "serving": marker.serving.value,
+        "done": marker.done,
+        "sinceMs": marker.since_ms,
+    }
     await store.put(PATH, orjson.dumps(value))
 
 

@@ -6,6 +6,7 @@ policies, in Avro, by a schema in the registry. docs/formats/pulsar-metadata.md.
 
 import io
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import fastavro
@@ -80,13 +81,13 @@ class PolicyEvent(NamedTuple):
     Attributes:
         layer: ``local`` or ``global``.
         policies: in our fields; None: the topic has none any more.
-        unknown: fields of Pulsar that are set and have no counterpart.
+        unknown: fields of Pulsar's that are set and have no counterpart.
     """
 
     topic: TopicName
     layer: str
     policies: Document | None
-    unknown: tuple[str, ...] = ()
+    unknown: Mapping[str, Any] = MappingProxyType({})
 
 
 def read_events(
@@ -146,10 +147,10 @@ def _event(
     return PolicyEvent(topic, layer, *from_pulsar(policies))
 
 
-def from_pulsar(policies: Mapping[str, Any]) -> tuple[Document, tuple[str, ...]]:
+def from_pulsar(policies: Mapping[str, Any]) -> tuple[Document, Document]:
     """Our layer of a topic's policies, and the fields that have no counterpart."""
     layer: Document = {}
-    unknown = list[str]()
+    unknown: Document = {}
     delayed: Document = {}
     for field, value in policies.items():
         if value is None or value in ({}, []) or field in _IGNORED:
@@ -162,10 +163,10 @@ def from_pulsar(policies: Mapping[str, Any]) -> tuple[Document, tuple[str, ...]]
             rates = {name: each.get(_DISPATCH) for name, each in value.items()}
             layer[_SUBSCRIPTIONS] = {name: rate for name, rate in rates.items() if rate}
         else:
-            unknown.append(field)
+            unknown[field] = value
     if delayed:
         layer[_DELAYED] = delayed
-    return layer, tuple(unknown)
+    return layer, unknown
 
 
 def to_pulsar(layer: Mapping[str, Any], *, is_global: bool) -> tuple[Document, tuple[str, ...]]:
@@ -215,6 +216,7 @@ def encode_event(
     payload = b""
     if event.policies is not None:
         policies, _ = to_pulsar(event.policies, is_global=is_global)
+        policies.update(event.unknown)
         tenant, _, namespace = name.namespace.partition("/")
         record = {
             "actionType": "UPDATE",

@@ -28,7 +28,7 @@ from magnetar.broker.resources.resources import MANAGED_LEDGERS
 from magnetar.broker.schema.definition import StoredSchema
 from magnetar.broker.schema.registry import SCHEMAS
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
-from magnetar.metadata.paths import decode_name
+from magnetar.metadata.paths import decode_name, encode_name
 from magnetar.metadata.store import MetadataStore
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ class PulsarLog(NamedTuple):
     """
     Attributes:
         name: ``tenant/namespace/persistent/topic``, encoded as in the node's path.
+        own_name: the same as our brokers encode it.
         ends: of all listed ledgers.
         cursors: by name, decoded.
     """
@@ -62,9 +63,8 @@ class PulsarLog(NamedTuple):
     cursors: dict[str, PulsarCursor]
 
     @property
-    def local(self) -> str:
-        """The topic's name in its namespace."""
-        return decode_name(self.name.rpartition("/")[2])
+    def own_name(self) -> str:
+        return topic_of_log(self.name).ml_name
 
 
 class PulsarSchema(NamedTuple):
@@ -186,8 +186,7 @@ class PulsarCluster:
         return [
             f"{namespace}/{_PERSISTENT}/{encoded}"
             for encoded in names
-            if TopicName.parse(f"persistent://{namespace}/{decode_name(encoded)}").base.local
-            == EVENTS_TOPIC
+            if topic_of_log(f"{namespace}/{_PERSISTENT}/{encoded}").base.local == EVENTS_TOPIC
         ]
 
     async def _log_entries(self, log: PulsarLog) -> list[bytes]:
@@ -205,6 +204,17 @@ class PulsarCluster:
 def _of_compacted(entry: bytes) -> bytes:
     """The entry as it was before compaction: behind its id and two sizes."""
     return entry[8 + int.from_bytes(entry[:4]) :]
+
+
+def topic_of_log(name: str) -> TopicName:
+    """The topic of a managed ledger of Pulsar's, which encodes a space as ``+``."""
+    namespace, domain, encoded = name.rsplit("/", 2)
+    return TopicName.parse(f"{domain}://{namespace}/{decode_name(encoded)}")
+
+
+def log_of_topic(topic: TopicName) -> str:
+    """The reverse."""
+    return f"{topic.namespace}/{topic.domain}/{encode_name(topic.local)}"
 
 
 def _groups(items: Sequence[T]) -> list[Sequence[T]]:

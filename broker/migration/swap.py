@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from magnetar.bookkeeper.ledgers import connect_ledgers
+from magnetar.broker.migration.backward import Backward
 from magnetar.broker.migration.errors import MigrationError
 from magnetar.broker.migration.forward import Forward
 from magnetar.broker.migration.ledger_access import BookKeeperAccess
@@ -91,6 +92,18 @@ async def swap(place: SwapPlace, config: Path | None = None) -> SwapReport:
     """
     async with _connect(place, config, write=True) as (pulsar, ours):
         return await Forward(pulsar, ours, _now_ms, write=True).run()
+
+
+async def look_back(place: SwapPlace, config: Path | None = None) -> SwapReport:
+    """What the way back would carry and what not; as `look`."""
+    async with _connect(place, config, write=False) as (pulsar, ours):
+        return await Backward(pulsar, ours, pulsar.ledgers, _now_ms, write=False).run()
+
+
+async def swap_back(place: SwapPlace, config: Path | None = None) -> SwapReport:
+    """Gives a cluster back to Pulsar's brokers; as `swap`."""
+    async with _connect(place, config, write=True) as (pulsar, ours):
+        return await Backward(pulsar, ours, pulsar.ledgers, _now_ms, write=True).run()
 
 
 def _now_ms() -> int:

@@ -1,12 +1,20 @@
 """A recorded cluster in memory: its nodes in a store, its ledgers behind ``LedgerAccess``."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
+from magnetar.broker.migration.backward import Backward
+from magnetar.broker.migration.forward import Forward
+from magnetar.broker.migration.pulsar_cluster import PulsarCluster
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.cursor_store import CursorNode
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.store import MetadataStore
 from tests.unit.broker.migration.recorded import recorded
+
+NOW_MS = 1_800_000_000_000
 
 
 class RecordedLedgers:
@@ -71,3 +79,49 @@ async def tree_of(store: MetadataStore, path: str = "/") -> dict[str, bytes]:
             found[child] = node.value
         found |= await tree_of(store, child)
     return found
+
+
+class Cluster:
+    """Both stores, in memory."""
+
+    def __init__(self) -> None:
+        self.pulsar: MetadataStore = EmbeddedMetadataStore.open(None)
+        self.ours: MetadataStore = EmbeddedMetadataStore.open(None)
+        self.ledgers = RecordedLedgers()
+
+    def forward(self, *, write: bool = True) -> Forward:
+        cluster = PulsarCluster(self.pulsar, self.ledgers)
+        return Forward(cluster, self.ours, lambda: NOW_MS, write=write)
+
+    def backward(self, *, write: bool = True) -> Backward:
+        cluster = PulsarCluster(self.pulsar, self.ledgers)
+        return Backward(cluster, self.ours, self.ledgers, lambda: NOW_MS, write=write)
+
+    async def close(self) -> None:
+        await self.pulsar.close()
+        await self.ours.close()
+
+
+class FailingWrites:
+    """The n-th write fails: before it has any effect, or with its answer lost."""
+
+    def __init__(self, n: int, *, lost_answer: bool, stores: list[MetadataStore]) -> None:
+        self.left, self._lost_answer = n, lost_answer
+        for store in stores:
+            for name in ("put", "delete", "delete_recursive"):
+                setattr(store, name, self._failing(getattr(store, name)))
+
+    def _failing(self, write: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*words: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left:
+                return await write(*words, **options)
+            if self._lost_answer:
+                try:
+                    await write(*words, **options)
+                except MetadataError:
+                    self.left = 1  # it had an answer of its own: the next one
+                    raise
+            raise MetadataError("planted")
+
+        return call

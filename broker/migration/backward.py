@@ -1,0 +1,427 @@
+"""From our brokers back to Apache Pulsar's: what was written meanwhile, in their forms.
+
+Lists, positions, schemas, topic policies and documents go over the ones that Pulsar has left, so
+that what we don't know of them stays. Every step may be repeated. Ledgers that nobody names any
+more are deleted after Pulsar's brokers may start: a run that ends early has read all it needs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from magnetar.broker.migration import marker
+from magnetar.broker.migration import pulsar_metadata_pb2 as pb
+from magnetar.broker.migration.conversion import (
+    cursor_findings,
+    cursor_for_pulsar,
+    is_left,
+    list_for_pulsar,
+    unacknowledged,
+)
+from magnetar.broker.migration.errors import MigrationError
+from magnetar.broker.migration.forward import DOCUMENTS, NAMES, is_left_document
+from magnetar.broker.migration.ledger_access import LedgerAccess
+from magnetar.broker.migration.marker import Marker, Serving
+from magnetar.broker.migration.policy_events import EVENTS_TOPIC, PolicyEvent, encode_event
+from magnetar.broker.migration.pulsar_cluster import (
+    PulsarCluster,
+    PulsarLog,
+    gather,
+    log_of_topic,
+    topic_of_log,
+)
+from magnetar.broker.migration.pulsar_forms import NO_LEDGER, pack
+from magnetar.broker.migration.pulsar_schemas import (
+    index_entry,
+    locator,
+    locator_index,
+    schema_entry,
+)
+from magnetar.broker.migration.swap_report import Kind, SwapFinding, SwapReport
+from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.broker.resources.resources import MANAGED_LEDGERS, TOPIC_POLICIES, topic_of_policies
+from magnetar.broker.schema.definition import StoredSchema
+from magnetar.broker.schema.history import SchemaHistory
+from magnetar.broker.schema.registry import SCHEMAS
+from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER as IN_NODE
+from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from magnetar.managed_ledger.offload.context import CopyState
+from magnetar.managed_ledger.stored_info import StoredManagedLedger, read_stored
+from magnetar.metadata.paths import decode_name, encode_name, join
+from magnetar.metadata.store import CREATE_ONLY, VALUE_BYTES_MAX, MetadataStore
+
+_PERSISTENT: Final = "persistent"
+_MANAGED_LEDGER: Final = {"application": b"pulsar", "component": b"managed-ledger"}
+_SCHEMA: Final = {"application": b"pulsar", "component": b"schema"}
+
+
+class Backward:
+    """One run; the arguments are those of `Forward`.
+
+    Args:
+        ledgers: ends ledgers that are open, if ``write``.
+    """
+
+    def __init__(
+        self,
+        pulsar: PulsarCluster,
+        ours: MetadataStore,
+        ledgers: LedgerAccess,
+        now_ms: Callable[[], int],
+        *,
+        write: bool,
+    ) -> None:
+        self._pulsar, self._ours, self._ledgers = pulsar, ours, ledgers
+        self._now_ms, self._write = now_ms, write
+        self._unnamed = set[int]()  # ledgers that nodes named before this run
+        self._named = set[int]()  # those that nodes name after it
+        self._since_ms = 0
+        self.report = SwapReport()
+
+    async def run(self) -> SwapReport:
+        """All steps; with ``write`` brokers of Pulsar may start afterwards.
+
+        Raises:
+            MigrationError: a broker runs, or the cluster isn't ours, or what was read back isn't
+                what was written. The command may be given again.
+        """
+        begun = await marker.read_marker(self._ours)
+        if begun is None or begun.serving not in (Serving.MAGNETAR, Serving.TO_PULSAR):
+            raise MigrationError("this cluster isn't Magnetar's; nothing is to be given back")
+        done = begun.done if begun.serving is Serving.TO_PULSAR else ""
+        self._since_ms = begun.since_ms
+        if self._write:
+            await self._begin(begun)
+            await self._documents()
+        for namespace in await self._namespaces():
+            await self._namespace(namespace, is_done=namespace <= done)
+            if self._write and namespace > done:
+                begun = begun._replace(serving=Serving.TO_PULSAR, done=namespace)
+                await marker.write_marker(self._ours, begun)
+        if self._write:
+            await self._finish()
+        return self.report
+
+    async def _begin(self, begun: Marker) -> None:
+        if begun.serving is Serving.MAGNETAR:
+            await marker.write_marker(self._ours, begun._replace(serving=Serving.TO_PULSAR))
+        try:
+            await marker.check_none_live(self._ours, "brokers of Magnetar")
+            await marker.refuse_pulsar(self._pulsar.store)
+            await marker.check_none_live(self._pulsar.store, "brokers of Pulsar")
+        except MigrationError:
+            await marker.write_marker(self._ours, begun)
+            raise
+
+    async def _finish(self) -> None:
+        if self.report.mismatches:
+            raise MigrationError("; ".join(self.report.mismatches[:5]))
+        await self._producer_names()
+        await marker.write_marker(self._ours, Marker(Serving.PULSAR))
+        await marker.admit_pulsar(self._pulsar.store)
+        await self._ledgers.delete(sorted(self._unnamed - self._named))
+
+    async def _namespaces(self) -> list[str]:
+        """Those of either side: one may have been deleted, with all that was in it."""
+        ours = PulsarCluster(self._ours, self._ledgers)
+        return sorted({*await self._pulsar.namespaces(), *await ours.namespaces()})
+
+    # --- documents
+
+    async def _documents(self) -> None:
+        for root in DOCUMENTS:
+            await self._copy(root)
+
+    async def _copy(self, path: str) -> None:
+        if is_left_document(path):
+            return
+        ours, theirs = await self._ours.get(path), await self._pulsar.store.get(path)
+        if ours is not None and ours.value:
+            self.report.counts["documents"] += 1
+            if theirs is None or theirs.value != ours.value:
+                await self._pulsar.store.put(path, ours.value)
+        names = set(await self._ours.children(path))
+        old = set(await self._pulsar.store.children(path)) - names
+        await gather(self._copy(join(path, name)) for name in sorted(names))
+        for name in sorted(old):
+            await self._drop(join(path, name))
+
+    async def _drop(self, path: str) -> None:
+        """A document that we don't have: deleted meanwhile, or left there."""
+        for name in await self._pulsar.store.children(path):
+            await self._drop(join(path, name))
+        if not is_left_document(path) and not await self._pulsar.store.children(path):
+            await self._pulsar.store.delete(path)
+
+    # --- topics
+
+    async def _namespace(self, namespace: str, *, is_done: bool) -> None:
+        logs = f"{namespace}/{_PERSISTENT}"
+        theirs = await self._pulsar.store.children(f"{MANAGED_LEDGERS}/{logs}")
+        ours = await self._ours.children(f"{MANAGED_LEDGERS}/{logs}")
+        topics = {topic_of_log(f"{logs}/{each}") for each in theirs}
+        topics |= {TopicName.from_ml_name(f"{logs}/{each}") for each in ours}
+        for topic in sorted(topics, key=str):
+            if not is_left(namespace, topic.local):
+                await self._log(topic, is_done=is_done)
+        schemas = f"{SCHEMAS}/{namespace}"
+        names = {*await self._ours.children(schemas), *await self._pulsar.store.children(schemas)}
+        for encoded in sorted(names):
+            if not is_left(namespace, decode_name(encoded)) and self._write and not is_done:
+                await self._schema(f"{namespace}/{encoded}")
+        if not is_done:
+            await self._policies(namespace)
+
+    async def _log(self, topic: TopicName, *, is_done: bool) -> None:
+        stored = await read_stored(self._ours, topic.ml_name)
+        name = log_of_topic(topic)
+        before = await self._pulsar.log(name)
+        if before is not None and (stored is None or stored.stat.created_ms > self._since_ms):
+            # Deleted meanwhile, and perhaps made anew: nothing of the old one may stay.
+            self._unname(before)
+            before = None
+            if self._write and not is_done:
+                await self._pulsar.store.delete_recursive(f"{MANAGED_LEDGERS}/{name}")
+        if stored is None:
+            return
+        info = await self._ended(stored.info)
+        node = list_for_pulsar(pb.ManagedLedgerNode() if before is None else before.node, info)
+        self.report.counts["topics"] += 1
+        self.report.counts["ledgers"] += len(node.ledgers)
+        self.report.counts["messages or batches"] += sum(row.entries for row in node.ledgers)
+        if self._is_too_much(name, info, pack(node)):
+            return  # its node stays as it is
+        self._unnamed.update(info.doomed)
+        self._named.update(row.ledgerId for row in node.ledgers)
+        cursors = await self._cursors(name, stored, before, info)
+        if not self._write:
+            return
+        if not is_done:
+            path = f"{MANAGED_LEDGERS}/{name}"
+            await self._pulsar.store.put(path, pack(node))
+            await gather(
+                self._pulsar.store.put(join(path, encode_name(cursor)), pack(each))
+                for cursor, each in cursors.items()
+            )
+            await self._drop_cursors(path, before, cursors)
+        await self._check(name, node, cursors)
+
+    def _is_too_much(self, name: str, info: ManagedLedgerInfo, value: bytes) -> bool:
+        gone = [
+            row.ledger_id
+            for row in info.ledgers
+            if row.offload is not None and row.offload.state >= CopyState.ONLY
+        ]
+        if gone:
+            self._find(Kind.LOST, name, f"{len(gone)} ledgers are offloaded, in our form")
+        if len(value) > VALUE_BYTES_MAX:
+            text = f"a list of {len(info.ledgers)} ledgers, too long for Pulsar's node"
+            self._find(Kind.LOST, name, text)
+        return len(value) > VALUE_BYTES_MAX
+
+    async def _ended(self, info: ManagedLedgerInfo) -> ManagedLedgerInfo:
+        """The list with the ends of ledgers whose owner had no time to write them."""
+        for row in info.ledgers.tail:
+            if row.closed_ms:
+                continue
+            end = await self._ledgers.end(row.ledger_id)
+            if end is None:
+                info = info.forget([row.ledger_id])
+            else:
+                closed_ms = self._now_ms()
+                info = info.with_closed(row.ledger_id, end.last_entry + 1, end.length, closed_ms)
+        return info
+
+    async def _cursors(
+        self,
+        name: str,
+        stored: StoredManagedLedger,
+        before: PulsarLog | None,
+        info: ManagedLedgerInfo,
+    ) -> dict[str, pb.ManagedCursorNode]:
+        counts = {row.ledger_id: row.entries for row in info.ledgers}
+        old = {} if before is None else before.cursors
+        found = dict[str, pb.ManagedCursorNode]()
+        for cursor, each in stored.cursors.items():
+            where = f"{name}, subscription {cursor}"
+            image = await self._ledgers.image(where, each.node)
+            theirs = old[cursor].node if cursor in old else None
+            node = cursor_for_pulsar(theirs, each.node, image)
+            self.report.counts["subscriptions"] += 1
+            left = unacknowledged(counts, image)
+            self.report.counts["of them unacknowledged by a subscription"] += left
+            if len(pack(node)) > VALUE_BYTES_MAX:
+                text = f"{len(node.individualDeletedMessages)} ranges of acknowledged messages"
+                self._find(Kind.LOST, where, f"{text}, too many for Pulsar's node")
+                del node.individualDeletedMessages[:]
+                del node.batchedEntryDeletionIndexInfo[:]
+            if each.node.ledger_id != IN_NODE:
+                self._unnamed.add(each.node.ledger_id)
+            if theirs is not None and theirs.cursorsLedgerId != NO_LEDGER:
+                self._unnamed.add(theirs.cursorsLedgerId)
+            found[cursor] = node
+        return found
+
+    async def _drop_cursors(
+        self, path: str, before: PulsarLog | None, cursors: dict[str, pb.ManagedCursorNode]
+    ) -> None:
+        """Subscriptions that were deleted meanwhile."""
+        for name, cursor in ({} if before is None else before.cursors).items():
+            if name in cursors or cursor_findings(path, name, cursor.node) is None:
+                continue
+            await self._pulsar.store.delete_recursive(join(path, encode_name(name)))
+            if cursor.node.cursorsLedgerId != NO_LEDGER:
+                self._unnamed.add(cursor.node.cursorsLedgerId)
+
+    def _unname(self, log: PulsarLog) -> None:
+        """Everything that a deleted topic of Pulsar's still has; ours deleted the other ledgers."""
+        self._unnamed.update(row.ledgerId for row in log.node.ledgers)
+        ids = (cursor.node.cursorsLedgerId for cursor in log.cursors.values())
+        self._unnamed.update(each for each in ids if each != NO_LEDGER)
+
+    async def _check(
+        self,
+        name: str,
+        node: pb.ManagedLedgerNode,
+        cursors: dict[str, pb.ManagedCursorNode],
+    ) -> None:
+        """What Pulsar's brokers will find, against what ours left."""
+        found = await self._pulsar.log(name)
+        if found is None or found.node != node:
+            self.report.mismatches.append(f"{name}: another list")
+            return
+        for cursor, wanted in cursors.items():
+            if found.cursors[cursor].node != wanted:
+                self.report.mismatches.append(f"{name}, subscription {cursor}: another position")
+
+    # --- schemas
+
+    async def _schema(self, name: str) -> None:
+        path = f"{SCHEMAS}/{name}"  # encoded by both in one way
+        ours, theirs = await self._ours.get(path), await self._pulsar.store.get(path)
+        if ours is None:
+            if theirs is not None and theirs.value:
+                self._unnamed.update(
+                    each.position.ledgerId for each in locator_index(theirs.value, path)
+                )
+                await self._pulsar.store.delete_recursive(path)
+            return
+        index = [] if theirs is None or not theirs.value else locator_index(theirs.value, path)
+        known = {each.version: each.hash for each in index}
+        versions = SchemaHistory.decode(path, ours.value).versions
+        nowhere = pb.NestedPosition(ledgerId=NO_LEDGER, entryId=NO_LEDGER)
+        hashes = {each.version: index_entry(each, nowhere).hash for each in versions}
+        if any(known.get(version, digest) != digest for version, digest in hashes.items()):
+            self._unnamed.update(each.position.ledgerId for each in index)
+            index, known = [], {}  # forgotten, and begun anew at version 0
+        await self._put_schema(name, [x for x in versions if x.version not in known], index)
+
+    async def _put_schema(
+        self, name: str, new: Sequence[StoredSchema], index: list[pb.SchemaIndexEntry]
+    ) -> None:
+        """A ledger for each new version behind those of ``index``, and the locator of all."""
+        namespace, _, encoded = name.rpartition("/")
+        topic = f"{namespace}/{decode_name(encoded)}"
+        for stored in new:
+            custom = {**_SCHEMA, "pulsar/schemaId": topic.encode()}
+            ledger_id = await self._ledgers.create([schema_entry(topic, stored, index)], custom)
+            position = pb.NestedPosition(ledgerId=ledger_id, entryId=0)
+            index.append(index_entry(stored, position))
+            self.report.counts["new versions of schemas"] += 1
+        self._named.update(each.position.ledgerId for each in index)
+        if index:
+            await self._pulsar.store.put(f"{SCHEMAS}/{name}", locator(index))
+
+    # --- policies of topics
+
+    async def _policies(self, namespace: str) -> None:
+        before = await self._pulsar.policy_events(namespace)
+        now = await self._own_policies(namespace)
+        changed = list[PolicyEvent]()
+        for key in sorted({*before, *now}, key=str):
+            policies = now.get(key)
+            old = before[key].policies if key in before else None
+            if (policies or None) != (old or None):
+                unknown = before[key].unknown if key in before else {}
+                changed.append(PolicyEvent(*key, policies, unknown))
+        if changed:
+            await self._append(namespace, changed)
+
+    async def _own_policies(self, namespace: str) -> dict[tuple[TopicName, str], dict[str, Any]]:
+        found = dict[tuple[TopicName, str], dict[str, Any]]()
+        for domain in await self._ours.children(f"{TOPIC_POLICIES}/{namespace}"):
+            root = f"{TOPIC_POLICIES}/{namespace}/{domain}"
+            for encoded in await self._ours.children(root):
+                path = join(root, encoded)
+                topic, stored = topic_of_policies(path), await self._ours.get(path)
+                if topic is None or stored is None or not stored.value:
+                    continue
+                for layer, policies in orjson.loads(stored.value).items():
+                    found[topic, layer] = policies
+        return found
+
+    async def _append(self, namespace: str, events: list[PolicyEvent]) -> None:
+        """One more ledger of the system topic, with an event for each change."""
+        logs = await self._pulsar.events_logs(namespace)
+        definition, version = await self._events_schema(namespace)
+        if len(logs) > 1 or definition is None:
+            text = "there is no single topic for them, or no schema; set them again"
+            self.report.add(
+                SwapFinding(Kind.LOST, f"policies of {event.topic}", text) for event in events
+            )
+            return
+        self.report.counts["changed policies of topics"] += len(events)
+        if not self._write:
+            return
+        now_ms = self._now_ms()
+        cluster = (await self._pulsar.store.children("/admin/clusters"))[0]
+        entries = [
+            encode_event(event, definition, version, cluster, number, now_ms)
+            for number, event in enumerate(events)
+        ]
+        name = logs[0] if logs else f"{namespace}/{_PERSISTENT}/{EVENTS_TOPIC}"
+        custom = {**_MANAGED_LEDGER, "pulsar/managed-ledger": name.encode()}
+        ledger_id = await self._ledgers.create(entries, custom)
+        log, size = await self._pulsar.log(name), sum(map(len, entries))
+        rows = pb.ManagedLedgerNode()
+        if log is not None:
+            rows.CopyFrom(log.node)
+            for row in rows.ledgers:  # the newest one has no end yet, and won't be the newest
+                known = log.ends[row.ledgerId]
+                if known is not None and not row.timestamp:
+                    row.entries, row.size = known.last_entry + 1, known.length
+                    row.timestamp = now_ms
+        rows.ledgers.add(ledgerId=ledger_id, entries=len(entries), size=size, timestamp=now_ms)
+        await self._pulsar.store.put(f"{MANAGED_LEDGERS}/{name}", pack(rows))
+
+    async def _events_schema(self, namespace: str) -> tuple[bytes | None, int]:
+        """Definition and version for events of a namespace; if it has none, another one's."""
+        own = f"{namespace}/{EVENTS_TOPIC}"
+        schema = await self._pulsar.schema(own)
+        if schema.versions:
+            return schema.versions[-1].definition.data, schema.versions[-1].version
+        for other in await self._pulsar.namespaces():
+            versions = (await self._pulsar.schema(f"{other}/{EVENTS_TOPIC}")).versions
+            if versions:
+                first = replace(versions[-1], version=0)
+                if self._write:
+                    await self._put_schema(own, [first], [])
+                return first.definition.data, 0
+        return None, 0
+
+    async def _producer_names(self) -> None:
+        """Names that Pulsar's brokers make up begin behind those of ours."""
+        found = await self._ours.get(NAMES)
+        wanted = int(found.value) if found is not None and found.value else 0
+        number = -1
+        while number < wanted:
+            node = await self._pulsar.store.put(
+                f"{NAMES}/-", b"", CREATE_ONLY, ephemeral=True, sequential=True
+            )
+            number = int(node.path.rpartition("-")[2])
+            await self._pulsar.store.delete(node.path)
+
+    def _find(self, kind: Kind, subject: str, text: str) -> None:
+        self.report.add([SwapFinding(kind, subject, text)])
