@@ -89,13 +89,14 @@ _MENU: Final = (
             Link("namespaces", "namespaces", "Namespaces", "Spaces"),
             Link("topics", "topics", "Topics", "Topics"),
             Link("subscriptions", "subscriptions", "Subscriptions", "Subs"),
+            Link("messages", "messages", "Messages", "Messages"),
         ),
     ),
     (
         "Access",
         (
             Link("roles", "roles", "Roles"),
-            Link("settings", "settings", "Settings", "Settings"),
+            Link("settings", "settings", "Settings"),
             Link("audit", "audit", "Audit"),
         ),
     ),

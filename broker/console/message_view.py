@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from magnetar.broker.http.messaging.message_filter import MISSING, inside
+
+BODY_MAX: Final = 512 << 10
+"""Characters of an opened value."""
+COLUMNS_MAX: Final = 8
+"""That a visitor chooses."""
+_HEX_ROW: Final = 16
+_HEX_WIDTH: Final = 75
+"""Characters of a row of it."""
+_CELL: Final = 80
+"""Characters of a value in a column of its own."""
 _LINE: Final = 200
 """Characters of a value in a row."""
 _TEXT: Final = 4_000
@@ -27,20 +39,56 @@ class MessageRow:
     error: str
     is_masked: bool
     """A part of it is withheld."""
+    is_cut: bool
+    """Only the beginning of the value is known."""
+    cells: Sequence[str]
+    """Of the columns that were chosen."""
     details: Sequence[tuple[str, str]]
     """Name and text of everything else."""
 
     @property
     def body(self) -> str:
-        """The whole value, as one would read it."""
+        """The value, as one would read it."""
         if isinstance(self.shown, str):
             return self.shown
         return json.dumps(self.shown, ensure_ascii=False, indent=2)
 
+    @property
+    def raw(self) -> str:
+        """The value as it was sent, if the search was told to show it so: a text, or base64."""
+        try:
+            return b64decode(self.shown).decode()
+        except ValueError:
+            return str(self.shown)
 
-def messages_view(found: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def hex(self) -> str:
+        """The same in hexadecimal digits, with the letters of ASCII beside them."""
+        return hex_dump(b64decode(self.shown)[: BODY_MAX // _HEX_WIDTH * _HEX_ROW])
+
+
+def hex_dump(data: bytes) -> str:
+    """Rows of an offset, sixteen bytes and what of them is ASCII."""
+    rows = []
+    for start in range(0, len(data), _HEX_ROW):
+        row = data[start : start + _HEX_ROW]
+        letters = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
+        rows.append(f"{start:08x}  {row.hex(' '):<{3 * _HEX_ROW - 1}}  {letters}")
+    return "\n".join(rows)
+
+
+def columns_of(text: str) -> list[tuple[str, ...]]:
+    """Of ``.status .card.brand``: paths into values that are JSON, of which each is a column."""
+    words = text.replace(",", " ").split()
+    paths = [tuple(word.removeprefix("value").strip(".").split(".")) for word in words]
+    return [path for path in paths if all(path)][:COLUMNS_MAX]
+
+
+def messages_view(
+    found: Mapping[str, Any], columns: Sequence[Sequence[str]] = ()
+) -> dict[str, Any]:
     return {
-        "rows": [_row(each) for each in found["messages"]],
+        "rows": [_row(each, columns) for each in found["messages"]],
         "next": found["next"],
         "entries": found["entriesRead"],
         "bytes": found["bytesRead"],
@@ -53,7 +101,7 @@ def stored_id(message: Mapping[str, Any]) -> str:
     return str(message["messageId"]) + ("" if index is None else f":{index}")
 
 
-def _row(message: Mapping[str, Any]) -> MessageRow:
+def _row(message: Mapping[str, Any], columns: Sequence[Sequence[str]]) -> MessageRow:
     shown = message.get("payload", "")
     line = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
     return MessageRow(
@@ -65,8 +113,26 @@ def _row(message: Mapping[str, Any]) -> MessageRow:
         size=message["size"],
         error=message.get("error", "")[:_LINE],
         is_masked=message.get("isMasked", False),
+        is_cut=message.get("isCut", False),
+        cells=_cells(shown, columns),
         details=[(title, _text(message[name])) for name, title in _DETAILS if message.get(name)],
     )
+
+
+def _cells(shown: Any, columns: Sequence[Sequence[str]]) -> list[str]:
+    if columns and isinstance(shown, str):  # a text may be JSON
+        try:
+            shown = json.loads(shown)
+        except (ValueError, RecursionError):
+            shown = None
+    return [_cell(inside(shown, path)) for path in columns]
+
+
+def _cell(value: Any) -> str:
+    if value is MISSING:
+        return "–"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _CELL else f"{text[:_CELL]}…"
 
 
 _DETAILS: Final = (
@@ -79,10 +145,9 @@ _DETAILS: Final = (
     ("schemaVersion", "Schema version"),
     ("encoding", "Shown as"),
     ("keyEncoding", "Key shown as"),
-    ("isCut", "Only its beginning"),
-    ("isMasked", "Values withheld"),
     ("decodeError", "Not decoded"),
     ("compression", "Compression"),
+    ("entrySize", "Its entry as stored, bytes"),
     ("batchSize", "Messages of its batch"),
     ("chunkId", "Chunk"),
     ("chunkCount", "Chunks"),

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from magnetar.broker.console.admin_api import AdminError
-from magnetar.broker.console.message_view import messages_view
+from magnetar.broker.console.find_page import nearby
+from magnetar.broker.console.formats import visible_lines
+from magnetar.broker.console.message_view import (
+    BODY_MAX,
+    MessageRow,
+    columns_of,
+    messages_view,
+    stored_id,
+)
+from magnetar.broker.console.source import Deliveries, IndexQuery
+from magnetar.broker.console.subject import partition_count
 from magnetar.broker.console.topic_path import TopicPath
-from magnetar.broker.console.views import Ask, Panel, PanelError, panel
+from magnetar.broker.console.topic_view import delivery_rows
+from magnetar.broker.console.views import Ask, Panel, PanelError, View, panel
 from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
 
 MESSAGES: Final = 50
 """Of a page."""
 _SEARCHED: Final = ("position", "subscription", "filter", "id")
-"""Parameters of a page."""
+"""Parameters of a page that say what is read."""
+_SHOWN: Final = ("columns", "show", "all")
+"""Those that say how it is shown."""
+_LOOKS: Final = (("", "Value"), ("raw", "Raw"), ("hex", "Hex"))
+_BUSY: Final = 12
+"""Topics to begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +80,33 @@ def asked_of(query: Mapping[str, str]) -> dict[str, str]:
     return asked
 
 
+async def messages_page(ask: Ask) -> View:
+    """Messages of the topic that a parameter names; without one, topics to choose from."""
+    text = ask.query.get("topic", "").strip()
+    content: dict[str, Any] = {"named": text, "topic": None, "address": ask.address}
+    if not text:
+        busiest = ask.source.topics(IndexQuery(sort="msgRateIn", limit=_BUSY))
+        topics = await panel("Topics", busiest, lambda page: [x["topic"] for x in page.rows])
+        paths = Panel([TopicPath.parse(each) for each in topics.value or ()], topics.error)
+        content |= {"topics": paths, "partitions": 0} | _form_of(ask)
+        return View("messages.html", "Messages", "messages", content, live=0)
+    path = TopicPath.typed(text)
+    found = await panel("Topic", partition_count(ask.source.api, path), lambda count: count)
+    if found.value is None:
+        near = await nearby(ask, path)
+        content |= {"topics": Panel(near, found.error), "partitions": 0} | _form_of(ask)
+        return View("messages.html", "Messages", "messages", content, live=0)
+    content |= {"topic": path, "partitions": found.value}
+    content |= await messages_tab(ask, path, found.value)
+    return View("messages.html", "Messages", "messages", content, live=0)
+
+
+def _form_of(ask: Ask) -> dict[str, Any]:
+    """What the form of a search shows."""
+    shown = {name: ask.query.get(name, "") for name in _SHOWN}
+    return {"asked": asked_of(ask.query) | shown | {"partition": ask.query.get("partition", "0")}}
+
+
 async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     """Of one partition; a page is one search, so it isn't fetched again by itself."""
     number = ask.query.get("partition", "0")
@@ -74,18 +118,76 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
         found: Panel[Any] = Panel(error=PanelError("Messages", error.status, str(error)))
     else:
         query = {**search.query, "limit": str(MESSAGES)}
-        found = await panel("Messages", ask.source.messages(search.topic, query), messages_view)
-    opened = [each for each in (found.value or {"rows": []})["rows"] if each.id == asked["id"]]
+        columns = columns_of(ask.query.get("columns", ""))
+        call = ask.source.messages(search.topic, query)
+        found = await panel("Messages", call, lambda page: messages_view(page, columns))
+    rows = (found.value or {"rows": []})["rows"]
+    opened = next((each for each in rows if each.id == asked["id"]), None)
     return {
+        **_form_of(ask),
         "messages": found,
-        "asked": asked | {"partition": number},
+        "columns": ["." + ".".join(path) for path in columns_of(ask.query.get("columns", ""))],
         "address": ask.address,
         "can_follow": ask.contents != "off" and not path.is_volatile,
         "follow_query": ask.address(id="", position="", subscription="", partition=at),
         "file_query": ask.address(id="", partition=at, **position),
         "values": ask.contents == "full",
-        "opened": opened[0] if opened else None,
+        "opened": None if opened is None else await _opened(ask, search, opened),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A message of which all is shown."""
+
+    row: MessageRow
+    body: Panel[str]
+    """Its value, with marks for what can't be seen."""
+    looks: Sequence[tuple[str, str]]
+    """Of its value: key and title."""
+    look: str
+    is_whole: bool
+    """More of a value that was cut can't be shown."""
+    delivered: Panel[Any]
+
+
+async def _opened(ask: Ask, search: Wanted, row: MessageRow) -> Opened:
+    look = ask.query.get("show", "")
+    looks = _LOOKS if ask.contents == "full" and not row.error else ()
+    is_whole = bool(ask.query.get("all"))
+    body, delivered = await asyncio.gather(
+        panel("Value", _body(ask, search, row, look, is_whole), lambda text: text),
+        panel("Delivered to", _deliveries(ask, search, row), delivery_rows),
+    )
+    return Opened(row, body, looks, look, is_whole, delivered)
+
+
+async def _body(ask: Ask, search: Wanted, row: MessageRow, look: str, is_whole: bool) -> str:
+    """Raises AdminError: it can't be read again."""
+    if ask.contents == "full" and (is_whole or look in ("raw", "hex")):
+        again = {"position": row.id, "limit": "1", "payload": "whole" if is_whole else "cut"}
+        if look in ("raw", "hex"):
+            again["raw"] = "true"
+        found = await ask.source.messages(search.topic, again)
+        if not found["messages"] or stored_id(found["messages"][0]) != row.id:
+            raise AdminError(404, f"There is no message {row.id} any more")
+        row = messages_view(found)["rows"][0]
+    # In a thread: it may be long.
+    return await asyncio.to_thread(_text_of, row, look)
+
+
+def _text_of(row: MessageRow, look: str) -> str:
+    is_raw = look in ("raw", "hex") and not row.is_masked
+    text = getattr(row, look) if is_raw else row.body
+    cut = text[:BODY_MAX]
+    more = "\n…" if len(text) > len(cut) else ""
+    return visible_lines(cut) + more
+
+
+async def _deliveries(ask: Ask, search: Wanted, row: MessageRow) -> Deliveries:
+    if search.topic.is_volatile or row.error:
+        return Deliveries({}, 0)
+    return await ask.source.deliveries(search.topic, row.id)
 
 
 def _names_in(text: str) -> set[str]:

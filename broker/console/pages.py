@@ -39,7 +39,7 @@ from magnetar.broker.console.index_view import (
     sums_of,
     topic_rows,
 )
-from magnetar.broker.console.messages_page import messages_tab
+from magnetar.broker.console.messages_page import messages_page, messages_tab
 from magnetar.broker.console.namespace_page import namespace
 from magnetar.broker.console.policy_page import (
     change_policy,
@@ -370,6 +370,7 @@ PAGES: Final[dict[str, Page]] = {
     "": overview,
     "topics": topics,
     "subscriptions": subscriptions,
+    "messages": messages_page,
     "namespaces": namespaces,
     "brokers": brokers,
     "brokers/{broker}": broker,

@@ -169,7 +169,8 @@ class _Followed:
 def _search(start: Place, matches: MessageFilter, query: Mapping[str, str]) -> Search:
     payload, masked = query.get("payload", "cut"), names_of(query.get("masked", ""))
     limit = int(query.get("limit", str(MESSAGES_PER_S)))
-    return Search(start, limit, matches, payload != "none", payload == "whole", masked)
+    is_raw = query.get("raw") == "true"
+    return Search(start, limit, matches, payload != "none", payload == "whole", is_raw, masked)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import segment, span
+from magnetar.broker.console.pulsar_cursors import delivery_of
 from magnetar.broker.console.pulsar_policies import (
     Rows,
     namespace_rows,
@@ -26,7 +27,9 @@ from magnetar.broker.console.snapshot import (
 )
 from magnetar.broker.console.source import (
     CONNECTIONS,
+    DELIVERIES,
     Connections,
+    Deliveries,
     GrantsOfRole,
     IndexPage,
     IndexQuery,
@@ -34,6 +37,7 @@ from magnetar.broker.console.source import (
     Source,
     TopicSchema,
 )
+from magnetar.broker.console.topic_view import listed_subscriptions
 from magnetar.broker.errors import InvalidSchemaError
 from magnetar.broker.index.figure_recorder import LATENCIES
 from magnetar.broker.index.history_answer import (
@@ -154,6 +158,25 @@ class PulsarSource(Source):
         if self._messages is None:
             raise AdminError(501, "Apache Pulsar has no search over REST")
         return await self._messages.search(topic, {**query, **self._masked_query})
+
+    async def deliveries(self, topic: TopicPath, message_id: str) -> Deliveries:
+        """As far as cursors tell it."""
+        internal, stats = await asyncio.gather(
+            get(self.api, f"{topic.rest}/internalStats"), get(self.api, f"{topic.rest}/stats")
+        )
+        cursors, subscriptions = internal["cursors"], listed_subscriptions(stats)
+        names = [
+            name
+            for name in sorted(
+                subscriptions, key=lambda name: -subscriptions[name].get("msgBacklog", 0)
+            )
+            if name in cursors
+        ]
+        found = {
+            name: delivery_of(cursors[name], subscriptions[name], message_id).as_json()
+            for name in names[:DELIVERIES]
+        }
+        return Deliveries(found, len(names) - len(found))
 
     def follow(
         self, topic: TopicPath, query: Mapping[str, str]

@@ -5,6 +5,7 @@ What every Pulsar answers alike, pages ask of ``api`` themselves.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.broker_view import LoadReports
 from magnetar.broker.console.draft import produce_path
 from magnetar.broker.console.formats import segment
-from magnetar.broker.console.topic_view import of_all_partitions
+from magnetar.broker.console.topic_view import listed_subscriptions, of_all_partitions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 CONNECTIONS: Final = 100
 """Of a page."""
+DELIVERIES: Final = 20
+"""Subscriptions that are asked what became of a message."""
 _RETRYABLE: Final = 1
 """``errorCode`` of REST produce."""
 
@@ -102,6 +105,16 @@ class GrantsOfRole:
     grants: list[dict[str, Any]]
     """See the route ``roles/{role}``."""
     next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """What became of a message, by subscription."""
+
+    explained: Mapping[str, Mapping[str, Any]]
+    """As the route ``explain`` of a subscription tells it."""
+    left_out: int
+    """Subscriptions of the topic that weren't asked."""
 
 
 class Source:
@@ -186,6 +199,36 @@ class Source:
         return dict(
             await get(self.api, f"{topic.rest}/messages", **{**query, **self._masked_query})
         )
+
+    async def deliveries(self, topic: TopicPath, message_id: str) -> Deliveries:
+        """Of the subscriptions that are furthest behind.
+
+        Args:
+            topic: that has no partitions, or is one.
+            message_id: ``ledger:entry``, in a batch with its place there.
+        Raises:
+            AdminError.
+        """
+        stats = await get(
+            self.api, f"{topic.rest}/stats", excludePublishers=True, excludeConsumers=True
+        )
+        found = listed_subscriptions(stats)
+        names = sorted(found, key=lambda name: (-found[name].get("msgBacklog", 0), name))
+        ledger_id, entry_id, *index = message_id.split(":")
+        full_id = ":".join((ledger_id, entry_id, "-1", *index))
+
+        async def one(name: str) -> Any:
+            path = f"{topic.rest}/subscription/{segment(name)}/explain"
+            try:
+                return await get(self.api, path, messageId=full_id)
+            except AdminError as error:
+                if error.status == 404:  # it was just removed
+                    return None
+                raise
+
+        asked = names[:DELIVERIES]
+        answers = zip(asked, await asyncio.gather(*map(one, asked)), strict=True)
+        return Deliveries({name: each for name, each in answers if each}, len(names) - len(asked))
 
     def follow(
         self, topic: TopicPath, query: Mapping[str, str]

@@ -26,6 +26,13 @@ class TopicPath:
         return cls(domain, tenant, namespace, local)
 
     @classmethod
+    def typed(cls, text: str) -> Self:
+        """Of a name as people type it: also without the domain, and without the namespace."""
+        domain, mark, rest = text.rpartition("://")
+        space = "" if mark or rest.count("/") > 1 else "public/default/"
+        return cls.parse(f"{domain or 'persistent'}://{space}{rest}")
+
+    @classmethod
     def of(cls, names: Mapping[str, str]) -> Self:
         """Of the parts of a page's address."""
         return cls(names["domain"], names["tenant"], names["namespace"], names["topic"])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.console.views import row_id
 from magnetar.broker.dispatch.explanation import STALLS, Reason
+
+if TYPE_CHECKING:
+    from magnetar.broker.console.source import Deliveries
 
 Json = Mapping[str, Any]
 
@@ -227,6 +230,37 @@ def _producer(stats: Json) -> ProducerRow:
         bytes_in=stats.get("msgThroughputIn", 0.0),
         mean_size=stats.get("averageMsgSize", 0.0),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRow:
+    """What became of a message in a subscription."""
+
+    name: str
+    kind: str
+    """Of its mark: `w` and `e` something stands still, `n` nothing does."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRows:
+    acknowledged: Sequence[str]
+    """Names of subscriptions."""
+    others: Sequence[DeliveryRow]
+    left_out: int
+    """Subscriptions that weren't asked."""
+
+
+def delivery_rows(found: Deliveries) -> DeliveryRows:
+    acknowledged = [
+        name for name, each in found.explained.items() if each["reason"] == Reason.ACKNOWLEDGED
+    ]
+    others = [
+        DeliveryRow(name, _mark(each["reason"]).replace("o", "n"), each["message"])
+        for name, each in found.explained.items()
+        if name not in acknowledged
+    ]
+    return DeliveryRows(acknowledged, others, found.left_out)
 
 
 def partition_rows(stats: Json) -> list[PartitionRow]:

@@ -35,6 +35,8 @@ PAGES: Final = (
         "roles/billing",
         "keys",
         "find?q=console",
+        "messages",
+        f"messages?topic={TOPIC.replace('/', '://', 1)}&columns=.a",
     ),
     f"topic/{TOPIC}",
     f"topic/{TOPIC}/subscriptions?open=billing",
@@ -177,7 +179,12 @@ def test_everything_is_found_by_keys_alone(browser: Browser, console: str, width
 def test_letters_lead_to_pages_unless_they_are_switched_off(browser: Browser, console: str) -> None:
     with browser.new_page() as page:
         page.goto(console)
-        for keys, heading in (("gt", "Topics"), ("gs", "Subscriptions"), ("go", "Overview")):
+        for keys, heading in (
+            ("gt", "Topics"),
+            ("gs", "Subscriptions"),
+            ("gm", "Messages"),
+            ("go", "Overview"),
+        ):
             page.keyboard.type(keys)
             expect(page.locator("h1")).to_have_text(heading)
         page.goto(console + "subscriptions?q=billing")
@@ -234,6 +241,32 @@ def test_without_a_script_everything_is_found_on_a_page(browser: Browser, consol
         page.keyboard.press("Enter")
         page.get_by_role("main").get_by_role("link", name="billing").click()
         expect(page.locator("tr.open")).to_contain_text("billing")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_message_is_looked_at(browser: Browser, console: str, width: int) -> None:
+    with browser.new_page(viewport={"width": width, "height": 800}) as page:
+        watch = Watch(page, console.removesuffix("console/"))
+        page.goto(console)
+        page.keyboard.type("gm")
+        page.get_by_role("textbox", name="Topic").fill("console-orders")
+        page.get_by_label("Columns").fill(".status")
+        page.get_by_role("button", name="Search").click()
+        page.locator("tbody a code").first.click()
+        message = page.get_by_role("region", name=re.compile("^Message "))
+        expect(message).to_contain_text("not acknowledged")
+        message.get_by_role("link", name="Hex").click()
+        expect(message.locator("pre")).to_contain_text("00000000  ")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.locator("[name=columns]").input_value() == ".status"
+        assert page.locator("b", has_text="owned").count() == 0
+        if AXE:
+            assert _violations(page) == []
+        if PICTURES:
+            page.screenshot(path=f"{PICTURES}/message-{width}.png")
+        message.get_by_role("link", name="Close").click()
+        expect(message).to_have_count(0)
+        assert watch.complaints == []
 
 
 def test_a_message_is_produced_and_produced_again(browser: Browser, console: str) -> None:

@@ -525,3 +525,45 @@ async def test_policies_of_a_namespace_hold_for_its_topics(
         assert source_of(await console.get(space), "messageTTL") == "broker"
         assert (await client.delete(f"{url}/persistent/public/{name}/t")).is_success
         assert (await client.delete(f"{url}/namespaces/public/{name}")).is_success
+
+
+async def test_a_message_is_looked_at(
+    console: httpx.AsyncClient, topic: str, service_url: str
+) -> None:
+    with client_of(service_url) as client:
+        consumer = client.subscribe(
+            topic.replace("/", "://", 1), "billing", pulsar.ConsumerType.Shared
+        )
+        first, second = consumer.receive(30_000), consumer.receive(30_000)
+        consumer.acknowledge(second)
+        consumer.close()
+        producer = client.create_producer(topic.replace("/", "://", 1), batching_enabled=False)
+        producer.send(b'{"a":{"b":"\xc3\xa9"}}' + b" " * 70_000 + b"!")
+        producer.close()
+    ids = [
+        f"{each.message_id().ledger_id()}:{each.message_id().entry_id()}"
+        for each in (first, second)
+    ]
+    tab = f"/console/topic/{topic}/messages"
+    for message_id, words in zip(
+        ids, ("billing not acknowledged", "billing acknowledged"), strict=True
+    ):
+        page = (await console.get(tab, params={"id": message_id})).text
+        shown = re.sub(
+            r"<[^>]+>", "", page.partition("<dt>Delivered to</dt>")[2].partition("</dd>")[0]
+        )
+        assert words in shown
+    rows = await found(console, topic, columns=".a.b")
+    (last,) = [id_ for id_, value in rows if value.startswith('{"a"')]
+
+    async def body(**query: str) -> str:
+        page = (await console.get(tab, params={"id": last, **query})).text
+        return unescape(re.findall(r'<pre tabindex="0">(.*?)</pre>', page, re.DOTALL)[0])
+
+    assert (await body(show="hex")).startswith("00000000  7b 22 61 22 3a 7b 22 62 22 3a 22 c3 a9 ")
+    assert len(await body(show="raw")) < 65_536
+    assert (await body(show="raw", all="1")).endswith(" !")
+    page = (
+        await console.get("/console/messages", params={"topic": topic.replace("/", "://", 1)})
+    ).text
+    assert len(rows_of(page)) == 4

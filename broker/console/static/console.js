@@ -173,7 +173,7 @@ function toggleTheme() {
 // Keys
 
 const rows = () => [...main().querySelectorAll("tbody > tr[id]:not(.sub2)")];
-const places = { o: "", t: "topics", s: "subscriptions" };
+const places = { o: "", t: "topics", s: "subscriptions", m: "messages" };
 let isGoing = false;
 
 function move(step) {
@@ -219,8 +219,9 @@ function onKey(event) {
   if (event.key === "Escape" && isTyping(event.target)) event.target.blur();
   if (isTyping(event.target) || localStorage.getItem("keys") === "off") return;
   const root = document.body.dataset.root;
-  if (isGoing && event.key in places) location.href = (root + places[event.key]) || "./";
+  const place = isGoing ? places[event.key] : undefined;
   isGoing = event.key === "g";
+  if (place !== undefined) return (location.href = root + place || "./");
   if (event.key === "Enter" && event.target.closest?.("a, button, summary")) return;
   if (event.key in actions) {
     actions[event.key]();

@@ -25,7 +25,8 @@ _CHARACTERS_MAX: Final = 2_000
 _TERMS_MAX: Final = 20
 _PATTERNS_MAX: Final = 5
 _SEARCHED_CHARACTERS: Final = 64 << 10
-_MISSING: Final = object()
+MISSING: Final = object()
+"""Of a message that hasn't got the field."""
 _NUMBER: Final = re.compile(r"-?\d{1,400}(?P<float>(\.\d+)?([eE][+-]?\d{1,3})?)", re.ASCII)
 _PATTERN_BYTES_MAX: Final = 1 << 20
 """Memory of RE2 for one pattern."""
@@ -80,7 +81,7 @@ class _Term:
 
     def holds(self, message: Searched) -> bool:
         value = _field(message, self.path)
-        return self.if_missing if value is _MISSING else self.matches(value)
+        return self.if_missing if value is MISSING else self.matches(value)
 
 
 class MessageFilter:
@@ -241,16 +242,16 @@ def _shown(value: Any) -> str:
 
 
 def _field(message: Searched, path: tuple[str, ...]) -> Any:
-    """``_MISSING``: the message hasn't got it."""
+    """``MISSING``: the message hasn't got it."""
     match path[0]:
         case "property":
-            return message.properties.get(path[1], _MISSING)
+            return message.properties.get(path[1], MISSING)
         case "value":
-            return message.text() if len(path) == 1 else _inside(message.json(), path[1:])
+            return message.text() if len(path) == 1 else inside(message.json(), path[1:])
         case "event":
-            return message.event_ms or _MISSING
+            return message.event_ms or MISSING
         case "key":
-            return _MISSING if message.key is None else message.key
+            return MISSING if message.key is None else message.key
     return {
         "producer": message.producer,
         "size": message.size,
@@ -259,12 +260,13 @@ def _field(message: Searched, path: tuple[str, ...]) -> Any:
     }[path[0]]
 
 
-def _inside(value: Any, path: Sequence[str]) -> Any:
+def inside(value: Any, path: Sequence[str]) -> Any:
+    """What JSON has there; ``MISSING``: nothing."""
     for name in path:
         if isinstance(value, Mapping):
-            value = value.get(name, _MISSING)
+            value = value.get(name, MISSING)
         elif isinstance(value, list) and name.isdigit() and int(name) < len(value):
             value = value[int(name)]
         else:
-            return _MISSING
+            return MISSING
     return value

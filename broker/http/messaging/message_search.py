@@ -108,6 +108,8 @@ class Search:
     matches: MessageFilter
     with_payload: bool = True
     whole_payload: bool = False
+    raw: bool = False
+    """Whether values are shown as the bytes that are stored, in base64; none beside ``masked``."""
     masked: frozenset[str] = frozenset()
     """Fields whose values neither the filter nor the answer has, see `message_mask`."""
 
@@ -140,6 +142,8 @@ class _Item:
     metadata: pb.MessageMetadata | None
     opened: int
     """Bytes of the entry, with its first item; 0 with the others."""
+    stored: int
+    """Bytes of the entry as it is stored."""
     error: str = ""
     is_masked: bool = False
 
@@ -251,7 +255,7 @@ class MessageSearch:
         places = [
             place
             for place, message in enumerate(messages)
-            if run.search.with_payload and not _is_cut(message, run.search)
+            if run.search.with_payload and not run.search.raw and not _is_cut(message, run.search)
         ]
         decoded = await self._schemas.decode(self._name, [messages[place] for place in places])
         found: list[DecodedValue | None] = [None] * len(messages)
@@ -351,12 +355,12 @@ def _items(entries: Iterable[tuple[Position, bytes]], skip: Place, largest: int)
             metadata, messages, opened = _opened(body, largest)
             for index, message in enumerate(messages):
                 if index >= first:
-                    yield _Item(Place(position, index), message, metadata, opened)
+                    yield _Item(Place(position, index), message, metadata, opened, len(body))
                     opened = 0
             if opened and not first:
-                yield _Item(Place(position), None, metadata, opened)
+                yield _Item(Place(position), None, metadata, opened, len(body))
         except UndecodableEntryError as error:
-            yield _Item(Place(position, index), None, metadata, opened, str(error))
+            yield _Item(Place(position, index), None, metadata, opened, len(body), str(error))
 
 
 def _opened(body: bytes, largest: int) -> tuple[pb.MessageMetadata, Iterable[Message | None], int]:
@@ -450,7 +454,7 @@ def _masked(
     if item.message is None:
         return item, None
     found = masked(item.message, decoded, search.masked)
-    if _is_cut(item.message, search):  # its beginning has no fields that can be told apart
+    if search.raw or _is_cut(item.message, search):  # no fields that can be told apart
         found = replace(found, decoded=DecodedValue(found.decoded.type, MASK), is_masked=True)
     return replace(item, message=found.message, is_masked=found.is_masked), found.decoded
 
@@ -465,12 +469,12 @@ def _shown(item: _Item, search: Search, decoded: DecodedValue | None) -> dict[st
     is_cut = _is_cut(message, search)
     if is_cut:
         message = replace(message, payload=message.payload[:_PAYLOAD_BYTES])
-    found = described(message, as_base64=is_cut, decoded=decoded)
+    found = described(message, as_base64=is_cut or search.raw, decoded=decoded)
     if item.is_masked:
         found["isMasked"] = True
     if is_cut:
         found["isCut"] = True
-        if not search.masked:
+        if not (search.masked or search.raw):
             _show_beginning(found)
     if not search.with_payload:
         found.pop("payload", None)
@@ -479,6 +483,7 @@ def _shown(item: _Item, search: Search, decoded: DecodedValue | None) -> dict[st
         "producerName": message.producer_name,
         "sequenceId": message.sequence_id,
         "compression": pb.CompressionType.Name(metadata.compression),
+        "entrySize": item.stored,
     }
     if message.batch_index >= 0:
         found |= {"batchIndex": message.batch_index, "batchSize": message.batch_size}

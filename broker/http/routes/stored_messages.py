@@ -56,6 +56,9 @@ _Payload = Annotated[
     Literal["cut", "whole", "none"],
     Query(description="Values: of more than 64 KiB the beginning, the whole, or none"),
 ]
+_Raw = Annotated[
+    bool, Query(description="Values as the bytes that were sent, in base64, not by their schema")
+]
 _FOLLOWED = (
     '{"messageId":"12:4","publishTime":1800000000000,"payload":"hello","encoding":"text"}\n'
     '{"next":"12:5","found":1,"shown":1,"skippedEntries":0}\n'
@@ -192,6 +195,7 @@ async def _nth_unacked(ledger: ManagedLedger, cursor: Cursor, nth: int) -> Posit
                 "producerName": "shop-1",
                 "sequenceId": 17,
                 "compression": "NONE",
+                "entrySize": 96,
             }
         ],
         "next": "12:5",
@@ -216,6 +220,7 @@ async def search(
     limit: Annotated[int, Query(ge=1, le=500, description="Messages of the answer")] = 50,
     filter: _Filter = "",
     payload: _Payload = "cut",
+    raw: _Raw = False,
     masked: _Masked = "",
 ) -> Response:
     """Stored messages from a position on, those that a filter finds. No cursor moves.
@@ -236,7 +241,9 @@ async def search(
     else:
         with answer_for(ValueError, 400):
             start = place_of(position, found.ledger)
-    wanted = Search(start, limit, matches, payload != "none", payload == "whole", names_of(masked))
+    wanted = Search(
+        start, limit, matches, payload != "none", payload == "whole", raw, names_of(masked)
+    )
     schemas = request.app.state.rest_publishers.schemas
     searching = MessageSearch(schemas, topic, service.config.max_message_size)
     is_last = position == "latest" and not (subscription or timestamp)
@@ -337,7 +344,12 @@ async def follow(
         with answer_for(ValueError, 400):
             start = place_of(position, found.ledger)
     wanted = Search(
-        start, MESSAGES_PER_S, matches, payload != "none", payload == "whole", names_of(masked)
+        start,
+        MESSAGES_PER_S,
+        matches,
+        payload != "none",
+        payload == "whole",
+        masked=names_of(masked),
     )
     schemas = request.app.state.rest_publishers.schemas
     searching = MessageSearch(schemas, topic, service.config.max_message_size)

@@ -1,6 +1,7 @@
 """Messages are searched where they are stored: what a filter finds, and where a search goes on."""
 
 import asyncio
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from magnetar.broker.http.messaging import message_search
 from magnetar.broker.http.messaging.local_producer import LocalProducer
 from magnetar.broker.http.messaging.message_filter import FilterError, Searched, parse_filter
+from magnetar.broker.http.messaging.message_mask import MASK
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.messages import OutgoingMessage, encode_batch
@@ -289,3 +291,18 @@ async def test_refusals(client: httpx.AsyncClient) -> None:
         assert answer.status_code in (status, 422), query
         assert answer.json()["reason"]
     assert (await client.get(path.replace("orders", "none"))).status_code == 404
+
+
+async def test_a_value_as_it_was_sent(client: httpx.AsyncClient) -> None:
+    text = "x" + "é" * 40_000
+    await publish(client, text)
+    (cut,) = (await search(client, raw=True))["messages"]
+    assert (cut["isCut"], cut["encoding"]) == (True, "base64")
+    assert b64decode(cut["payload"]) == text.encode()[: message_search._PAYLOAD_BYTES]
+    (whole,) = (await search(client, raw=True, payload="whole"))["messages"]
+    assert b64decode(whole["payload"]).decode() == text
+    assert whole["entrySize"] > whole["size"] == len(text.encode())
+    (hidden,) = (await search(client, raw=True, payload="whole", masked="pin"))["messages"]
+    assert (hidden["payload"], hidden["isMasked"]) == (MASK, True)
+    (none,) = (await search(client, raw=True, payload="none"))["messages"]
+    assert "payload" not in none

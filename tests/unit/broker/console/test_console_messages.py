@@ -1,0 +1,188 @@
+"""Messages in the console: looks at a value, columns, deliveries, and the page without a topic."""
+
+import re
+from collections.abc import AsyncIterator
+from html import unescape
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from magnetar.broker.console.message_view import BODY_MAX, columns_of, hex_dump, messages_view
+from magnetar.broker.console.pulsar_cursors import delivery_of
+from magnetar.broker.console.topic_path import TopicPath
+from magnetar.broker.dispatch.explanation import Reason
+from magnetar.broker.http.server.app import create_app
+from tests.unit.broker.doubles import Broker
+
+TOPIC = "persistent/public/default/orders"
+TAB = f"/console/topic/{TOPIC}/messages"
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as found:
+        yield found
+
+
+async def send(client: httpx.AsyncClient, *payloads: str) -> list[str]:
+    """Their ids, as pages have them."""
+    messages = [{"payload": each} for each in payloads]
+    body = {"producerName": "p", "messages": messages, "valueSchema": '{"type":"BYTES"}'}
+    answer = await client.post(f"/topics/{TOPIC}", json=body)
+    found = answer.json()["messagePublishResults"]
+    return [":".join(each["messageId"].split(":")[:2]) for each in found]
+
+
+async def opened(client: httpx.AsyncClient, **query: str) -> str:
+    page = await client.get(TAB, params=query)
+    assert page.status_code == 200
+    return page.text
+
+
+def value_in(page: str) -> str:
+    return unescape(re.findall(r'<pre tabindex="0">(.*?)</pre>', page, re.DOTALL)[0])
+
+
+async def test_a_value_has_three_looks(client: httpx.AsyncClient) -> None:
+    (message_id,) = await send(client, '{"b":"\u202e<i>"}')
+    raw = value_in(await opened(client, id=message_id, show="raw"))
+    assert raw == '{"b":"⟨U+202E⟩<i>"}'
+    dump = value_in(await opened(client, id=message_id, show="hex"))
+    assert dump.startswith("00000000  7b 22 62 22 3a 22 e2 80 ae 3c 69 3e 22 7d ")
+    assert dump.endswith('  {"b":"...<i>"}')
+    page = await opened(client, id=message_id)
+    assert [*re.findall(r'show=(\w+)">(\w+)</a>', page)] == [("raw", "Raw"), ("hex", "Hex")]
+
+
+def test_rows_of_a_dump() -> None:
+    assert hex_dump(b"") == ""
+    rows = hex_dump(bytes(range(60, 77))).split("\n")
+    assert rows[0] == f"00000000  {bytes(range(60, 76)).hex(' ')}  <=>?@ABCDEFGHIJK"
+    assert rows[1] == "00000010  4c" + " " * 45 + "  L"
+
+
+async def test_a_long_value_is_loaded_when_it_is_asked_for(client: httpx.AsyncClient) -> None:
+    (long,) = await send(client, "x" * 100_000 + "end")
+    page = await opened(client, id=long)
+    assert "Load all" in page
+    assert len(value_in(page)) == 65_536 - 1  # the last letter may not be whole
+    page = await opened(client, id=long, all="1")
+    assert value_in(page).endswith("xend")
+    assert "Load all" not in page
+    assert value_in(await opened(client, id=long, all="1", show="hex")).endswith("  end")
+    (longer,) = await send(client, "x" * (BODY_MAX + 10))
+    page = await opened(client, id=longer, all="1")
+    assert value_in(page) == "x" * BODY_MAX + "\n…"
+    assert "More of a long value is in the export." in page
+
+
+@pytest.mark.parametrize(
+    "settings", [{"web_console_messages": "metadata"}, {"web_console_masked_fields": "pin"}]
+)
+async def test_no_look_has_what_is_withheld(settings: dict[str, str]) -> None:
+    broker = await Broker(**settings).start()
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        ids = await send(client, '{"pin":"0815"}', '{"pin":"0815","x":"' + "y" * 70_000 + '"}')
+        for message_id in ids:
+            for show in ("", "raw", "hex"):
+                for every in ("", "1"):
+                    page = await opened(client, id=message_id, show=show, all=every, columns=".pin")
+                    assert message_id in page
+                    assert "0815" not in page
+                    assert "30 38 31 35" not in page
+    await broker.close()
+
+
+async def test_fields_are_columns(client: httpx.AsyncClient) -> None:
+    await send(client, '{"status":"declined","card":{"brand":["visa"]}}', "no JSON")
+    page = await opened(client, columns=".status, value.card.brand.0 .card")
+    heads = re.findall(r"<th[^>]*>([^<]*)</th>", page.partition('id="follow-rows"')[2])
+    assert heads[3:6] == [".status", ".card.brand.0", ".card"]
+    rows = re.findall(r"</code></td>((?:<td class=\"hide3\">[^<]*</td>){3})", page)
+    cells = [[unescape(x) for x in re.findall(r">([^<]*)</td>", row)] for row in rows]
+    assert cells == [["declined", "visa", '{"brand": ["visa"]}'], ["–"] * 3]
+    assert "columns=.status" in page  # links keep them
+
+
+def test_words_that_are_columns() -> None:
+    assert columns_of("") == columns_of(". .. value") == []
+    assert columns_of(".a value.b.c d") == [("a",), ("b", "c"), ("d",)]
+    assert len(columns_of(" ".join(f".f{n}" for n in range(20)))) == 8
+    message = {"messageId": "1:2", "size": 9, "payload": "[" * 100_000}
+    found = {"messages": [message], "next": None, "entriesRead": 1, "bytesRead": 9}
+    assert messages_view(found, [("a",)])["rows"][0].cells == ["–"]
+
+
+async def test_what_became_of_a_message(client: httpx.AsyncClient) -> None:
+    first, second = await send(client, "a", "b")
+    for name in ("billing", "<audit>"):
+        path = f"/admin/v2/{TOPIC}/subscription/{quote(name)}"
+        body: dict[str, Any] = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+        assert (await client.put(path, json=body)).is_success
+    skip = f"/admin/v2/{TOPIC}/subscription/billing/skip/1"
+    assert (await client.post(skip)).is_success
+    shown = _delivered(await opened(client, id=first))
+    assert "billing acknowledged" in shown
+    assert "<audit> not acknowledged. No consumer is connected." in shown
+    assert "billing not acknowledged." in _delivered(await opened(client, id=second))
+
+
+async def test_of_many_subscriptions_some_are_asked(client: httpx.AsyncClient) -> None:
+    (first,) = await send(client, "a")
+    for number in range(23):
+        path = f"/admin/v2/{TOPIC}/subscription/s{number}"
+        assert (await client.put(path)).is_success
+    assert "3 subscriptions with less backlog not asked" in _delivered(
+        await opened(client, id=first)
+    )
+
+
+def _delivered(page: str) -> str:
+    text = page.partition("<dt>Delivered to</dt>")[2].partition("</dd>")[0]
+    return " ".join(unescape(re.sub(r"<[^>]+>", "", text)).split())
+
+
+async def test_the_page_of_messages_asks_for_a_topic(client: httpx.AsyncClient) -> None:
+    await send(client, "hello")
+    page = (await client.get("/console/messages")).text
+    assert "messages?topic=persistent%3A%2F%2Fpublic%2Fdefault%2Forders" in page
+    for name in ("orders", "public/default/orders", "persistent://public/default/orders"):
+        page = (await client.get("/console/messages", params={"topic": name})).text
+        assert "<code>hello</code>" in page
+        assert f'name="topic" value="{name}"' in page
+    page = (await client.get("/console/messages?topic=order")).text
+    assert "Names like it" in page
+    assert "default%2Forders" in page
+
+
+def test_names_as_people_type_them() -> None:
+    assert str(TopicPath.typed("a")) == "persistent://public/default/a"
+    assert str(TopicPath.typed("t/n/a/b")) == "persistent://t/n/a/b"
+    assert str(TopicPath.typed("non-persistent://t/n/a")) == "non-persistent://t/n/a"
+
+
+@pytest.mark.parametrize(
+    ("message_id", "reason"),
+    [
+        ("5:1", Reason.ACKNOWLEDGED),
+        ("5:2", Reason.PENDING),
+        ("5:3", Reason.ACKNOWLEDGED),
+        ("5:4:1", Reason.PENDING),
+        ("6:0", Reason.ACKNOWLEDGED),
+        ("6:7", Reason.NO_CONSUMER),
+    ],
+)
+def test_what_cursors_of_pulsar_tell(message_id: str, reason: Reason) -> None:
+    cursor = {
+        "markDeletePosition": "5:1",
+        "readPosition": "6:7",
+        "individuallyDeletedMessages": "[(5:2..5:3],(6:-1..6:2]]",
+    }
+    assert delivery_of(cursor, {"msgBacklog": 9}, message_id).reason == reason
+    fed = {"msgBacklog": 9, "consumers": [{"availablePermits": 5}], "msgRateOut": 1.0}
+    stalled = reason == Reason.NO_CONSUMER
+    assert delivery_of(cursor, fed, message_id).reason == (Reason.DELIVERING if stalled else reason)
