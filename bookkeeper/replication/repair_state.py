@@ -18,6 +18,8 @@ class RepairState:
         auditor: the elected one; "": there is none.
         marked: ledgers that are marked as under-replicated.
         first: the lowest ids of them.
+        lost_bookie_delay_s: how long a lost bookie may come back, as an operator set it for all
+            auditors; None: by their own settings.
     """
 
     off_reason: str | None
@@ -25,6 +27,7 @@ class RepairState:
     auditor: str
     marked: int
     first: Sequence[int]
+    lost_bookie_delay_s: float | None
 
 
 async def repair_state(
@@ -44,4 +47,5 @@ async def repair_state(
         auditor or "",
         marked,
         first,
+        await markers.lost_bookie_delay_s(),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
+from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, RegionRules, ZoneRules
 from magnetar.bookkeeper.client.placement.config import RACK_AWARE, policy_named
 from magnetar.bookkeeper.environment import PREFIXES
 from magnetar.bookkeeper.network_location import place
@@ -95,6 +95,7 @@ class AutoRecoverySettings(ProcessSettings):
     min_num_zones_per_write_quorum: int = 2
     desired_num_zones_per_write_quorum: int = 3
     enforce_strict_zoneaware_placement: bool = True
+    repp_minimum_regions_for_durability: int = 2
     disk_weight_based_placement_enabled: bool = False
     bookie_max_weight_multiple_for_weight_based_placement: float = 3.0
     get_bookie_info_interval_seconds: int = 86_400
@@ -219,6 +220,7 @@ class AutoRecoverySettings(ProcessSettings):
             self.bookie_max_weight_multiple_for_weight_based_placement,
             float(self.get_bookie_info_interval_seconds),
             float(self.get_bookie_info_retry_interval_seconds),
+            regions=RegionRules(self.repp_minimum_regions_for_durability),
         )
 
     def transport(self) -> TransportConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,45 @@ class BookieRow:
     error: str
 
 
-def bookie_rows(found: Iterable[Mapping[str, Any]]) -> list[BookieRow]:
-    return [_row(each) for each in found]
+@dataclass(frozen=True, slots=True)
+class RepairRow:
+    """What auto-recovery does."""
+
+    switch: str
+    below: str
+    """Why it is off."""
+    is_off: bool
+    auditor: str
+    ledgers: int
+    """That miss replicas."""
+    delay: str
+
+
+@dataclass(frozen=True, slots=True)
+class BookiePage:
+    rows: list[BookieRow]
+    repair: RepairRow | None
+
+
+def bookie_rows(found: Mapping[str, Any]) -> list[BookieRow]:
+    return [_row(each) for each in found["bookies"]]
+
+
+def bookie_page(found: Mapping[str, Any]) -> BookiePage:
+    repair = found.get("repair")
+    return BookiePage(bookie_rows(found), None if repair is None else _repair(repair))
+
+
+def _repair(found: Mapping[str, Any]) -> RepairRow:
+    is_off, delay = not found["enabled"], found.get("lostBookieRecoveryDelay")
+    return RepairRow(
+        switch="off" if is_off else "on",
+        below=(found["offReason"] or "no reason given") if is_off else "",
+        is_off=is_off,
+        auditor=found["auditor"] or "none",
+        ledgers=found["ledgers"],
+        delay="as configured" if delay is None else f"{delay:g} s",
+    )
 
 
 def _row(bookie: Mapping[str, Any]) -> BookieRow:

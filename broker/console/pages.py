@@ -19,7 +19,7 @@ from magnetar.broker.console.actions import (
     find_action,
 )
 from magnetar.broker.console.admin_api import AdminError, get
-from magnetar.broker.console.bookie_view import bookie_rows
+from magnetar.broker.console.bookie_view import bookie_page, bookie_rows
 from magnetar.broker.console.brokers_page import BROKER_TABS, broker, brokers, names_and_leader
 from magnetar.broker.console.export import export
 from magnetar.broker.console.find_page import Part, find, nearby
@@ -97,7 +97,7 @@ async def overview(ask: Ask) -> View:
     )
     brokers, bookies, service = await asyncio.gather(
         panel("Brokers", names_and_leader(ask), dict),
-        panel("Bookies", source.bookies(), bookie_rows),
+        panel("Bookies", source.bookie_states(), bookie_rows),
         panel("Addresses", source.addresses(), dict),
     )
     return View(
@@ -215,8 +215,8 @@ async def namespaces(ask: Ask) -> View:
 
 
 async def bookies(ask: Ask) -> View:
-    content = {"bookies": await panel("Bookies", ask.source.bookies(), bookie_rows)}
-    return View("bookies.html", "Bookies", "bookies", content)
+    found = await panel("Bookies", ask.source.bookie_states(), bookie_page)
+    return View("bookies.html", "Bookies", "bookies", {"found": found})
 
 
 async def audit(ask: Ask) -> View:

@@ -249,17 +249,18 @@ class PulsarSource(Source):
             for role in roles
         ]
 
-    async def bookies(self) -> list[dict[str, Any]]:
-        """Names and racks: the rest is known to the bookies alone."""
+    async def bookie_states(self) -> dict[str, Any]:
+        """Names and racks: the rest is known to the bookies and ZooKeeper alone."""
         found, racks = await asyncio.gather(
             get(self.api, "bookies/all"), get(self.api, "bookies/racks-info")
         )
         known = {name: info for group in racks.values() for name, info in group.items()}
         names = {each["bookieId"] for each in found["bookies"]} | known.keys()
-        return [
+        bookies = [
             {"bookieId": name, "location": known.get(name, {}).get("rack")}
             for name in sorted(names)
         ]
+        return {"bookies": bookies, "repair": None}
 
     async def history(self) -> dict[str, Any]:
         """Pulsar keeps none: it is what this process has seen."""

@@ -297,9 +297,9 @@ class Source:
         found = await get(self.api, f"roles/{segment(role)}", after=after)
         return GrantsOfRole(role, found["superuser"], found["grants"], found["next"] or "")
 
-    async def bookies(self) -> list[dict[str, Any]]:
-        """With state, disk and latency, see the route ``bookies/state``. Raises AdminError."""
-        return list((await get(self.api, "bookies/state"))["bookies"])
+    async def bookie_states(self) -> dict[str, Any]:
+        """Bookies and auto-recovery, see the route ``bookies/state``. Raises AdminError."""
+        return dict(await get(self.api, "bookies/state"))
 
     async def history(self) -> dict[str, Any]:
         """Totals of all brokers, see the route ``history``. Raises AdminError."""

@@ -52,6 +52,7 @@ _STATE_EXAMPLE: Final = {
         "offSince": None,
         "auditor": "auditor-1",
         "ledgers": 12,
+        "lostBookieRecoveryDelay": 0,
     },
 }
 
@@ -75,7 +76,8 @@ async def state(service: Service) -> Response:
     not moved. `quarantined`: this broker makes no new ledgers there for a while, because requests
     failed. `answerMs` is how long the bookie took to answer just now, `error` why it didn't.
     `addLatencyMs` is the time until an entry is on the bookie's disk; null where the bookie had
-    none lately. `repair` is null in a standalone process and on Apache BookKeeper.
+    none lately. `repair` is null in a standalone process. `lostBookieRecoveryDelay`
+    is in seconds; null: auditors go by their own settings.
     """
     bookies = service.bookie_cluster
     states = []
@@ -122,6 +124,7 @@ async def _repair(service: BrokerService) -> dict[str, Any] | None:
         "offSince": found.off_since_ms,
         "auditor": found.auditor or None,
         "ledgers": found.marked,
+        "lostBookieRecoveryDelay": found.lost_bookie_delay_s,
     }
 
 

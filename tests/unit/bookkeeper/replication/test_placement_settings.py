@@ -31,6 +31,18 @@ def test_bookkeepers_names() -> None:
     )
 
 
+def test_regions_are_known_here_too() -> None:
+    found = load(
+        {
+            "ensemblePlacementPolicy": (
+                "org.apache.bookkeeper.client.RegionAwareEnsemblePlacementPolicy"
+            ),
+            "reppMinimumRegionsForDurability": "3",
+        }
+    )
+    assert (found.policy, found.regions.min_regions) == ("region-aware", 3)
+
+
 def test_a_brokers_lines_mean_the_same_here() -> None:
     keys = {
         "bookkeeperEnsemblePlacementPolicy": "zone-aware",
@@ -52,7 +64,8 @@ def test_a_brokers_lines_mean_the_same_here() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"ensemblePlacementPolicy": "RegionAwareEnsemblePlacementPolicy"},
+        {"ensemblePlacementPolicy": "LocalBookieEnsemblePlacementPolicy"},
+        {"reppMinimumRegionsForDurability": "0"},
         {"minNumZonesPerWriteQuorum": "9"},
         {"getBookieInfoRetryIntervalSeconds": "0"},
     ],

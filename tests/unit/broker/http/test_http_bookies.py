@@ -108,14 +108,17 @@ async def test_ledgers_that_need_repair_are_counted(
         "offSince": None,
         "auditor": None,
         "ledgers": 0,
+        "lostBookieRecoveryDelay": None,
     }
     markers = UnderReplicationStore(service.store, lambda: 1_700_000_000_000)
     for ledger_id in (3, 4, 1 << 40):
         await markers.mark(ledger_id, ["b0:1"])
     await markers.disable("new racks")
+    await markers.set_lost_bookie_delay_s(90)
     repair = (await shown(authorized))["repair"]
     assert (repair["ledgers"], repair["enabled"], repair["offReason"]) == (3, False, "new racks")
     assert repair["offSince"] == 1_700_000_000_000
+    assert repair["lostBookieRecoveryDelay"] == 90
 
 
 async def test_only_superusers_see_them(authorized: Broker) -> None:
