@@ -5,9 +5,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
+from pulsar import InitialPosition
 
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.ledgers import Ledgers, connect_ledgers
@@ -18,11 +21,14 @@ from magnetar.metadata.store import MetadataStore
 from tests.apache_bookies import ApacheBookie, needs_bookkeeper
 from tests.autorecovery_process import AutoRecoveryProcess
 from tests.bookie_process import BookieProcess, running_bookies
-from tests.integration.test_apache_bookkeeper import append_all, read_all
+from tests.broker_process import BrokerProcess
+from tests.integration.test_apache_bookkeeper import RECEIVE_MS, append_all, read_all, send
+from tests.official_client import client_of
 from tests.waiting import eventually
 from tests.zookeeper_process import ZooKeeperProcess
 
 pytestmark = needs_bookkeeper
+QUORUMS = ("EnsembleSize", "WriteQuorum", "AckQuorum")
 ENTRIES = [b"%d" % number for number in range(100)]
 
 
@@ -216,3 +222,73 @@ def convert(zookeeper: ZooKeeperProcess, *options: str) -> tuple[int, str]:
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
+
+
+async def test_one_ledger_on_bookies_of_both_kinds(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    """Apache's bookies join a cluster of ours; one that is lost is replaced by the other kind."""
+    uri = uri_of(zookeeper)
+    ours = [BookieProcess(tmp_path / f"o{n}", zookeeper.url()) for n in range(2)]
+    theirs = [ApacheBookie(tmp_path / f"a{n}", uri) for n in range(2)]
+    with running_bookies(ours), theirs[0], theirs[1]:
+        async with ledgers_at(zookeeper, 4) as ledgers, markers_at(zookeeper) as (_, markers):
+            on_all = await ledgers.create(4, 4, 3)
+            await append_all(on_all, ENTRIES)
+            pairs = []
+            for _ in range(6):
+                ledger = await ledgers.create(2, 2, 2)
+                await append_all(ledger, ENTRIES)
+                await ledger.close()
+                pairs.append(ledger.ledger_id)
+            await on_all.close()
+            for each in (on_all.ledger_id, *pairs):
+                assert await read_all(ledgers, each) == ENTRIES
+
+            with AutoRecoveryProcess(tmp_path, "recovery", zookeeper.url()):
+                for lost in (theirs[1], ours[1]):
+                    lost.kill()
+                    for each in pairs:
+                        await markers.mark(each, [lost.bookie_id])
+                    await eventually(partial(are_copied, ledgers, pairs, lost.bookie_id))
+            for each in pairs:
+                assert await read_all(ledgers, each) == ENTRIES
+
+
+async def are_copied(ledgers: Ledgers, ledger_ids: list[int], lost: str) -> bool:
+    for ledger_id in ledger_ids:
+        metadata = await ledgers.metadata(ledger_id)
+        assert metadata is not None
+        if any(lost in segment.bookies for segment in metadata.segments):
+            return False
+    return True
+
+
+def test_a_brokers_ledgers_are_on_bookies_of_both_kinds(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    """One setting, whichever kind of bookie is at the other end of it."""
+    uri = f"zk+hierarchical://127.0.0.1:{zookeeper.port}/bk/ledgers"
+    ours = [BookieProcess(tmp_path / f"o{n}", zookeeper.url("/bk")) for n in range(2)]
+    theirs = ApacheBookie(tmp_path / "a0", uri)
+    settings = [f"bookkeeperMetadataServiceUri={uri}", "metadataStoreSessionTimeoutMillis=3000"]
+    settings += [f"managedLedgerDefault{each}=2" for each in QUORUMS]
+    options = [word for each in settings for word in ("--set", each)]
+    url, topic = zookeeper.url("/brokers"), "persistent://public/default/both"
+    texts = [b"%d" % number for number in range(300)]
+    with running_bookies(ours), theirs:
+        with BrokerProcess(tmp_path / "broker", url, *options) as broker:
+            answer = httpx.get(f"{broker.admin_url}/admin/v2/bookies/state").json()
+            states = {each["bookieId"]: each["state"] for each in answer["bookies"]}
+            ids = [*(each.bookie_id for each in ours), theirs.bookie_id]
+            assert states == dict.fromkeys(ids, "writable"), states
+            send(broker.service_url, topic, texts[:200])
+            ours[0].kill()
+            send(broker.service_url, topic, texts[200:])
+            broker.kill()
+        with (
+            BrokerProcess(tmp_path / "broker2", url, *options) as broker,
+            client_of(broker.service_url) as client,
+        ):
+            consumer = client.subscribe(topic, "s", initial_position=InitialPosition.Earliest)
+            assert [consumer.receive(RECEIVE_MS).data() for _ in texts] == texts
