@@ -1,6 +1,7 @@
 """Ledgers on Apache BookKeeper's own bookies, and its shell on our ledgers."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,6 +223,51 @@ async def pulsars_counts(apache: Apache, log_name: bytes) -> list[int]:
                     assert int.from_bytes(entry[2:6]) == crc32c(entry[6:])
                     counts.append(MessageMetadata.FromString(entry[10:end]).num_messages_in_batch)
     return counts
+
+
+async def bookies_of_all(apache: Apache, ledger_ids: list[int]) -> set[str]:
+    async with connect_ledgers(apache.uri) as ledgers:
+        found = [await ledgers.metadata(each) for each in ledger_ids]
+    return {name for each in found if each is not None for name in each.last_segment.bookies}
+
+
+def test_ledgers_keep_to_the_group_that_racks_info_says(apache: Apache, tmp_path: Path) -> None:
+    """The node has the form and the place of Pulsar's."""
+    members = {each.bookie_id for each in apache.bookies[:2]}
+    settings = [f"bookkeeperMetadataServiceUri={apache.uri}", "bookkeeperClientIsolationGroups=ssd"]
+    settings += [f"managedLedgerDefault{n}=2" for n in ("EnsembleSize", "WriteQuorum", "AckQuorum")]
+    options = [word for each in settings for word in ("--set", each)]
+    with BrokerProcess(tmp_path / "broker", apache.zookeeper.url("/groups"), *options) as broker:
+        racks = f"{broker.admin_url}/admin/v2/bookies/racks-info"
+        try:
+            for name in members:
+                info = {"rack": "/r1", "hostname": "host"}
+                done = httpx.post(f"{racks}/{name}", params={"group": "ssd"}, json=info)
+                assert done.is_success
+            topics = [f"persistent://public/default/grouped-{n}" for n in range(8)]
+            for topic in topics:
+                send(broker.service_url, topic, [b"x"])
+            ledger_ids = []
+            for topic in topics:
+                path = topic.replace("://", "/")
+                stats = httpx.get(f"{broker.admin_url}/admin/v2/{path}/internalStats").json()
+                ledger_ids += [each["ledgerId"] for each in stats["ledgers"]]
+            assert asyncio.run(bookies_of_all(apache, ledger_ids)) == members
+            assert asyncio.run(node_of(apache, "/bookies")) == {
+                "ssd": {name: {"rack": "/r1", "hostname": "host"} for name in members}
+            }
+        finally:
+            for name in members:
+                httpx.delete(f"{racks}/{name}")
+
+
+async def node_of(apache: Apache, path: str) -> object:
+    store = await connect_store(apache.zookeeper.url())
+    try:
+        found = await store.get(path)
+        return None if found is None else json.loads(found.value)
+    finally:
+        await store.close()
 
 
 async def test_bookies_with_tls(apache: Apache, tmp_path: Path) -> None:
