@@ -128,7 +128,7 @@ class OwnershipService:
         self.factory = BundleFactory(store, default_bundle_count)
         self._owned: dict[str, _OwnedBundle] = {}
         self._acquiring: dict[str, asyncio.Task[_OwnedBundle]] = {}
-        self._unloading: set[str] = set()  # bundles whose hook runs, also lost ones
+        self._unloading: dict[str, float] = {}  # bundles whose hook runs, also lost ones; since
         self._lost: set[str] = set()  # those of them that another broker owns
         self._new_owners: dict[
             str, BrokerLookup
@@ -629,7 +629,7 @@ class OwnershipService:
         owned = self._owned.pop(bundle, None)
         if owned is not None and not owned.unloading:
             _log.warning("bundle %s has another owner now: closing its topics", bundle)
-            self._unloading.add(bundle)  # from now on, not from the task's first turn
+            self._note_unloading(bundle)  # from now on, not from the task's first turn
             task = asyncio.get_running_loop().create_task(self._unload_lost(bundle, lock.holder))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -645,15 +645,23 @@ class OwnershipService:
             self._lost.discard(bundle)
             self._new_owners.pop(bundle, None)
 
+    def unloading_s(self) -> dict[str, float]:
+        """Bundles whose topics are being closed, and for how many seconds so far."""
+        now_s = asyncio.get_running_loop().time()
+        return {bundle: now_s - since_s for bundle, since_s in self._unloading.items()}
+
+    def _note_unloading(self, bundle: str) -> None:
+        self._unloading.setdefault(bundle, asyncio.get_running_loop().time())
+
     async def _run_unload(self, bundle: str) -> None:
-        self._unloading.add(bundle)
+        self._note_unloading(bundle)
         try:
             async with asyncio.timeout(self._unload_timeout_s):
                 await self._unload(bundle)
         except Exception:  # TimeoutError too
             _log.exception("closing the topics of bundle %s failed", bundle)
         finally:
-            self._unloading.discard(bundle)
+            self._unloading.pop(bundle, None)
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event is SessionEvent.SESSION_LOST:

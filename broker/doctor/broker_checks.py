@@ -15,6 +15,8 @@ ENDS_NOW_MS: Final = 3 * DAY_MS
 _CPU_MAX: Final = 0.85
 """Pulsar's loadBalancerBrokerOverloadedThresholdPercentage."""
 _USED_MAX: Final = 0.9
+UNLOADING_S_MAX: Final = 10
+"""A bundle is unloaded within a second or two; a broker gives up after a minute."""
 OPEN_FILES: Final = "limit of open files"
 
 
@@ -45,6 +47,7 @@ class BrokerFacts:
         not_ready: why clients shouldn't be sent to it; empty: it is ready.
         usage: part of CPU, memory and ``OPEN_FILES`` in use, by name.
         without_effect: why settings that were given do nothing; "": there are none.
+        unloading_s: bundles whose topics it is closing, and for how many seconds so far.
     """
 
     broker_id: str
@@ -54,6 +57,7 @@ class BrokerFacts:
     settings: Mapping[str, str] = field(default_factory=dict)
     credentials: Sequence[CredentialFacts] = ()
     without_effect: str = ""
+    unloading_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def check_broker(facts: BrokerFacts) -> Iterator[Finding]:
@@ -67,8 +71,23 @@ def check_broker(facts: BrokerFacts) -> Iterator[Finding]:
             f"magnetar probe http://{name}/readyz",
         )
     yield from check_credentials(facts.credentials, facts.now_ms)
+    yield from _check_unloading(facts)
     yield from _check_usage(facts)
     yield from _check_settings(facts)
+
+
+def _check_unloading(facts: BrokerFacts) -> Iterator[Finding]:
+    for bundle, seconds in facts.unloading_s.items():
+        if seconds >= UNLOADING_S_MAX:
+            yield Finding(
+                "bundle-stuck",
+                Severity.WARNING,
+                bundle,
+                f"{bundle}: {facts.broker_id} has been unloading the bundle for {seconds:.0f} s."
+                " Its topics can't be reached until they are closed, or until the broker gives up",
+                f"magnetar probe http://{facts.broker_id}/readyz",
+                facts.now_ms - int(seconds * 1000),
+            )
 
 
 def check_credentials(credentials: Sequence[CredentialFacts], now_ms: int) -> Iterator[Finding]:

@@ -57,6 +57,7 @@ async def collect_broker(service: BrokerService) -> BrokerFacts:
         settings=settings_of(service),
         credentials=await asyncio.to_thread(_credentials, service),
         without_effect=without_effect(service.config),
+        unloading_s=service.bundles.unloading_s(),
     )
 
 

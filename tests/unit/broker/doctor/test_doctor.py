@@ -18,7 +18,7 @@ from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.service_info import COOKIES_PATH
-from magnetar.broker.doctor import broker_collector, cluster_collector
+from magnetar.broker.doctor import broker_checks, broker_collector, cluster_collector
 from magnetar.broker.doctor.credentials import certificate_facts, server_facts
 from magnetar.broker.doctor.doctor import Doctor
 from magnetar.broker.doctor.findings import Finding, Report
@@ -177,6 +177,30 @@ async def test_a_bundle_of_a_broker_that_isnt_there(
     report = await Doctor(broker.service).cluster_report()
     assert "bundle-stuck" not in named(report)
     assert report.not_looked_at == ["owners of bundles: more than 0"]
+
+
+async def test_a_bundle_that_hangs_in_unloading(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic of it doesn't close."""
+    await subscribed(broker)
+    service, closing, goes_on = broker.service, asyncio.Event(), asyncio.Event()
+
+    async def hangs(bundle: str) -> None:
+        closing.set()
+        await goes_on.wait()
+
+    monkeypatch.setattr(service.bundles, "_unload", hangs)
+    (bundle,) = await service.store.children(f"{OWNERS_ROOT}/public/default")
+    unload = asyncio.ensure_future(service.bundles.release(f"public/default/{bundle}"))
+    await closing.wait()
+    assert "bundle-stuck" not in await found(broker)
+    monkeypatch.setattr(broker_checks, "UNLOADING_S_MAX", 0)
+    stuck = (await found(broker))["bundle-stuck"]
+    assert stuck.subject == f"public/default/{bundle}"
+    goes_on.set()
+    await unload
+    assert "bundle-stuck" not in await found(broker)
 
 
 async def test_what_fails_hides_nothing_else(

@@ -153,6 +153,12 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         CRITICAL,
         "belongs to b3:8080, which isn't a broker of the cluster now",
     ),
+    (
+        replace(BROKER, unloading_s={"public/default/0x0_0xf": 10.0, "public/other/0x0_0xf": 9.9}),
+        "bundle-stuck",
+        WARNING,
+        "public/default/0x0_0xf: b1:8080 has been unloading the bundle for 10 s",
+    ),
     (peers(version="4.3"), "versions-differ", NOTE, "4.2 on b1:8080; 4.3 on b2:8080"),
     (
         peers(settings={**SETTINGS, "maxMessageSize": "1"}),
