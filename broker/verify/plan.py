@@ -35,6 +35,8 @@ class TopicPlan:
     """``partitions`` 0: it has none. What needs more than a topic needs rights to administer.
 
     Attributes:
+        added: partitions that are added while the others are in use. Messages are sent there before
+            consumers come, to the subscriptions that the topic has.
         chunked: some messages are sent in chunks. Only subscriptions of one consumer at a time,
             acknowledged message by message: a cumulative acknowledgement, a seek or a start
             message id would fall between the chunks of messages that others send meanwhile.
@@ -42,6 +44,7 @@ class TopicPlan:
 
     name: str
     partitions: int = 0
+    added: int = 0
     deduplicated: bool = False
     chunked: bool = False
 
@@ -56,7 +59,7 @@ PLAIN: Final = TopicPlan("plain")
 TOPICS: Final = (
     PLAIN,
     TopicPlan("deduplicated", deduplicated=True),
-    TopicPlan("partitioned", partitions=2),
+    TopicPlan("partitioned", partitions=2, added=1),
     TopicPlan("chunked", chunked=True),
 )
 

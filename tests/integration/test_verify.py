@@ -29,6 +29,7 @@ from magnetar.broker.subscription.persistent_subscription import (
     PersistentSubscription,
     start_position,
 )
+from magnetar.broker.topic.topic_directory import TopicDirectory
 from magnetar.broker.verify.history import AckAsked, End, Ended, Rule, Sought
 from magnetar.broker.verify.plan import Group, draw_groups
 from magnetar.embedding import EmbeddedBroker
@@ -58,8 +59,9 @@ def test_a_standalone_is_clean(
     assert verify(*urls, "--json", "--report", str(report)) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["verdict"], told["unchecked"]) == ("clean", [])
-    assert told["totals"]["sent"] == 4 * MESSAGES + 5  # and the last message of each topic
-    assert told["totals"]["delivered"] >= 4 * (3 * MESSAGES + 4) + 2 * (MESSAGES + 1)
+    assert told["totals"]["sent"] == 9 * MESSAGES // 2 + 6  # and the last message of each topic
+    assert told["totals"]["delivered"] >= 4 * (7 * MESSAGES // 2 + 5) + 2 * (MESSAGES + 1)
+    assert told["disturbances"]["partition added"] == 1
     assert "Clean: every promise was kept" in report.read_text()
     topics = admin.get("/persistent/public/default").json()
     assert [topic for topic in topics if "/verify-" in topic] == []
@@ -150,6 +152,12 @@ def nothing(method: Callable[..., Any]) -> Callable[..., None]:
     return lambda *_: None
 
 
+def done_already(method: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*_: Any) -> None: ...
+
+    return call
+
+
 def twice(method: Callable[..., Any]) -> Callable[..., None]:
     def call(*arguments: Any) -> None:
         method(*arguments)
@@ -220,6 +228,11 @@ def forgetful(method: Callable[..., Any]) -> Callable[..., Any]:
             id="keys go anywhere",
         ),
         pytest.param(*(DelayedIndex, "is_due", due, 1), {Rule.EARLY}, id="delays are forgotten"),
+        pytest.param(
+            *(TopicDirectory, "_copy_subscriptions", done_already, 1),
+            {Rule.NOT_DELIVERED},
+            id="an added partition has no subscriptions",
+        ),
     ],
 )
 def test_a_planted_bug_is_found(

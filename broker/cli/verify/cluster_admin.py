@@ -42,6 +42,9 @@ class ClusterAdmin:
 
             await retried("no deduplication", check, patience_s)
 
+    async def set_partitions(self, topic: TopicName, count: int) -> None:
+        await self._call("POST", f"{_path(topic)}/partitions", count)
+
     async def check_namespace(self, namespace: str) -> None:
         """Raises CliError: its policies remove messages, or it can't be looked at."""
         policies = await self._call("GET", f"/admin/v2/namespaces/{namespace}")

@@ -113,10 +113,16 @@ class Receiver:
         self._assembler = ChunkAssembler(_PAYLOAD_BYTES_MAX)
 
     async def open(
-        self, topic: str, subscription: str, *, start: Position | None = None
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        start: Position | None = None,
+        latest: bool = False,
     ) -> "Receiver":
         """
         Args:
+            latest: a subscription that isn't there gets what is sent from now on; else everything.
             start: ledger and entry of a reader's start message id; None: it isn't a reader.
 
         Raises:
@@ -129,7 +135,7 @@ class Receiver:
             consumer_id=self._id,
             consumer_name=self.name,
             durable=start is None,
-            initialPosition=pb.CommandSubscribe.Earliest,
+            initialPosition=pb.CommandSubscribe.Latest if latest else pb.CommandSubscribe.Earliest,
         )
         if start is not None:
             command.start_message_id.CopyFrom(_id_of(start))

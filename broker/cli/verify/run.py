@@ -5,14 +5,14 @@ import contextlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from magnetar.broker.cli.binary_client import CommandClient, topic_name
 from magnetar.broker.cli.errors import CliError, RefusedError
 from magnetar.broker.cli.profiles import ClusterTarget
-from magnetar.broker.cli.verify.attempts import NoProgressError
+from magnetar.broker.cli.verify.attempts import NoProgressError, retried
 from magnetar.broker.cli.verify.cluster_admin import ClusterAdmin, MessagesRemovedError
 from magnetar.broker.cli.verify.topic_check import Surroundings, TopicCheck
 from magnetar.broker.protocol.topic_name import TopicName
@@ -120,8 +120,15 @@ class _Round:
     async def run(self) -> None:
         try:
             await self._create()
-            checks = [check for each in self._made for check in self._checks(*each)]
-            tasks = [asyncio.ensure_future(check.run()) for check in checks]
+            checks, work = list[TopicCheck](), list[Coroutine[Any, Any, None]]()
+            for topic, plan in self._made:
+                begun = self._checks(topic, plan)
+                added = self._added(topic, plan)
+                checks += begun + added
+                work += [check.run() for check in begun]
+                if added:
+                    work.append(self._grow(topic, plan, begun, added))
+            tasks = [asyncio.ensure_future(each) for each in work]
             try:
                 await asyncio.gather(*tasks)
             finally:
@@ -156,18 +163,40 @@ class _Round:
             self._made = [(topic_name(f"{prefix}-{PLAIN.name}"), PLAIN)]
 
     def _checks(self, topic: TopicName, plan: TopicPlan) -> list[TopicCheck]:
-        parts = [topic.partition(index) for index in range(plan.partitions)] or [topic]
-        seed = f"{self._settings.seed}/{self._outcome.rounds}/{plan.name}"
-        return [
-            TopicCheck(
-                self.around,
-                part,
-                f"{seed}/{number}",
-                self._settings.messages // len(parts),
-                plan,
-            )
-            for number, part in enumerate(parts)
-        ]
+        if not plan.partitions:
+            return [self._check(topic, plan, 0)]
+        return [self._check(topic.partition(n), plan, n) for n in range(plan.partitions)]
+
+    def _added(self, topic: TopicName, plan: TopicPlan) -> list[TopicCheck]:
+        numbers = range(plan.partitions, plan.partitions + plan.added)
+        return [self._check(topic.partition(n), plan, n, is_added=True) for n in numbers]
+
+    def _check(
+        self, topic: TopicName, plan: TopicPlan, number: int, *, is_added: bool = False
+    ) -> TopicCheck:
+        seed = f"{self._settings.seed}/{self._outcome.rounds}/{plan.name}/{number}"
+        messages = self._settings.messages // max(1, plan.partitions)
+        return TopicCheck(self.around, topic, seed, messages, plan, is_added=is_added)
+
+    async def _grow(
+        self,
+        topic: TopicName,
+        plan: TopicPlan,
+        begun: Sequence[TopicCheck],
+        added: Sequence[TopicCheck],
+    ) -> None:
+        """Add partitions while the others are in use. Raises NoProgressError."""
+        admin = self.around.admin
+        assert admin is not None  # else there is no partitioned topic
+        await asyncio.gather(*(each.subscribed() for each in begun))
+        count = plan.partitions + plan.added
+        await retried(
+            f"{topic}: no more partitions",
+            lambda: admin.set_partitions(topic, count),
+            self.around.patience_s,
+        )
+        self._outcome.disturbances["partition added"] += plan.added
+        await asyncio.gather(*(each.run() for each in added))
 
     async def _remove(self) -> None:
         made, self._made = self._made, []

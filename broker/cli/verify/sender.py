@@ -49,6 +49,8 @@ class Sender:
         self._patience_s = patience_s
         self._pending: deque[_Pending] = deque()
         self._producer: ClientProducer | None = None
+        self.stored = asyncio.Event()
+        """The first receipt came."""
         self._changed = asyncio.Event()
         self._broken = False
 
@@ -167,6 +169,7 @@ class Sender:
             index = number - group.first if group.batched else -1
             position = None if entry is None else (*entry, index)
             self._history.receipts.append((message, position))
+        self.stored.set()
 
     def _break(self) -> None:
         if not self._broken and self._producer is not None:

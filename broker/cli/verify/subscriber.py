@@ -55,11 +55,13 @@ class Subscriber:
         *,
         in_parts: bool,
         cumulative: bool,
+        begin: asyncio.Event | None,
     ) -> None:
         """
         Args:
             in_parts: the broker acknowledges parts of batches.
             cumulative: messages may be acknowledged cumulatively.
+            begin: consumers come when it is set: the subscription is there before. None: at once.
         """
         self.type = history.type
         self.history = history
@@ -74,6 +76,9 @@ class Subscriber:
         """Of the last seek: what is before it may never come."""
         self.changed = asyncio.Event()
         self.marker_came = asyncio.Event()
+        self.let_in = asyncio.Event()
+        """A consumer was: the subscription is there."""
+        self._begin = begin
         self._client, self._topic, self._rng = client, topic, rng
         self._one_at_a_time = self.type in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER)
         self._in_parts = in_parts and not self._one_at_a_time
@@ -99,16 +104,21 @@ class Subscriber:
         async with self._opening:
             receiver = await retried(what, lambda: self._subscribe(name), self._patience_s)
         self._receivers[name] = receiver
+        self.let_in.set()
         return receiver
 
     async def _subscribe(self, name: str) -> Receiver:
         connection = await self._client.owner(self._topic)
         receiver = Receiver(self, connection, next(self._sessions), name)
-        return await receiver.open(str(self._topic), self.history.name)
+        return await receiver.open(
+            str(self._topic), self.history.name, latest=self._begin is not None
+        )
 
     async def keep(self, number: int) -> None:
         """One consumer after the other, until it is cancelled. Raises NoProgressError."""
         name = f"consumer-{number}"
+        if self._begin is not None:
+            await self._begin.wait()
         while True:
             receiver = await self.open(name)
             await receiver.ended.wait()
@@ -147,6 +157,8 @@ class Subscriber:
 
     async def intrude(self) -> None:
         """Try to be a second consumer; who is let in says so by itself."""
+        if not self.let_in.is_set():
+            return
         async with self._opening:
             try:
                 receiver = await self._subscribe("intruder")

@@ -64,7 +64,10 @@ class TopicCheck:
         seed: str,
         messages: int,
         plan: TopicPlan,
+        *,
+        is_added: bool = False,
     ) -> None:
+        """``is_added``: a partition that was added to a topic with these subscriptions."""
         self.history = TopicHistory(
             str(topic), window=0 if plan.deduplicated else GROUPS_UNDER_WAY * BATCH_MAX
         )
@@ -77,6 +80,7 @@ class TopicCheck:
         self._clients: list[CommandClient] = []
         self._read_client = self._client()
         self._senders = [self._sender(f"producer-{n}") for n in range(PRODUCERS)]
+        self._begin = self._senders[0].stored if is_added else None
         self._subscribers = [self._subscriber(kind) for kind in plan.types]
         self._keeping: list[asyncio.Task[None]] = []
         self._loaded = asyncio.Event()
@@ -102,7 +106,12 @@ class TopicCheck:
             self._around.patience_s,
             in_parts=self._around.in_parts,
             cumulative=not self._plan.chunked,
+            begin=self._begin,
         )
+
+    async def subscribed(self) -> None:
+        """Returns when all subscriptions are there."""
+        await asyncio.gather(*(each.let_in.wait() for each in self._subscribers))
 
     async def run(self) -> None:
         """Raises NoProgressError: there is nothing to judge."""
