@@ -29,6 +29,7 @@ from magnetar.broker.migration.pulsar_cluster import (
     PulsarCluster,
     PulsarLog,
     gather,
+    groups_of,
     log_of_topic,
     topic_of_log,
 )
@@ -163,9 +164,9 @@ class Backward:
         ours = await self._ours.children(f"{MANAGED_LEDGERS}/{logs}")
         topics = {topic_of_log(f"{logs}/{each}") for each in theirs}
         topics |= {TopicName.from_ml_name(f"{logs}/{each}") for each in ours}
-        for topic in sorted(topics, key=str):
-            if not is_left(namespace, topic.local):
-                await self._log(topic, is_done=is_done)
+        wanted = [topic for topic in topics if not is_left(namespace, topic.local)]
+        for some in groups_of(sorted(wanted, key=str)):
+            await gather(self._log(topic, is_done=is_done) for topic in some)
         schemas = f"{SCHEMAS}/{namespace}"
         names = {*await self._ours.children(schemas), *await self._pulsar.store.children(schemas)}
         for encoded in sorted(names):

@@ -162,8 +162,8 @@ class Forward:
         """Args:
         is_done: an earlier run has written it: it is only looked at.
         """
-        async for log in self._pulsar.logs(namespace):
-            await self._log(log, is_done=is_done)
+        async for logs in self._pulsar.logs(namespace):
+            await gather(self._log(log, is_done=is_done) for log in logs)
         async for schema in self._pulsar.schemas(namespace):
             if schema.lost:
                 text = f"versions {', '.join(map(str, schema.lost))}: their ledgers are gone"

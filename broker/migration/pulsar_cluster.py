@@ -97,17 +97,15 @@ class PulsarCluster:
                 found.update(f"{tenant}/{name}" for name in names)
         return sorted(found)
 
-    async def logs(self, namespace: str) -> AsyncIterator[PulsarLog]:
-        """All but those of Pulsar's brokers themselves."""
+    async def logs(self, namespace: str) -> AsyncIterator[list[PulsarLog]]:
+        """All but those of Pulsar's brokers themselves, some at a time."""
         names = await self.store.children(f"{MANAGED_LEDGERS}/{namespace}/{_PERSISTENT}")
         wanted = [name for name in names if not is_left(namespace, decode_name(name))]
-        for some in _groups(wanted):
+        for some in groups_of(wanted):
             found = await gather(
                 self.log(f"{namespace}/{_PERSISTENT}/{encoded}") for encoded in some
             )
-            for log in found:
-                if log is not None:
-                    yield log
+            yield [log for log in found if log is not None]
 
     async def log(self, name: str) -> PulsarLog | None:
         """None: there is no such log."""
@@ -117,7 +115,7 @@ class PulsarCluster:
             return None
         node = log_node(stored.value, path)
         ends = dict[int, LedgerMetadata | None]()
-        for some in _groups(node.ledgers):
+        for some in groups_of(node.ledgers):
             found = await gather(self.ledgers.end(row.ledgerId) for row in some)
             ends.update((row.ledgerId, end) for row, end in zip(some, found, strict=True))
         counts = {
@@ -125,7 +123,7 @@ class PulsarCluster:
             for row in node.ledgers
         }
         cursors = dict[str, PulsarCursor]()
-        for names in _groups(await self.store.children(path)):
+        for names in groups_of(await self.store.children(path)):
             read = await gather(self._cursor(f"{path}/{encoded}", counts) for encoded in names)
             for encoded, cursor in zip(names, read, strict=True):
                 if cursor is not None:
@@ -217,7 +215,8 @@ def log_of_topic(topic: TopicName) -> str:
     return f"{topic.namespace}/{topic.domain}/{encode_name(topic.local)}"
 
 
-def _groups(items: Sequence[T]) -> list[Sequence[T]]:
+def groups_of(items: Sequence[T]) -> list[Sequence[T]]:
+    """As many of the items as are worked on at once."""
     return [items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE)]
 
 
