@@ -80,6 +80,7 @@ _EVERYWHERE: Final = frozenset({"no_color"})
 _ROUTE: Final = frozenset(("listener_name", "proxy_url", "proxy_protocol"))
 CLIENTS: Final = _EVERYWHERE | _ACCESS | _ROUTE | {"profile", "url", "memory_limit"}
 ADMIN: Final = _EVERYWHERE | _ACCESS | {"profile", "admin_url", "request_timeout", "json"}
+TOP: Final = ADMIN | {"url"}
 CONSOLE: Final = _EVERYWHERE | _ACCESS | {"profile", "url", "admin_url"}
 PROFILES: Final = _EVERYWHERE | _ACCESS | _ROUTE | {"url", "admin_url"}
 VERIFY: Final = (

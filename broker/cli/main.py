@@ -22,6 +22,7 @@ from magnetar.broker.cli.global_options import (
     CONSOLE,
     PIPELINE,
     PROFILES,
+    TOP,
     VERIFY,
     add_globals,
     add_watch,
@@ -53,7 +54,7 @@ _GLOBALS = {
     "admin": ADMIN,
     "console": CONSOLE,
     "doctor": ADMIN,
-    "top": ADMIN,
+    "top": TOP,
     "pipeline": PIPELINE,
     "profiles": PROFILES | {"json"},
     "bookie-shell": JSON,
@@ -233,7 +234,7 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help=f"of --once: {', '.join(views)}",
     )
-    add_globals(parser, ADMIN)
+    add_globals(parser, TOP)
 
 
 def _add_shell(parser: argparse.ArgumentParser) -> None:

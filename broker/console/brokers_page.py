@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 _ANSWER_S: Final = 0.7
 """Until a broker counts as silent: people who look at a page wait for it."""
+_FEW: Final = 8
+"""Brokers of the overview."""
 _HEALTH_S: Final = 5.0
 """For the round trip of a message, which somebody has asked for."""
 BROKER_TABS: Final = (
@@ -63,6 +65,17 @@ async def brokers(ask: Ask) -> View:
     return View(
         "brokers.html", "Brokers", "brokers", {"brokers": await panel("Brokers", found(), tuple)}
     )
+
+
+async def few_brokers(ask: Ask) -> dict[str, Any]:
+    """For the overview: ``rows`` of the first brokers, ``more``: how many others there are,
+    ``leader`` or "". Raises AdminError.
+    """
+    known = await names_and_leader(ask)
+    names = known["names"][:_FEW]
+    looks = await asyncio.gather(*(_look(ask, name, known["leader"]) for name in names))
+    rows = [broker_row(each) for each in looks]
+    return {"rows": rows, "more": len(known["names"]) - len(names), "leader": known["leader"]}
 
 
 async def _look(ask: Ask, name: str, leader: str) -> BrokerLook:

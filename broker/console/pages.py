@@ -20,7 +20,7 @@ from magnetar.broker.console.actions import (
 )
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.bookie_view import bookie_page, bookie_rows
-from magnetar.broker.console.brokers_page import BROKER_TABS, broker, brokers, names_and_leader
+from magnetar.broker.console.brokers_page import BROKER_TABS, broker, brokers, few_brokers
 from magnetar.broker.console.export import export
 from magnetar.broker.console.find_page import Part, find, nearby
 from magnetar.broker.console.follow import follow
@@ -96,7 +96,7 @@ async def overview(ask: Ask) -> View:
         panel("History", source.history(), recent_of),
     )
     brokers, bookies, service = await asyncio.gather(
-        panel("Brokers", names_and_leader(ask), dict),
+        panel("Brokers", few_brokers(ask), dict),
         panel("Bookies", source.bookie_states(), bookie_rows),
         panel("Addresses", source.addresses(), dict),
     )

@@ -26,6 +26,7 @@ from magnetar.broker.cli.top.dialogs import (
     QuestionScreen,
     TextScreen,
 )
+from magnetar.broker.cli.top.figures import newest_messages
 from magnetar.broker.cli.top.screen import TopApp
 
 TOPIC = "persistent://public/default/top-orders"
@@ -204,6 +205,23 @@ async def test_messages_of_a_subscription_and_of_a_topic(
         await shown.press("slash", *["backspace"] * 7, "enter", "m")
         assert "order 2" in [row[3] for row in shown.rows]
     assert backlogs(admin)["billing"] == 3  # nothing was acknowledged
+
+
+async def test_messages_of_all_partitions(broker: EmbeddedBroker) -> None:
+    path = f"{broker.web_url}/admin/v2/persistent/public/default/top-wide"
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.put(f"{path}/partitions", json=3)).is_success
+        with closing(open_client(broker.service_url)) as sender:
+            for number in (2, 0, 1):
+                name = f"persistent://public/default/top-wide-partition-{number}"
+                sender.create_producer(name).send(b"in %d" % number)
+        source = await connect(lambda url: RemoteApi(client, url, dict), broker.web_url)
+        row = {"topic": "persistent://public/default/top-wide"}
+        title, rows = await newest_messages(source, row)
+        await client.delete(f"{path}/partitions?force=true")
+    assert title.endswith("(3 partitions)")
+    assert [each.value for each in rows] == ["in 2", "in 0", "in 1"]  # as they were published
+    assert [each.id[-3:] for each in rows] == [" p2", " p0", " p1"]
 
 
 async def test_a_filter_by_figures(broker: EmbeddedBroker, admin: httpx.Client) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from magnetar.broker.cli.top.filter_text import parse_filter_text
@@ -19,6 +20,9 @@ T = TypeVar("T")
 Row = Mapping[str, Any]
 ROWS_MAX: Final = 100
 MESSAGES_MAX: Final = 50
+_AT_ONCE: Final = 8
+"""Partitions that are asked for messages at the same time."""
+_PARTITIONS_MAX: Final = 64
 _LINE_MAX: Final = 8
 """Points of a line."""
 _P50, _P99 = "publishLatencyP50Ms", "publishLatencyP99Ms"
@@ -304,19 +308,32 @@ async def read_figures(
 
 async def newest_messages(source: Source, row: Row) -> tuple[str, list[MessageRow]]:
     """What is shown, and the messages: of a subscription from its first unacknowledged one on, of
-    a topic the last ones; of a topic with partitions those of the first. Raises AdminError.
+    a topic the last ones; of a topic with partitions those of all, by the time of their
+    publishing. Raises AdminError.
     """
-    topic, of = TopicPath.parse(row["topic"]), ""
-    if count := await partition_count(source.api, topic):
-        topic, of = topic.partition(0), f" (the first of {plural(count, 'partition')})"
-    query = {"limit": str(MESSAGES_MAX)}
-    if subscription := row.get("subscription"):
-        title = f"{subscription} of {topic}{of}: from its first unacknowledged message on"
+    topic = TopicPath.parse(row["topic"])
+    query, subscription = {"limit": str(MESSAGES_MAX)}, row.get("subscription")
+    if subscription:
+        title = f"{subscription} of {topic}: from its first unacknowledged message on"
         query["subscription"] = subscription
     else:
-        title = f"{topic}{of}: the newest messages"
+        title = f"{topic}: the newest messages"
         query["position"] = "latest"
-    return title, messages_view(await source.messages(topic, query))["rows"]
+    if not (count := await partition_count(source.api, topic)):
+        return title, messages_view(await source.messages(topic, query))["rows"]
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(number: int) -> list[MessageRow]:
+        async with limit:
+            found = messages_view(await source.messages(topic.partition(number), query))["rows"]
+        return [replace(each, id=f"{each.id} p{number}") for each in found]
+
+    asked = min(count, _PARTITIONS_MAX)
+    parts = await asyncio.gather(*map(one, range(asked)))
+    rows = sorted((each for part in parts for each in part), key=lambda each: each.publish_ms)
+    of = plural(count, "partition")
+    title += f" ({of})" if asked == count else f" (of the first {asked} of {of})"
+    return title, rows[:MESSAGES_MAX] if subscription else rows[-MESSAGES_MAX:]
 
 
 async def explain(source: Source, row: Row) -> str:

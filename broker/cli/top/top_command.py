@@ -8,6 +8,9 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -21,12 +24,42 @@ from magnetar.broker.console.admin_api import AdminError, RemoteApi
 from magnetar.broker.console.kind_of_cluster import connect
 from magnetar.broker.console.source import Source
 
+_ADMIN: Final = {
+    "pulsar": ("http", 8080),
+    "pulsar+ssl": ("https", 8443),
+    "ws": ("http", None),
+    "wss": ("https", None),
+    "http": ("http", None),
+    "https": ("https", None),
+}
+"""By the scheme of ``--url``: scheme and port of the admin API; None: the port of the URL."""
+
 
 def run_top(options: argparse.Namespace) -> int:
     """Raises CliError: no answer, no terminal, or Textual isn't installed."""
     show = _print_once if options.once else _show_screen
     asyncio.run(show(options))
     return 0
+
+
+def top_target(options: argparse.Namespace) -> ClusterTarget:
+    """The cluster whose admin API is asked. Of a cluster that ``--url`` alone names, it is looked
+    for at the same host: the one that the user's settings name may be another cluster's.
+
+    Raises:
+        CliError: no such profile, or no URL of a cluster.
+    """
+    target = target_of(options)
+    if not options.url or options.admin_url or options.profile:
+        return target
+    at = urlsplit(options.url.partition(",")[0])
+    if at.scheme not in _ADMIN or not at.hostname:
+        raise CliError(f"{options.url} is no URL of a cluster, as pulsar://host:6650")
+    scheme, port = _ADMIN[at.scheme]
+    host = f"[{at.hostname}]" if ":" in at.hostname else at.hostname
+    return replace(
+        target, admin_url=f"{scheme}://{host}:{port}" if port else f"{scheme}://{at.netloc}"
+    )
 
 
 @asynccontextmanager
@@ -47,7 +80,7 @@ async def _connected(target: ClusterTarget) -> AsyncIterator[Source]:
 
 async def _print_once(options: argparse.Namespace) -> None:
     view = next(each for each in VIEWS if each.name == options.view)
-    async with _connected(target_of(options)) as source:
+    async with _connected(top_target(options)) as source:
         sort = view.sorts[0] if view.sorts else ""
         state = await read_state(source)
         try:
@@ -74,6 +107,6 @@ async def _show_screen(options: argparse.Namespace) -> None:
             f"{error}: the screen of top needs Textual: pip install 'magnetar[top]'; "
             "--once prints the figures without it"
         ) from error
-    async with _connected(target_of(options)) as source:
+    async with _connected(top_target(options)) as source:
         app = TopApp(source, options.interval, options.filter, read_only=options.read_only)
         await app.run_async()

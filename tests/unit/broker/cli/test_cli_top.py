@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from magnetar.broker.cli.main import main
+from magnetar.broker.cli.main import build_parser, main
 from magnetar.broker.cli.top.figures import VIEWS, Figures, explain, read_figures, read_state
 from magnetar.broker.cli.top.filter_text import Filter, FilterTextError, parse_filter_text
 from magnetar.broker.cli.top.lines import (
@@ -20,6 +20,7 @@ from magnetar.broker.cli.top.lines import (
     list_lines,
 )
 from magnetar.broker.cli.top.texts import bars_text, catch_up_text, cut, trend_text
+from magnetar.broker.cli.top.top_command import top_target
 from magnetar.broker.console.admin_api import AdminApi, AdminError, Query
 from magnetar.broker.console.source import Source
 
@@ -259,6 +260,26 @@ def test_texts() -> None:
         *("–", "never", "30 s", "–")
     ]
     assert [bars_text(each) for each in ((), (5, 5), (0, 1))] == ["", "▁▁", "▁█"]
+
+
+@pytest.mark.parametrize(
+    ("words", "admin_url"),
+    [
+        ("--url pulsar://far:6650,farther:6650", "http://far:8080"),
+        ("--url pulsar+ssl://[::1]:6651", "https://[::1]:8443"),
+        ("--url http://far:8081", "http://far:8081"),
+        ("--url pulsar://far:6650 --admin-url http://near:1", "http://near:1"),
+    ],
+)
+def test_which_admin_api_is_asked(words: str, admin_url: str) -> None:
+    before = build_parser().parse_args([*words.split(), "top"])
+    behind = build_parser().parse_args(["top", *words.split()])
+    assert [top_target(each).admin_url for each in (before, behind)] == [admin_url] * 2
+
+
+def test_what_is_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--once", "--url", "far"]) == 1
+    assert "far is no URL of a cluster" in capsys.readouterr().err
 
 
 def test_without_a_terminal_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

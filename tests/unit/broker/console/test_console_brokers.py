@@ -14,11 +14,13 @@ from starlette.routing import Route
 
 from magnetar.broker.console.admin_api import AdminApi, AdminError
 from magnetar.broker.console.broker_view import LoadReports, broker_row, bundle_rows
+from magnetar.broker.console.brokers_page import few_brokers
 from magnetar.broker.console.console import ClusterLook, Console
 from magnetar.broker.console.formats import number, segment, short
 from magnetar.broker.console.pulsar_source import PulsarSource
 from magnetar.broker.console.snapshot import connections_of
 from magnetar.broker.console.source import Source
+from magnetar.broker.console.views import Ask
 from magnetar.broker.http.server.app import create_app
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import authorized_broker, client_of
@@ -156,6 +158,19 @@ async def test_a_silent_broker_and_no_leader(kind: type[Source]) -> None:
         assert "no route to host" in detail
         cluster.silent = ""
         assert "silent since" not in (await client.get("/brokers")).text
+
+
+@pytest.mark.parametrize("kind", [Source, PulsarSource])
+async def test_the_overview_marks_each_broker(kind: type[Source]) -> None:
+    cluster = Hurt()
+    ask = Ask(kind(cluster), {}, {})
+    found = await few_brokers(ask)
+    assert [(each.kind, each.name) for each in found["rows"]] == [
+        *(("o", "b1:8080"), ("o", "b2:8080"))
+    ]
+    assert (found["more"], found["leader"]) == (0, "")
+    cluster.silent = "b2:8080"
+    assert [each.kind for each in (await few_brokers(ask))["rows"]] == ["o", "e"]
 
 
 def test_since_when_a_broker_is_silent() -> None:

@@ -36,6 +36,7 @@ class OneBrokerIsSilent(AdminApi):
             "bookies/all": {"bookies": []},
             "bookies/racks-info": {},
             "broker-stats/topics": {},
+            "broker-stats/load-report": {},
         }
         if self._is_silent:
             raise AdminError(503, "no route to host")
@@ -55,6 +56,7 @@ async def test_a_broker_of_pulsar_that_is_silent_needs_attention() -> None:
     assert answer.status_code == 200
     assert "b2:8080 does not answer: no route to host" in answer.text
     assert "1 thing needs attention" in answer.text
+    assert answer.text.count("silent since") == 1  # in the list of brokers
 
 
 async def test_a_cluster_without_a_leader_says_so(
