@@ -83,6 +83,19 @@ class ApacheBookie(ChildProcess):
         )
         self.wait_for_line(_STARTED, "Apache bookie", begin)
 
+    def refuse_to_start(self) -> str:
+        """It must end by itself; what it has logged then."""
+        begin = len(self.log)
+        process = self.popen(
+            [*_JAVA, "org.apache.bookkeeper.server.Main", "--conf", str(self._file)]
+        )
+        try:
+            assert process.wait(READY_S_MAX) != 0
+        finally:
+            process.kill()
+            process.wait()
+        return self.log[begin:]
+
     def stop(self, seconds_max: float = 60.0) -> int:
         """At once: what it has acknowledged is in its journal."""
         process = self.take()
@@ -111,9 +124,8 @@ class ApacheBookie(ChildProcess):
 
     def ledgers(self, *words: str, v2: bool = False) -> list[str]:
         """Lines that Apache's own client says, see ``tests/apache/Ledgers.java``."""
-        program = str(Path(__file__).parent / "apache/Ledgers.java")
         done = subprocess.run(
-            [*_JAVA[:1], f"-Dv2={str(v2).lower()}", *_JAVA[1:], program, self.metadata_uri, *words],
+            self._ledgers(*words, v2=v2),
             capture_output=True,
             text=True,
             timeout=READY_S_MAX,
@@ -126,6 +138,18 @@ class ApacheBookie(ChildProcess):
     def autorecovery(self, name: str) -> "ApacheAutoRecovery":
         """An auditor candidate and a worker of this cluster, as a process of its own."""
         return ApacheAutoRecovery(self, name)
+
+    def start_ledgers(self, *words: str, v2: bool = False) -> subprocess.Popen[str]:
+        """The same while it runs."""
+        command = self._ledgers(*words, v2=v2)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def _ledgers(self, *words: str, v2: bool) -> list[str]:
+        program = str(Path(__file__).parent / "apache/Ledgers.java")
+        option = f"-Dv2={str(v2).lower()}"
+        return [*_JAVA[:1], option, *_JAVA[1:], program, self.metadata_uri, *words]
 
     def wipe(self) -> None:
         """Its disk is lost. REQUIRES: it doesn't run."""

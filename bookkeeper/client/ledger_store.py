@@ -183,6 +183,7 @@ class LedgerStore:
                 pass
             except OutcomeUnknownError:
                 continue
+            self.layout.forget_ledger(ledger_id)
             return
         raise LedgerError(f"ledger {ledger_id}: the store never said if it was deleted")
 

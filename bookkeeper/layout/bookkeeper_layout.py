@@ -27,13 +27,15 @@ _BOOKIE_ID: Final = re.compile(r"[a-zA-Z0-9:-_.\-]+")  # as BookKeeper's BookieI
 _SHORT_IDS_END: Final = 2**31 - 1
 _HOB_PREFIX: Final = "HOB-"
 _ID_BITS: Final = 32
+_KNOWN_MAX: Final = 64
 
 
 class BookKeeperLayout(Layout):
     """It also knows the digests of the ledgers whose metadata it has read."""
 
     def __init__(self) -> None:
-        self._digests: dict[int, Digest] = {}
+        self._digests: dict[int, Digest] = {}  # of ledgers that exist; few have another than ours
+        self._known: dict[tuple[DigestType, bytes], Digest] = {}
 
     @property
     def under_replication(self) -> UnderReplicationFormat:
@@ -54,8 +56,20 @@ class BookKeeperLayout(Layout):
         metadata = ledger_metadata_format.decode(ledger_id, value)
         if metadata.digest_type != CRC32C.type.name:
             digest_type = DigestType[metadata.digest_type]
-            self._digests[ledger_id] = Digest.create(digest_type, metadata.password)
+            self._digests[ledger_id] = self._create(digest_type, metadata.password)
         return metadata
+
+    def forget_ledger(self, ledger_id: int) -> None:
+        self._digests.pop(ledger_id, None)
+
+    def _create(self, digest_type: DigestType, password: bytes) -> Digest:
+        """Ledgers of one password share theirs."""
+        key = (digest_type, password if digest_type is DigestType.HMAC else b"")
+        if (found := self._known.get(key)) is None:
+            if len(self._known) >= _KNOWN_MAX:
+                del self._known[next(iter(self._known))]
+            found = self._known[key] = Digest.create(*key)
+        return found
 
     def ids(self, store: MetadataStore) -> LedgerIds:
         return SequentialNodeIds(store, self.root)

@@ -58,6 +58,9 @@ class Layout(ABC):
     def decode_ledger(self, ledger_id: int, value: bytes) -> LedgerMetadata:
         """Raises LedgerMetadataError."""
 
+    def forget_ledger(self, ledger_id: int) -> None:  # noqa: B027 # only one layout remembers any
+        """It was deleted."""
+
     @abstractmethod
     def ids(self, store: MetadataStore) -> LedgerIds: ...
 

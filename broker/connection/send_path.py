@@ -33,6 +33,7 @@ from magnetar.broker.protocol.framing import (
     METADATA_TOO_LARGE,
     NO_ID,
     MalformedFrameError,
+    stored_bytes_max,
 )
 from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
 from magnetar.managed_ledger.append_core import ENTRY_OVERHEAD_BYTES
@@ -128,6 +129,7 @@ class SendPath:
 
     __slots__ = (
         "_batches",
+        "_bytes_max",
         "_connection",
         "_faults",
         "_messages",
@@ -143,6 +145,7 @@ class SendPath:
         self._faults: dict[int, deque[tuple[int, int, int, str]]] = {}
         self._recently_closed: dict[int, int] = {}  # producer id -> forget at ms
         self._over_rate: set[PublishRateLimiter] = set()  # the publish limits it waits for
+        self._bytes_max = stored_bytes_max(connection.service.config.max_message_size)
 
     @property
     def remote(self) -> str:
@@ -193,6 +196,9 @@ class SendPath:
             raise MalformedFrameError(f"metadata size {metadata_size} exceeds the frame")
         if metadata_size > METADATA_BYTES_MAX:
             self._fault(batch, pb.NotAllowedError, METADATA_TOO_LARGE)
+            return
+        if len(body) > self._bytes_max:
+            self._fault(batch, pb.NotAllowedError, TOO_LARGE)
             return
         parse_metadata(view[metadata_from:payload_from])
         if not complete():

@@ -25,6 +25,8 @@ MAX_MESSAGE_BYTES = 5_242_880
 """Default ``maxMessageSize``, announced in CONNECTED; clients check their payload against it."""
 FRAME_PADDING_BYTES = 10_240
 """Headers come on top of the payload: a frame may be this much larger than the message limit."""
+ENTRY_OVERHEAD_BYTES = 512
+"""What a bookie's frame has around a message: ids, key, digest, the broker's own metadata."""
 CHECKSUM_MAGIC = 0x0E01
 NO_ID = 2**64 - 1
 """What the wire has for -1: no request, no message, the latest position."""
@@ -46,6 +48,15 @@ COMMAND_FIELDS: Final = {
     if field.message_type is not None
 }
 """Number and name of a command's field in a ``BaseCommand``, by class."""
+
+
+def stored_bytes_max(message_bytes_max: int) -> int:
+    """Of a message with its metadata, given ``maxMessageSize``.
+
+    A frame of bookies is as large as one of clients. A message that doesn't fit would end its
+    ledger, as bookies close the connection.
+    """
+    return message_bytes_max + FRAME_PADDING_BYTES - ENTRY_OVERHEAD_BYTES
 
 
 def varint(number: int) -> bytes:

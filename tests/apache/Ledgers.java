@@ -1,5 +1,6 @@
-// Apache BookKeeper's own client, for tests: java -cp JARS Ledgers.java URI write DIGEST PASSWORD COUNT | read LEDGER DIGEST PASSWORD | recover ...
+// Apache BookKeeper's own client, for tests: java -cp JARS Ledgers.java URI write DIGEST PASSWORD COUNT | go-on DIGEST PASSWORD | read LEDGER DIGEST PASSWORD | recover ...
 import java.util.Enumeration;
+import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.BookKeeper.DigestType;
 import org.apache.bookkeeper.client.LedgerEntry;
@@ -16,6 +17,8 @@ public class Ledgers {
             byte[] password = words[3].getBytes();
             if (words[1].equals("write")) {
                 write(client, digest, password, Integer.parseInt(words[4]));
+            } else if (words[1].equals("go-on")) {
+                goOn(client, digest, password);
             } else {
                 read(client, Long.parseLong(words[4]), digest, password);
             }
@@ -31,6 +34,22 @@ public class Ledgers {
         System.out.println("ledger " + ledger.getId());
         System.out.flush();
         Runtime.getRuntime().halt(0);
+    }
+
+    // Until it can't: then says how many entries were acknowledged, and why no more are.
+    private static void goOn(BookKeeper client, DigestType digest, byte[] password) throws Exception {
+        LedgerHandle ledger = client.createLedger(3, 3, 2, digest, password);
+        System.out.println("ledger " + ledger.getId());
+        System.out.flush();
+        for (int number = 0; ; number++) {
+            try {
+                ledger.addEntry(("entry " + number).getBytes());
+            } catch (BKException error) {
+                System.out.println("last " + number + " " + error.getCode());
+                System.out.flush();
+                Runtime.getRuntime().halt(0);
+            }
+        }
     }
 
     private static void read(BookKeeper client, long id, DigestType digest, byte[] password) throws Exception {

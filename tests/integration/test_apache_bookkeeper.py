@@ -2,8 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -12,9 +15,24 @@ import pytest
 from crc32c import crc32c
 from pulsar import InitialPosition
 
-from magnetar.bookkeeper.errors import LedgerError, LedgerFencedError, UnauthorizedAccessError
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.errors import (
+    LedgerError,
+    LedgerFencedError,
+    NotEnoughBookiesError,
+    UnauthorizedAccessError,
+)
 from magnetar.bookkeeper.ledgers import Ledgers, WriteHandle, connect_ledgers
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import (
+    FRAME_PADDING_BYTES,
+    MAX_MESSAGE_BYTES,
+    encode_body,
+    stored_bytes_max,
+)
 from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
 from magnetar.metadata.factory import connect_store
 from magnetar.pipeline.admin import Admin, ClusterAccess
@@ -24,13 +42,19 @@ from magnetar.pipeline.split_reader import SplitReader
 from tests.apache_bookies import ApacheBookie, needs_bookkeeper, start_bookies
 from tests.broker_process import BrokerProcess
 from tests.certificates import Authority
+from tests.child_process import suspend
 from tests.nightly import NIGHTLY
 from tests.official_client import client_of
+from tests.raw_client import RawClient
 from tests.waiting import eventually
 from tests.zookeeper_process import ZooKeeperProcess
 
 pytestmark = needs_bookkeeper
 RECEIVE_MS = 60_000
+MESSAGE = pb.MessageMetadata(producer_name="raw", sequence_id=0, publish_time=1 << 40)
+"""As long as that of a ``RawClient``."""
+LEDGER_FENCED = -101
+"""``BKException.Code.LedgerFencedException``."""
 
 
 @dataclass
@@ -138,6 +162,11 @@ async def test_a_reader_follows_a_growing_ledger(apache: Apache) -> None:
         assert await waiting >= 9
         assert await view.read(0, 9) == [b"a"] * 10
         await ledger.close()
+
+
+def said(lines: Iterable[str], begin: str) -> str:
+    """The next line that begins so."""
+    return next(line for line in lines if line.startswith(begin))
 
 
 def send(url: str, topic: str, texts: list[bytes]) -> None:
@@ -268,6 +297,102 @@ async def node_of(apache: Apache, path: str) -> object:
         return None if found is None else json.loads(found.value)
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("v2", [False, True] if NIGHTLY else [True])
+async def test_a_writer_of_apaches_client_is_fenced_by_ours(apache: Apache, v2: bool) -> None:
+    """It writes on meanwhile: one of both ends the ledger, with all that was acknowledged."""
+    java = apache.bookies[0].start_ledgers("go-on", "CRC32C", "", v2=v2)
+    with java:
+        assert java.stdout is not None
+        ledger_id = int((await asyncio.to_thread(said, java.stdout, "ledger ")).split()[1])
+        async with connect_ledgers(apache.uri) as ledgers:
+            for _ in range(5):  # it has acknowledged some
+                view = await ledgers.open(ledger_id, recover=False)
+                await view.wait(view.last_confirmed, 20.0)
+            found = await read_all(ledgers, ledger_id)
+        _, acknowledged, code = (await asyncio.to_thread(said, java.stdout, "last ")).split()
+        assert found == [b"entry %d" % number for number in range(len(found))]
+        assert 0 < int(acknowledged) <= len(found)
+        assert int(code) == LEDGER_FENCED
+
+
+async def has_entry(client: BookieClient, request: ReadRequest) -> bool:
+    return (await client.read_entries(request)).code == codes.OK
+
+
+async def test_a_stopped_bookie_goes_on_and_nothing_is_written_again(apache: Apache) -> None:
+    """SIGSTOP under load: two of three are enough, and it gets its entries when it wakes up."""
+    entries = [b"%06d" % number for number in range(2_000)]
+    async with connect_ledgers(apache.uri) as ledgers:
+        ledger = await ledgers.create(3, 3, 2)
+        await append_all(ledger, entries[:100])
+        metadata = await ledgers.metadata(ledger.ledger_id)
+        assert metadata is not None
+        names = metadata.last_segment.bookies
+        stopped = apache.of(names[2])
+        suspend(stopped.pid)
+        try:
+            await append_all(ledger, entries[100:])
+        finally:
+            os.kill(stopped.pid, signal.SIGCONT)
+        await ledger.close()
+        closed = await ledgers.metadata(ledger.ledger_id)
+        assert closed is not None
+        assert len(closed.segments) == 1
+        for name in names:  # each bookie of its own
+            client = ledgers.client.bookies.client(name)
+            last = ReadRequest(ledger.ledger_id, len(entries) - 1, 1, 1 << 20)
+            await eventually(partial(has_entry, client, last))  # it may be behind
+        assert await read_all(ledgers, ledger.ledger_id) == entries
+
+
+async def test_a_bookie_whose_disk_is_lost_doesnt_start(apache: Apache, tmp_path: Path) -> None:
+    """Its cookie says so. Nothing that was acknowledged is lost."""
+    victim = ApacheBookie(tmp_path / "lost", apache.uri)
+    await asyncio.to_thread(victim.start)
+    entries = [b"%05d" % number for number in range(600)]
+    async with connect_ledgers(apache.uri) as ledgers:
+        await eventually(lambda: victim.bookie_id in ledgers.client.bookies.writable)
+        ledger = await ledgers.create(5, 5, 3)
+        await append_all(ledger, entries[:300])
+        victim.kill()
+        victim.wipe()
+        with pytest.raises(NotEnoughBookiesError):  # nobody can take its place
+            await append_all(ledger, entries[300:])
+        assert "InvalidCookieException" in await asyncio.to_thread(victim.refuse_to_start)
+        found = await read_all(ledgers, ledger.ledger_id)
+        assert found[:300] == entries[:300]
+        assert found == entries[: len(found)]
+
+
+def test_a_message_that_no_frame_of_bookies_takes_is_refused(
+    apache: Apache, tmp_path: Path
+) -> None:
+    """The largest frame that a broker takes: its ledger goes on. A bit less is stored."""
+    url = apache.zookeeper.url("/large")
+    setting = f"bookkeeperMetadataServiceUri={apache.uri}"
+    frame_max = 4 + MAX_MESSAGE_BYTES + FRAME_PADDING_BYTES
+    around = len(RawClient.send_frame(1, b""))
+    fits = stored_bytes_max(MAX_MESSAGE_BYTES) - len(encode_body(MESSAGE, b""))
+    with (
+        BrokerProcess(tmp_path / "broker", url, "--set", setting) as broker,
+        RawClient(broker.service_url) as client,
+    ):
+        client.look_up("persistent://public/default/large")
+        client.create_producer("persistent://public/default/large")
+        client.send_bytes(RawClient.send_frame(0, bytes(fits)))
+        first, _ = client.expect(pb.BaseCommand.SEND_RECEIPT)
+        for number, size in enumerate((fits + 1, frame_max - around), 1):
+            client.send_bytes(RawClient.send_frame(number, bytes(size)))
+            refused, _ = client.expect(pb.BaseCommand.SEND_ERROR)
+            assert refused.send_error.error == pb.NotAllowedError
+        client.send_bytes(RawClient.send_frame(3, b"small"))
+        last, _ = client.expect(pb.BaseCommand.SEND_RECEIPT)
+    ids = [each.send_receipt.message_id for each in (first, last)]
+    assert [(each.ledgerId, each.entryId) for each in ids] == [
+        (ids[0].ledgerId, number) for number in (0, 1)
+    ]
 
 
 async def test_bookies_with_tls(apache: Apache, tmp_path: Path) -> None:

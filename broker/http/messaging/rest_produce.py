@@ -16,7 +16,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.http.errors import ApiError
 from magnetar.broker.http.messaging.internal_producer import InternalProducer
 from magnetar.broker.http.messaging.value_schemas import LATE, Codec, ProduceSchema, ValueSchemas
-from magnetar.broker.protocol.framing import FRAME_PADDING_BYTES
+from magnetar.broker.protocol.framing import stored_bytes_max
 from magnetar.broker.protocol.messages import HEAVY_BYTES, OutgoingMessage, encode_single
 from magnetar.broker.schema.definition import version_bytes
 from magnetar.broker.schema.value_errors import ValueCodecError
@@ -279,7 +279,7 @@ class RestPublishers:
         """Of what isn't wrong, by producer, with the slots of the call; may run in a thread."""
         split: dict[int, _Part] = {}
         # With metadata: what the binary port takes.
-        entry_max = self._service.config.max_message_size + FRAME_PADDING_BYTES
+        entry_max = stored_bytes_max(self._service.config.max_message_size)
         for slot, message in enumerate(messages):
             if wrong and slot in wrong:
                 continue
