@@ -10,40 +10,75 @@ from __future__ import annotations
 import hmac
 import shlex
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.formats import number, plural, segment, size
+from magnetar.broker.console.schema_form import ActionError, value_of
 from magnetar.broker.console.topic_path import TopicPath
 
 Json = Mapping[str, Any]
 
 
-class ActionError(Exception):
-    """What was typed isn't what the step needs."""
+class Target(Protocol):
+    """What a step is about."""
+
+    @property
+    def name(self) -> str:
+        """That is typed to confirm."""
+
+    @property
+    def url(self) -> str:
+        """Of its page, below ``/console/``."""
+
+    @property
+    def trail(self) -> Sequence[tuple[str, str]]:
+        """Pages above a step's, down to its own: title, and URL below ``/console/``."""
+
+    @property
+    def menu(self) -> str:
+        """Key of the entry of the menu."""
+
+
+S = TypeVar("S", bound=Target)
+
+
+def subscription_path(topic: TopicPath, subscription: str) -> str:
+    """Below ``/admin/v2``, of the topic itself if there is no subscription.
+
+    Brokers decode the name twice there.
+    """
+    return topic.rest + (f"/subscription/{segment(segment(subscription))}" if subscription else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a step is about, and its statistics."""
+    """A topic or one of its subscriptions, and the statistics."""
 
     topic: TopicPath
     partitions: int
     stats: Json
     subscription: str = ""
+    menu: str = "topics"
 
     @property
     def name(self) -> str:
-        """That is typed to confirm."""
         return self.subscription or self.topic.local
+
+    @property
+    def url(self) -> str:
+        return f"topic/{self.topic.rest}"
+
+    @property
+    def trail(self) -> Sequence[tuple[str, str]]:
+        return (("Topics", "topics"), (self.topic.path, self.url))
 
     @property
     def path(self) -> str:
         """Below ``/admin/v2``."""
-        tail = f"/subscription/{segment(self.subscription)}" if self.subscription else ""
-        return self.topic.rest + tail
+        return subscription_path(self.topic, self.subscription)
 
     @property
     def of_subscription(self) -> Json:
@@ -55,23 +90,45 @@ class Subject:
 class Call:
     method: str
     path: str
+    """Below ``/admin/v2``."""
     command: str
     """What does the same on a command line."""
+    query: Mapping[str, str | int | bool] = field(default_factory=dict)
+    body: Any = None
+    then: str = ""
+    """URL of the page to go to when it is done, below ``/console/``; empty: where one came from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class Action(Generic[S]):
+    """A step: what it costs, what it asks for, and its call."""
+
     key: str
     title: str
-    loses: Callable[[Subject], str]
-    """What it costs, in numbers."""
-    call: Callable[[Subject, str], Call]
-    """Of what was typed into its field. Raises ActionError."""
-    field: str = ""
-    """Label of what is to be typed; empty: nothing."""
-    hint: str = ""
+    loses: Callable[[S], str]
+    """What it costs, in numbers; of one that creates, what comes."""
+    call: Callable[[S, Any], Call]
+    """Of what was typed, a value of the schema. Raises ActionError."""
+    schema: Callable[[S], Json | None] = lambda _: None
+    """JSON schema of what is asked for; None: nothing."""
     is_typed: bool = False
     """Whether the name has to be typed: what it loses is gone for good."""
+    tab: str = ""
+    """Below the URL of what it is about: where one comes from."""
+
+    def call_for(self, subject: S, typed: Mapping[str, str]) -> Call:
+        """Raises ActionError: something else was to be typed."""
+        schema = self.schema(subject)
+        return self.call(subject, None if schema is None else value_of(schema, typed))
+
+    def back(self, subject: S) -> str:
+        """URL of that page, below ``/console/``."""
+        return "/".join(each for each in (subject.url, self.tab) if each)
+
+
+def _text(title: str, example: str) -> Callable[[Any], Json]:
+    """Schema of a single text."""
+    return lambda _: {"type": "string", "title": title, "examples": [example]}
 
 
 def _command(words: str, subject: Subject, *more: str) -> str:
@@ -117,26 +174,29 @@ def _expire(subject: Subject, text: str) -> Call:
     return Call("POST", path, _command("expire-messages", subject, "-t", text.strip()))
 
 
-def _simple(method: str, tail: str, words: str) -> Callable[[Subject, str], Call]:
+def _simple(method: str, tail: str, words: str) -> Callable[[Subject, Any], Call]:
     return lambda subject, _: Call(method, subject.path + tail, _command(words, subject))
 
 
-def _whole(method: str, tail: str, words: str, of_all: tuple[str, str]) -> Any:
+def _whole(
+    method: str, tail: str, words: str, of_all: tuple[str, str], then: str = ""
+) -> Callable[[Subject, Any], Call]:
     """Of a topic, and of one with partitions: tail and words."""
 
-    def call(subject: Subject, _: str) -> Call:
+    def call(subject: Subject, _: Any) -> Call:
         end, command = of_all if subject.partitions else (tail, words)
-        return Call(method, subject.path + end, _command(command, subject))
+        return Call(method, subject.path + end, _command(command, subject), then=then)
 
     return call
 
 
-SUBSCRIPTION_ACTIONS: Final = (
+SUBSCRIPTION_ACTIONS: Final[tuple[Action[Subject], ...]] = (
     Action(
         "skip",
         "Skip all",
         _skipped,
         _simple("POST", "/skip_all", "clear-backlog"),
+        tab="subscriptions",
     ),
     Action(
         "reset",
@@ -146,8 +206,8 @@ SUBSCRIPTION_ACTIONS: Final = (
             "Consumers are disconnected and come back."
         ),
         _reset,
-        "Back to, before now",
-        "2h",
+        _text("Back to, before now", "2h"),
+        tab="subscriptions",
     ),
     Action(
         "expire",
@@ -157,8 +217,8 @@ SUBSCRIPTION_ACTIONS: Final = (
             f"{subject.subscription}, which has {plural(_backlog(subject), 'message')} unread."
         ),
         _expire,
-        "Older than",
-        "1d",
+        _text("Older than", "1d"),
+        tab="subscriptions",
     ),
     Action(
         "unsubscribe",
@@ -168,9 +228,10 @@ SUBSCRIPTION_ACTIONS: Final = (
         ),
         _simple("DELETE", "", "unsubscribe"),
         is_typed=True,
+        tab="subscriptions",
     ),
 )
-TOPIC_ACTIONS: Final = (
+TOPIC_ACTIONS: Final[tuple[Action[Subject], ...]] = (
     Action(
         "unload",
         "Unload",
@@ -197,7 +258,7 @@ TOPIC_ACTIONS: Final = (
         "delete",
         "Delete topic",
         _stored,
-        _whole("DELETE", "", "delete", ("/partitions", "delete-partitioned-topic")),
+        _whole("DELETE", "", "delete", ("/partitions", "delete-partitioned-topic"), "topics"),
         is_typed=True,
     ),
 )
@@ -207,24 +268,15 @@ def _backlog(subject: Subject) -> int:
     return int(subject.of_subscription.get("msgBacklog", 0))
 
 
-def find_action(key: str, subscription: str) -> Action:
-    """Raises AdminError: 404 there is none."""
-    actions = SUBSCRIPTION_ACTIONS if subscription else TOPIC_ACTIONS
-    for each in actions:
-        if each.key == key:
-            return each
-    raise AdminError(404, f"there is no step {key}")
-
-
-def call_of(action: Action, subject: Subject, fields: Mapping[str, str]) -> Call:
-    """What was asked for by the fields ``value`` and ``name``.
+def call_of(action: Action[S], subject: S, typed: Mapping[str, str]) -> Call:
+    """What was asked for.
 
     Raises:
         ActionError: something else was to be typed.
     """
-    if action.is_typed and fields.get("name", "") != subject.name:
-        raise ActionError(f"type the name to confirm: {subject.name}")
-    return action.call(subject, fields.get("value", ""))
+    if action.is_typed and typed.get("name", "") != subject.name:
+        raise ActionError(f"type the name to confirm: {subject.name}", "name")
+    return action.call_for(subject, typed)
 
 
 def check_token(fields: Mapping[str, str], token: str) -> None:

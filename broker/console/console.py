@@ -207,7 +207,7 @@ class Console:
     ) -> Response:
         """What goes wrong behind its beginning ends the connection."""
         try:
-            found = await make(self._ask(self._open_source(request), names, request))
+            found = await make(self._ask(self._open_source(request), names, request, path))
         except AdminError as error:
             if "text/html" in request.headers.get("accept", ""):
                 return await self.page(request, _refusal(str(error), error.status), path)
@@ -224,14 +224,15 @@ class Console:
         act, bytes_max = FORMS[found[0]]
         source = self._open_source(request)
         fields = await form_fields(request, bytes_max)
-        done = await act(self._ask(source, found[1], request), fields)
+        done = await act(self._ask(source, found[1], request, path), fields)
         if isinstance(done, View):
             return await self.page(request, done, path, source)
         return Response(status_code=303, headers={**_HEADERS, "Location": done})
 
-    def _ask(self, source: Source, names: Mapping[str, str], request: Request) -> Ask:
+    def _ask(self, source: Source, names: Mapping[str, str], request: Request, path: str) -> Ask:
         token = hmac.new(self._form_key, _who(request).encode(), hashlib.sha256).hexdigest()
-        return Ask(source, names, dict(request.query_params), self._contents, token)
+        query, root = dict(request.query_params), "../" * path.count("/")
+        return Ask(source, names, query, self._contents, token, root)
 
     async def page(
         self, request: Request, view: View, path: str, source: Source | None = None
@@ -264,7 +265,7 @@ class Console:
         if (found := find_page(path)) is None:
             return _refusal("There is no such page.", 404), source
         page, names = found
-        return await page(self._ask(source, names, request)), source
+        return await page(self._ask(source, names, request, path)), source
 
 
 class _StreamedResponse(StreamingResponse):

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from magnetar.broker.console.actions import ActionError, seconds_of
+from magnetar.broker.console.actions import seconds_of
+from magnetar.broker.console.schema_form import ActionError
 from magnetar.broker.console.topic_path import TopicPath
 
 _NUMBER_LENGTH_MAX: Final = 18

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.console.charts import Chart, chart, sparkline
-from magnetar.broker.console.formats import number, segment, span
+from magnetar.broker.console.formats import number, span
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import row_id
 from magnetar.broker.index.backlog_trend import catch_up_s, is_steady
@@ -285,16 +285,3 @@ _OF_TOPIC: Final = (
     ("Backlog, messages", "", (("All subscriptions", "msgBacklog"),)),
     ("Stored", "B", (("Of all existing messages", "storageSize"),)),
 )
-
-
-def namespace_rows(namespaces: Mapping[str, Json]) -> list[Sequence[Any]]:
-    """Cells of a list, by name."""
-    return [
-        (
-            {"text": name, "url": f"ns/{'/'.join(map(segment, name.split('/')))}"},
-            number(each.get("topicCount")),
-            number(each.get("msgRateIn")),
-            number(each.get("msgBacklog")),
-        )
-        for name, each in sorted(namespaces.items())
-    ]

@@ -1,4 +1,4 @@
-"""One namespace: its figures, its bundles and who serves them, and what roles may do in it."""
+"""Tenants and namespaces: what is in them; bundles and who serves them; what roles may do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,65 @@ from magnetar.broker.console.views import Ask, View, panel, row_id
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceRow:
+    id: str
+    tenant: str
+    local: str
+    figures: Mapping[str, Any]
+    """Empty: no topic is known."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServedBundle:
     id: str
     range: str
     """As ``0x00000000_0x40000000``."""
     broker: str
     """Empty: no broker says that it serves it."""
+
+
+async def namespaces(ask: Ask) -> View:
+    """Tenants, and the namespaces that have topics with the sums of their figures."""
+    sums = await panel("Namespaces", ask.source.namespaces(), dict)
+    tenants = await panel("Tenants", _tenants(ask, sums.value or {}), list)
+    rows = sorted(sums.value or {})
+    content = {
+        "tenants": tenants,
+        "sums": sums,
+        "rows": [namespace_row(name, sums.value or {}) for name in rows],
+    }
+    return View("namespaces.html", "Namespaces", "namespaces", content)
+
+
+async def _tenants(ask: Ask, sums: Mapping[str, Any]) -> list[str]:
+    """Those with topics for somebody who may not know all. Raises AdminError."""
+    try:
+        return sorted(await get(ask.source.api, "tenants"))
+    except AdminError as error:
+        if error.status not in (401, 403):
+            raise
+        return sorted({name.partition("/")[0] for name in sums})
+
+
+def namespace_row(name: str, sums: Mapping[str, Any]) -> NamespaceRow:
+    tenant, _, local = name.partition("/")
+    return NamespaceRow(row_id(name), tenant, local, sums.get(name, {}))
+
+
+async def tenant(ask: Ask) -> View:
+    """One tenant: all its namespaces, who administers it, and where it may have namespaces."""
+    name, api = ask.names["tenant"], ask.source.api
+    names, info, sums = await asyncio.gather(
+        panel("Namespaces", get(api, f"namespaces/{segment(name)}"), list),
+        panel("Tenant", get(api, f"tenants/{segment(name)}"), dict),
+        panel("Figures", ask.source.namespaces(), dict),
+    )
+    if names.error is not None and names.error.status == 404:
+        text = {"text": names.error.reason}
+        return View("message.html", "Nothing here", "namespaces", text, 404, live=0)
+    rows = [namespace_row(each, sums.value or {}) for each in sorted(names.value or ())]
+    content = {"name": name, "names": names, "rows": rows, "info": info}
+    return View("tenant.html", name, "namespaces", content)
 
 
 async def namespace(ask: Ask) -> View:

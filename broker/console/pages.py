@@ -8,17 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from magnetar.broker.console.actions import (
-    SUBSCRIPTION_ACTIONS,
-    TOPIC_ACTIONS,
-    Action,
-    ActionError,
-    Subject,
-    call_of,
-    check_token,
-    find_action,
-)
-from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.actions import SUBSCRIPTION_ACTIONS, TOPIC_ACTIONS
+from magnetar.broker.console.admin_api import get
 from magnetar.broker.console.bookie_view import bookie_page, bookie_rows
 from magnetar.broker.console.brokers_page import BROKER_TABS, broker, brokers, few_brokers
 from magnetar.broker.console.export import export
@@ -33,14 +24,13 @@ from magnetar.broker.console.index_view import (
     TOPIC_VIEWS,
     Column,
     behind_rows,
-    namespace_rows,
     recent_of,
     recent_of_topic,
     sums_of,
     topic_rows,
 )
 from magnetar.broker.console.messages_page import messages_page, messages_tab
-from magnetar.broker.console.namespace_page import namespace
+from magnetar.broker.console.namespace_page import namespace, namespaces, tenant
 from magnetar.broker.console.policy_page import (
     change_policy,
     namespace_policies,
@@ -50,8 +40,10 @@ from magnetar.broker.console.policy_page import (
 from magnetar.broker.console.produce_page import produce, send
 from magnetar.broker.console.roles_page import role, roles
 from magnetar.broker.console.schema_page import new_schema, schema_tab, upload_schema
+from magnetar.broker.console.settings_page import settings
 from magnetar.broker.console.source import IndexPage, IndexQuery
-from magnetar.broker.console.subject import read_subject, topic_stats
+from magnetar.broker.console.step_page import act, step
+from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import (
     partition_rows,
@@ -202,18 +194,6 @@ def _table(
     )
 
 
-async def namespaces(ask: Ask) -> View:
-    """Sums of the topics' figures by namespace."""
-    rows = await panel("Namespaces", ask.source.namespaces(), namespace_rows)
-    content = {
-        "rows": rows,
-        "titles": ("Namespace", "Topics", "In /s", "Backlog"),
-        "nothing": "No namespace has a topic.",
-        "command": _FIRST,
-    }
-    return View("list.html", "Namespaces", "namespaces", content)
-
-
 async def bookies(ask: Ask) -> View:
     found = await panel("Bookies", ask.source.bookie_states(), bookie_page)
     return View("bookies.html", "Bookies", "bookies", {"found": found})
@@ -232,21 +212,6 @@ async def audit(ask: Ask) -> View:
         "nothing": "Nothing was changed that the brokers remember.",
     }
     return View("list.html", "Audit", "audit", content)
-
-
-async def settings(ask: Ask) -> View:
-    """Settings of the asked broker."""
-
-    def rows(found: Mapping[str, Any]) -> list[Any]:
-        return sorted(found.items())
-
-    found = get(ask.source.api, "brokers/configuration/runtime")
-    content = {
-        "rows": await panel("Settings", found, rows),
-        "titles": ("Setting", "Value"),
-        "nothing": "None.",
-    }
-    return View("list.html", "Settings", "settings", content, live=0)
 
 
 async def keys(ask: Ask) -> View:
@@ -297,50 +262,6 @@ async def topic(ask: Ask) -> View:
     return View("topic.html", path.local, "topics", content, live=0 if tab == "messages" else 5)
 
 
-async def step(ask: Ask, failure: str = "", value: str = "", status: int = 200) -> View:
-    """What a step of ``actions.py`` costs, and its form."""
-    try:
-        action, subject = await _step(ask)
-        command = action.call(subject, value or action.hint).command
-    except AdminError as error:
-        return View("message.html", "Not found", "topics", {"text": str(error)}, error.status, 0)
-    except ActionError:
-        command = action.call(subject, action.hint).command
-    content = {
-        "topic": subject.topic,
-        "action": action,
-        "subject": subject,
-        "loses": action.loses(subject),
-        "token": ask.form_token,
-        "command": command,
-        "failure": failure,
-        "value": value,
-    }
-    return View("action.html", action.title, "topics", content, status, live=0)
-
-
-async def _step(ask: Ask) -> tuple[Action, Subject]:
-    """Raises AdminError: no such step, topic or subscription."""
-    names, subscription = ask.names, ask.query.get("subscription", "")
-    path = TopicPath.of(names)
-    action = find_action(names["action"], subscription)
-    return action, await read_subject(ask.source.api, path, subscription)
-
-
-async def act(ask: Ask, fields: Mapping[str, str]) -> View | str:
-    """Do a step: where to go then, by a relative address, or the form again."""
-    try:
-        action, subject = await _step(ask)
-        check_token(fields, ask.form_token)
-        call = call_of(action, subject, fields)
-        await ask.source.api.call(call.method, f"/admin/v2/{call.path}")
-    except ActionError as error:
-        return await step(ask, str(error), fields.get("value", ""), 400)
-    except AdminError as error:
-        return await step(ask, str(error), fields.get("value", ""), error.status)
-    return "../" * 6 + "topics" if action.key == "delete" else "../subscriptions"
-
-
 async def _recent(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     return {"history": await panel("History", ask.source.history_of(path), recent_of_topic)}
 
@@ -387,7 +308,12 @@ PAGES: Final[dict[str, Page]] = {
     f"{_TOPIC}/produce": produce,
     f"{_TOPIC}/schema/new": new_schema,
     f"{_TOPIC}/policies/{{policy}}": policy,
+    "do/{action}": step,
+    "tenant/{tenant}": tenant,
+    "tenant/{tenant}/do/{action}": step,
     _NAMESPACE: namespace,
+    f"{_NAMESPACE}/do/{{action}}": step,
+    "settings/{setting}/do/{action}": step,
     f"{_NAMESPACE}/policies": namespace_policies,
     f"{_NAMESPACE}/policies/{{policy}}": policy,
     **{f"{_TOPIC}/{{tab:{key}}}": topic for key, _ in _TABS if key},

@@ -7,18 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from magnetar.broker.console.actions import ActionError, check_token
+from magnetar.broker.console.actions import check_token
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.policy_command import command_of
-from magnetar.broker.console.policy_form import (
-    EditablePolicy,
-    FormField,
-    editable_policies,
-    fields_of,
-    policy_text,
-    value_of,
-)
+from magnetar.broker.console.policy_form import EditablePolicy, editable_policies, policy_text
+from magnetar.broker.console.schema_form import ActionError, FormField, fields_of, value_of
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import Ask, Panel, View, panel
 
@@ -136,7 +130,8 @@ async def change_policy(ask: Ask, typed: Mapping[str, str]) -> View | str:
             await _store(ask, edited, value)
             return "../policies"
     except ActionError as error:
-        return _form(ask, edited, _as_typed(edited, typed), str(error), status=400)
+        shown = _as_typed(edited, typed)
+        return _form(ask, edited, shown, str(error), failed=error.field, status=400)
     except AdminError as error:
         return _form(ask, edited, _as_typed(edited, typed), str(error), status=error.status)
     return _form(ask, edited, fields_of(edited.policy.schema, value), new=value)
@@ -195,6 +190,7 @@ def _form(
     fields: Sequence[FormField],
     failure: str = "",
     *,
+    failed: str = "",
     new: Any = None,
     status: int = 200,
 ) -> View:
@@ -211,6 +207,7 @@ def _form(
         "fields": fields,
         "token": ask.form_token,
         "failure": failure,
+        "failed": failed,
         "command": _command(edited, shown),
         "removal": command_of(policy, holder.name, is_topic=holder.is_topic),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from magnetar.broker.console.actions import ActionError, check_token
+from magnetar.broker.console.actions import check_token
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.draft import (
     VALUE_BYTES_MAX,
@@ -17,6 +17,7 @@ from magnetar.broker.console.draft import (
 )
 from magnetar.broker.console.formats import segment
 from magnetar.broker.console.message_view import stored_id
+from magnetar.broker.console.schema_form import ActionError
 from magnetar.broker.console.source import TopicSchema
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import Ask, View

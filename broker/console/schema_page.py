@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from magnetar.broker.console.actions import ActionError, check_token
+from magnetar.broker.console.actions import check_token
 from magnetar.broker.console.admin_api import AdminError, get
+from magnetar.broker.console.schema_form import ActionError
 from magnetar.broker.console.schema_view import schema_versions
 from magnetar.broker.console.source import schema_path
 from magnetar.broker.console.topic_path import TopicPath

@@ -93,6 +93,8 @@ class Ask:
     """What of messages may be shown: ``full``, ``metadata`` or ``off``."""
     form_token: str = ""
     """Of the visitor's forms; another one's is no good."""
+    root: str = ""
+    """Steps up to ``/console/``, of a relative address."""
 
     def address(self, **changes: str) -> str:
         """This page with other parameters; an empty one is left out."""

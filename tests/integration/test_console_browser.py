@@ -47,6 +47,16 @@ PAGES: Final = (
     f"topic/{TOPIC}/produce",
     f"topic/{TOPIC}/policies/retention",
     f"topic/{TOPIC}/policies/subscriptionTypesEnabled",
+    f"topic/{TOPIC}/do/subscribe",
+    f"topic/{TOPIC}/do/delete-schema",
+    "tenant/public",
+    "tenant/public/do/change",
+    "do/create-tenant",
+    "ns/public/default/do/create-topic",
+    "ns/public/default/do/split",
+    "ns/public/default/do/grant?role=billing&actions=produce",
+    "ns/public/default/do/clear-backlog",
+    "settings/maxTenants/do/set",
     "ns/public/default/policies",
     "ns/public/default/policies/backlogQuota%2Fdestination_storage",
     "nowhere",
@@ -295,6 +305,34 @@ def test_a_message_is_produced_and_produced_again(browser: Browser, console: str
         assert page.get_by_role("status").inner_text() != first
         assert page.title() != "owned"
         assert [each for each in watch.complaints if "400" not in each] == []
+
+
+def test_a_topic_is_created_subscribed_and_deleted(browser: Browser, console: str) -> None:
+    with browser.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(console + "tenant/public")
+        page.get_by_role("link", name="default").click()
+        page.get_by_role("link", name="New topic…").click()
+        page.get_by_label("Name").fill("made <here>")
+        page.get_by_label("Partitions").fill("none")
+        page.get_by_role("button", name="New topic").click()
+        wrong = page.get_by_label("Partitions")
+        expect(wrong).to_have_attribute("aria-invalid", "true")
+        expect(wrong).to_have_accessible_description(re.compile("a whole number"))
+        expect(page.get_by_label("Name")).to_have_value("made <here>")
+        wrong.fill("2")
+        page.get_by_role("button", name="New topic").click()
+        expect(page.locator("h1")).to_have_text("made <here>")
+        page.get_by_role("link", name=re.compile("^Subscriptions")).last.click()
+        page.get_by_role("link", name="New subscription…").click()
+        page.get_by_label("Name").fill("late")
+        page.get_by_label("Begins at").select_option("earliest")
+        page.get_by_role("button", name="New subscription").click()
+        expect(page.locator("main")).to_contain_text("late")
+        page.get_by_role("link", name="Delete topic…").click()
+        page.get_by_label("Type the name to confirm").fill("made <here>")
+        page.get_by_role("button", name="Delete topic").click()
+        expect(page.locator("h1")).to_contain_text("Topics")
 
 
 def test_new_messages_are_followed(

@@ -22,6 +22,7 @@ from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.pages import PAGES
 from magnetar.broker.console.server import console_app
 from tests.asgi_client import AsgiClient
+from tests.console_paths import path_of
 from tests.official_client import client_of
 from tests.waiting import wait_until
 
@@ -65,10 +66,10 @@ async def rest(admin_url: str, path: str) -> Any:
 async def test_every_page_is_whole(console: httpx.AsyncClient, topic: str, admin_url: str) -> None:
     parts = dict(zip(("domain", "tenant", "namespace", "topic"), topic.split("/"), strict=True))
     (cluster,) = [each for each in await rest(admin_url, "clusters") if each != "global"]
-    parts |= {"action": "unload", "policy": "messageTTL", "role": "billing"}
+    parts |= {"policy": "messageTTL", "role": "billing", "setting": "maxTenants"}
     parts["broker"] = (await rest(admin_url, f"brokers/{cluster}"))[0]
     for key in PAGES:
-        path = re.sub(r"\{(\w+)(?::([\w-]+)[\w|-]*)?\}", lambda m: m[2] or parts[m[1]], key)
+        path = path_of(key, parts)
         page = await console.get(f"/console/{path}")
         assert page.status_code == 200, path
         assert 'class="fail"' not in page.text, path
@@ -567,3 +568,161 @@ async def test_a_message_is_looked_at(
         await console.get("/console/messages", params={"topic": topic.replace("/", "://", 1)})
     ).text
     assert len(rows_of(page)) == 4
+
+
+async def step(client: httpx.AsyncClient, path: str, **typed: str) -> httpx.Response:
+    """A step's form; ``new_name`` is its field, ``name`` confirms."""
+    own = {"name": "name", "value": "value", "new_name": "value.name"}
+    fields = {own.get(name, f"value.{name}"): text for name, text in typed.items()}
+    return await post(client, f"/console/{path}", **fields)
+
+
+def reason_of(page: httpx.Response) -> str:
+    return " ".join(re.findall(r'role="alert"[^>]*>(.*?)<', page.text))
+
+
+async def test_from_a_tenant_to_a_subscription_and_back(
+    console: httpx.AsyncClient, admin_url: str, service_url: str
+) -> None:
+    """What pages create is what REST tells, and they delete it again."""
+    tenant = f"forms-{time.time_ns()}"
+    (cluster,) = [each for each in await rest(admin_url, "clusters") if each != "global"]
+    space, topic = f"ns/{tenant}/web", f"topic/persistent/{tenant}/web/orders"
+    plain = f"topic/persistent/{tenant}/web/plain"
+    box = {f"allowedClusters.{cluster}": "on"}
+    for path, typed in (
+        ("do/create-tenant", {"new_name": tenant, "adminRoles": "ops", **box}),
+        (f"tenant/{tenant}/do/change", {"adminRoles": "ops, dev", **box}),
+        (f"tenant/{tenant}/do/create-namespace", {"new_name": "web", "bundles": "2"}),
+        (f"{space}/do/create-topic", {"new_name": "plain", "domain": "persistent"}),
+        (
+            f"{space}/do/create-topic",
+            {"new_name": "orders", "domain": "persistent", "partitions": "2"},
+        ),
+        (f"{topic}/do/partitions", {"value": "3"}),
+        (f"{topic}/do/subscribe", {"new_name": "s+1", "position": "earliest"}),
+        (f"{plain}/do/subscribe", {"new_name": "s+1", "position": "latest"}),
+    ):
+        done = await step(console, path, **typed)
+        assert done.is_redirect, (path, reason_of(done))
+        behind = await console.get(
+            str(httpx.URL(f"/console/{path}").join(done.headers["location"]))
+        )
+        assert behind.status_code == 200, path
+    found = await rest(admin_url, f"tenants/{tenant}")
+    assert (sorted(found["adminRoles"]), found["allowedClusters"]) == (["dev", "ops"], [cluster])
+    assert (await rest(admin_url, f"namespaces/{tenant}/web/bundles"))["numBundles"] == 2
+    assert (await rest(admin_url, f"{topic[6:]}/partitions"))["partitions"] == 3
+    assert await rest(admin_url, f"{topic[6:]}/subscriptions") == ["s+1"]
+    assert "<b>web</b>" in (await console.get(f"/console/tenant/{tenant}")).text
+    refused = await step(console, f"{space}/do/create-topic", new_name="plain", domain="persistent")
+    assert (refused.status_code, bool(reason_of(refused))) == (409, True)
+    refused = await step(console, f"{space}/do/delete", name=f"{tenant}/web")
+    assert (refused.status_code, bool(reason_of(refused))) == (409, True)
+    for path, name in (
+        (f"{plain}/do/unsubscribe?subscription=s%2B1", "s+1"),
+        (f"{plain}/do/delete", "plain"),
+        (f"{topic}/do/delete", "orders"),
+        (f"{space}/do/delete", f"{tenant}/web"),
+        (f"tenant/{tenant}/do/delete", tenant),
+    ):
+        done = await step(console, path, name=name)
+        assert done.is_redirect, (path, reason_of(done))
+    assert tenant not in await rest(admin_url, "tenants")
+
+
+async def test_a_subscription_begins_where_it_is_told(
+    console: httpx.AsyncClient, topic: str, admin_url: str
+) -> None:
+    second = (await found(console, topic, position="earliest"))[1][0]
+    for name, position in (("all", "earliest"), ("new", "latest"), ("from", "message id")):
+        typed = {"new_name": name, "position": position, "id": second}
+        done = await step(console, f"topic/{topic}/do/subscribe", **typed)
+        assert done.is_redirect, reason_of(done)
+    stats = (await rest(admin_url, f"{topic}/stats"))["subscriptions"]
+    backlogs = {name: each["msgBacklog"] for name, each in stats.items()}
+    assert backlogs == {"billing": 3, "all": 3, "new": 0, "from": 2}
+
+
+async def test_steps_of_a_namespace_and_its_roles(
+    console: httpx.AsyncClient, admin_url: str, service_url: str
+) -> None:
+    name = f"steps-{time.time_ns()}"
+    space, topic = f"ns/public/{name}", f"persistent/public/{name}/t"
+    base, rest_space = f"{admin_url}/admin/v2", f"namespaces/public/{name}"
+    async with httpx.AsyncClient() as client:
+        bundles = {"bundles": {"numBundles": 2}}
+        assert (await client.put(f"{base}/{rest_space}", json=bundles)).is_success
+        for subscription in ("one", "two"):
+            url = f"{base}/{topic}/subscription/{subscription}"
+            assert (await client.put(url)).is_success
+
+    def send() -> None:
+        with client_of(service_url) as producing:
+            producer = producing.create_producer(topic.replace("/", "://", 1))
+            producer.send(b"x")
+            producer.close()
+
+    async def backlogs() -> list[int]:
+        found = (await rest(admin_url, f"{topic}/stats"))["subscriptions"]
+        return [found[each]["msgBacklog"] for each in ("one", "two")]
+
+    await asyncio.to_thread(send)
+    confirm = {"name": f"public/{name}"}
+    for subscription, left in (("one", [0, 1]), ("", [0, 0])):
+        path = f"{space}/do/clear-backlog"
+        done = await step(console, path, subscription=subscription, **confirm)
+        assert done.is_redirect, reason_of(done)
+        assert await backlogs() == left
+    before = (await rest(admin_url, f"{rest_space}/bundles"))["boundaries"]
+    typed = {"algorithm": "range_equally_divide", "unload": "false"}
+    done = await step(console, f"{space}/do/split", bundle=f"{before[0]}_{before[1]}", **typed)
+    assert done.is_redirect, reason_of(done)
+    after = (await rest(admin_url, f"{rest_space}/bundles"))["boundaries"]
+    assert len(after) == len(before) + 1
+    for bundle in (f"{after[0]}_{after[1]}", ""):
+        done = await step(console, f"{space}/do/unload", bundle=bundle)
+        assert done.is_redirect, reason_of(done)
+    for place, path in ((space, rest_space), (f"topic/{topic}", topic)):
+        boxes = {"actions.produce": "on", "actions.consume": "on"}
+        done = await step(console, f"{place}/do/grant", role="a b", **boxes)
+        assert done.is_redirect, reason_of(done)
+        granted = await rest(admin_url, f"{path}/permissions")
+        assert sorted(granted["a b"]) == ["consume", "produce"]
+        done = await step(console, f"{place}/do/revoke", role="a b")
+        assert done.is_redirect, reason_of(done)
+        assert await rest(admin_url, f"{path}/permissions") == {}
+    assert (await step(console, f"topic/{topic}/do/delete", name="t")).is_redirect
+    assert (await step(console, f"{space}/do/delete", **confirm)).is_redirect
+
+
+async def test_a_schema_is_deleted(console: httpx.AsyncClient, topic: str, admin_url: str) -> None:
+    name = topic.rpartition("/")[2]
+    url = f"{admin_url}/admin/v2/schemas/public/default/{name}/schema"
+    async with httpx.AsyncClient() as client:
+        schema = {"type": "INT32", "schema": "", "properties": {}}
+        for force in ("false", "true"):
+            assert (await client.post(url, json=schema)).is_success
+            path = f"topic/{topic}/do/delete-schema"
+            assert (await step(console, path, name=name, force=force)).is_redirect
+            assert (await client.get(url)).status_code == 404
+
+
+async def test_a_dynamic_setting_is_set_and_removed(
+    console: httpx.AsyncClient, admin_url: str
+) -> None:
+    path = "settings/maxConcurrentLookupRequest/do"
+    refused = await step(console, f"{path}/set", value="many")
+    assert refused.status_code in (400, 412)
+    assert 'aria-invalid="true"' in refused.text
+    assert reason_of(refused)
+    done = await step(console, f"{path}/set", value="49999")
+    assert done.is_redirect, reason_of(done)
+    values = await rest(admin_url, "brokers/configuration/values")
+    assert values["maxConcurrentLookupRequest"] == "49999"
+    page = (await console.get("/console/settings")).text
+    assert '<span class="tag a">49999</span>' in page
+    assert (await step(console, f"{path}/delete")).is_redirect
+    values = await rest(admin_url, "brokers/configuration/values")
+    assert "maxConcurrentLookupRequest" not in values
+    assert (await console.get("/console/settings/clusterName/do/set")).status_code == 404

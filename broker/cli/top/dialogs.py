@@ -13,9 +13,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, DataTable, Input, OptionList, Static
 
 from magnetar.broker.cli.tables import plain_text
-from magnetar.broker.console.actions import Action, ActionError, Subject
+from magnetar.broker.console.actions import Action, Subject
 from magnetar.broker.console.formats import moment
 from magnetar.broker.console.message_view import MessageRow
+from magnetar.broker.console.schema_form import ActionError, fields_of
 
 _BOX: Final = "width: 80%; max-width: 100; height: auto; padding: 0 2; border: round;"
 
@@ -34,13 +35,13 @@ class TextScreen(ModalScreen[None]):
         yield Static(self._text, id="text", markup=False)
 
 
-class ChoiceScreen(ModalScreen[Action | None]):
+class ChoiceScreen(ModalScreen[Action[Subject] | None]):
     """The steps that there are for a row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "back")]
     CSS = f"ChoiceScreen {{ align: center middle; }} #choice {{ {_BOX} }}"
 
-    def __init__(self, name: str, actions: Sequence[Action]) -> None:
+    def __init__(self, name: str, actions: Sequence[Action[Subject]]) -> None:
         super().__init__()
         self._name, self._actions = name, actions
 
@@ -66,13 +67,15 @@ class QuestionScreen(ModalScreen[bool]):
 
     def __init__(
         self,
-        action: Action,
+        action: Action[Subject],
         subject: Subject,
         do: Callable[[Mapping[str, str]], Awaitable[str]],
     ) -> None:
         """``do`` gets the fields; why it can't be done, or "": it is done."""
         super().__init__()
         self._action, self._subject, self._do = action, subject, do
+        schema = action.schema(subject)
+        self._form = () if schema is None else fields_of(schema, None)
         self._is_busy = False
 
     def compose(self) -> ComposeResult:
@@ -80,9 +83,9 @@ class QuestionScreen(ModalScreen[bool]):
         with Vertical(id="question"):
             yield Static(f"{action.title}: {_target(subject)}", markup=False)
             yield Static(plain_text(action.loses(subject)), id="loses", markup=False)
-            if action.field:
-                yield Static(f"{action.field}, as {action.hint}", markup=False)
-                yield Input(action.hint, id="value")
+            for field in self._form:
+                yield Static(f"{field.label}, as {field.example}", markup=False)
+                yield Input(field.example, id=field.name)
             if action.is_typed:
                 yield Static(f"Type the name to confirm: {plain_text(subject.name)}", markup=False)
                 yield Input(id="name")
@@ -100,9 +103,8 @@ class QuestionScreen(ModalScreen[bool]):
         return {str(each.id): each.value for each in self.query(Input)}
 
     def _show_command(self) -> None:
-        value = self._fields().get("value", "")
         try:
-            command = self._action.call(self._subject, value).command
+            command = self._action.call_for(self._subject, self._fields()).command
         except ActionError as error:
             command = str(error)
         self.query_one("#command", Static).update(plain_text(command))

@@ -38,11 +38,11 @@ from magnetar.broker.console.actions import (
     SUBSCRIPTION_ACTIONS,
     TOPIC_ACTIONS,
     Action,
-    ActionError,
     Subject,
     call_of,
 )
 from magnetar.broker.console.admin_api import AdminError
+from magnetar.broker.console.schema_form import ActionError
 from magnetar.broker.console.source import Source
 from magnetar.broker.console.subject import read_subject
 from magnetar.broker.console.topic_path import TopicPath
@@ -281,7 +281,7 @@ class TopApp(App[None]):
             return
         actions = SUBSCRIPTION_ACTIONS if "subscription" in row else TOPIC_ACTIONS
 
-        def on_choice(action: Action | None) -> None:
+        def on_choice(action: Action[Subject] | None) -> None:
             if action is not None:
                 self.run_worker(self._ask(action, row))
 
@@ -289,7 +289,7 @@ class TopApp(App[None]):
             ChoiceScreen("  ".join(self._view.key_of(row).split("\n")), actions), on_choice
         )
 
-    async def _ask(self, action: Action, row: Row) -> None:
+    async def _ask(self, action: Action[Subject], row: Row) -> None:
         topic = TopicPath.parse(row["topic"])
         try:
             subject = await read_subject(self._source.api, topic, row.get("subscription", ""))
@@ -306,11 +306,15 @@ class TopApp(App[None]):
 
         await self.push_screen(QuestionScreen(action, subject, do), on_answer)
 
-    async def _do(self, action: Action, subject: Subject, fields: Mapping[str, str]) -> str:
+    async def _do(
+        self, action: Action[Subject], subject: Subject, fields: Mapping[str, str]
+    ) -> str:
         """Why it can't be done; "": it is."""
         try:
             call = call_of(action, subject, fields)
-            await self._source.api.call(call.method, f"/admin/v2/{call.path}")
+            await self._source.api.call(
+                call.method, f"/admin/v2/{call.path}", call.query, call.body
+            )
         except ActionError as error:
             return str(error)
         except _FAILURES as error:

@@ -15,6 +15,7 @@ from magnetar.broker.cli.main import build_parser
 from magnetar.broker.console.console import FragmentCache, find_page
 from magnetar.broker.console.pages import PAGES
 from magnetar.broker.http.server.app import create_app
+from tests.console_paths import path_of
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import authorized_broker, client_of
 
@@ -43,9 +44,9 @@ async def test_every_page_with_few_and_many_things(client: httpx.AsyncClient, nu
         assert (await client.put(f"{path}/subscription/s")).is_success
     (me,) = (await client.get("/admin/v2/brokers/standalone")).json()
     names = {"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t0"}
-    names |= {"broker": me, "action": "unload", "policy": "messageTTL", "role": "billing"}
+    names |= {"broker": me, "policy": "messageTTL", "role": "billing", "setting": "maxTenants"}
     for key in PAGES:
-        path = re.sub(r"\{(\w+)(?::([\w-]+)[\w|-]*)?\}", lambda m: m[2] or names[m[1]], key)
+        path = path_of(key, names)
         page = await client.get(f"/console/{path}")
         found = number or "{topic}" not in key or key.endswith(("/produce", "/schema/new"))
         assert page.status_code == (200 if found else 404), path

@@ -15,14 +15,9 @@ from magnetar.broker.cli.admin_command import _arguments
 from magnetar.broker.cli.admin_commands import commands_of
 from magnetar.broker.cli.main import build_parser
 from magnetar.broker.cli.request import request_of
-from magnetar.broker.console.actions import ActionError
 from magnetar.broker.console.policy_command import command_of
-from magnetar.broker.console.policy_form import (
-    EditablePolicy,
-    editable_policies,
-    fields_of,
-    value_of,
-)
+from magnetar.broker.console.policy_form import EditablePolicy, editable_policies
+from magnetar.broker.console.schema_form import ActionError, fields_of, value_of
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.policies.documents import QUOTA_EXAMPLE
 from magnetar.broker.policies.table import POLICIES

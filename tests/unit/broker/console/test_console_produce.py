@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.console.actions import ActionError
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.draft import Draft, delivery_of, draft_again
 from magnetar.broker.console.pulsar_source import PulsarSource
+from magnetar.broker.console.schema_form import ActionError
 from magnetar.broker.console.source import TopicSchema
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.http.server.app import create_app
