@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final
 
 from magnetar.broker.console.actions import Action, Call, Subject, subscription_path
@@ -25,7 +26,9 @@ _PARTITIONS_MAX: Final = 1_000_000
 _BUNDLES_MAX: Final = 4096
 _DOMAINS: Final = ("persistent", "non-persistent")
 _PERMISSIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
-_POSITIONS: Final = {"latest": (_LATEST, _LATEST), "earliest": (-1, -1)}
+_POSITIONS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {"latest": (_LATEST, _LATEST), "earliest": (-1, -1)}
+)
 _MESSAGE_ID: Final = "message id"
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _ALGORITHMS: Final = ("range_equally_divide", "topic_count_equally_divide")
@@ -265,16 +268,14 @@ def _topics(subject: NamespaceSubject) -> str:
     return f"{plural(count, 'topic')} {'is' if count == 1 else 'are'} in it"
 
 
-_GRANT: Final = _object(
-    ["role"],
-    role=_name("Role", "billing"),
-    actions={
-        "type": "array",
-        "items": {"type": "string", "enum": list(_PERMISSIONS)},
-        "title": "May",
-    },
-)
-_REVOKE: Final = _object(["role"], role=_name("Role", "billing"))
+def _grant_fields(_: object) -> Json:
+    may = {"type": "string", "enum": list(_PERMISSIONS)}
+    actions = {"type": "array", "items": may, "title": "May"}
+    return _object(["role"], role=_name("Role", "billing"), actions=actions)
+
+
+def _revoke_fields(_: object) -> Json:
+    return _object(["role"], role=_name("Role", "billing"))
 
 
 def _granted(group: str, path: str, name: str, value: Json) -> Call:
@@ -362,7 +363,7 @@ NAMESPACE_ACTIONS: Final[tuple[Action[NamespaceSubject], ...]] = (
         lambda subject, value: _granted(
             "namespaces", f"namespaces/{subject.path}", subject.name, value
         ),
-        lambda _: _GRANT,
+        _grant_fields,
     ),
     Action(
         "revoke",
@@ -371,7 +372,7 @@ NAMESPACE_ACTIONS: Final[tuple[Action[NamespaceSubject], ...]] = (
         lambda subject, value: _revoked(
             "namespaces", f"namespaces/{subject.path}", subject.name, value
         ),
-        lambda _: _REVOKE,
+        _revoke_fields,
     ),
     Action(
         "delete",
@@ -464,7 +465,7 @@ TOPIC_FORMS: Final[tuple[Action[Subject], ...]] = (
             "what it was granted there before. Grants of the namespace hold beside it."
         ),
         lambda subject, value: _granted("topics", subject.path, str(subject.topic), value),
-        lambda _: _GRANT,
+        _grant_fields,
         tab="permissions",
     ),
     Action(
@@ -475,7 +476,7 @@ TOPIC_FORMS: Final[tuple[Action[Subject], ...]] = (
             "Grants of the namespace stay."
         ),
         lambda subject, value: _revoked("topics", subject.path, str(subject.topic), value),
-        lambda _: _REVOKE,
+        _revoke_fields,
         tab="permissions",
     ),
     Action(
