@@ -207,6 +207,13 @@ class Bookie(BookieClient):
             return codes.UNAUTHORIZED
         return await self._deferred.force(ledger_id, first)
 
+    async def sync(self, ledger_id: int) -> int:
+        """Make durable what it acknowledged early of a ledger; a code.
+
+        Unlike ``force`` it vouches for nothing that was acknowledged before this process started.
+        """
+        return codes.UNAVAILABLE if self.is_closed else await self._deferred.sync(ledger_id)
+
     def on_ledgers_dropped(self, ledger_ids: Iterable[int]) -> None:
         """These were deleted: waits for more of them end."""
         for ledger_id in ledger_ids:
@@ -601,6 +608,15 @@ class Bookie(BookieClient):
         # The index says that there is a last entry: not finding it is damage, not an answer.
         gone = ledger_id not in self.storage.ledgers
         return LacReply(code if gone else codes.IO_ERROR, None, -1)
+
+    def known_lac(self, ledger_id: int) -> int:
+        """The highest last-add-confirmed that is in memory; -1: none. A reader may use it, but not
+        rely on it."""
+        state = self.storage.ledgers.get(ledger_id)
+        if state is None:
+            return -1
+        packets = self.storage.read_cached(ledger_id, state.last_entry, 1, 1)
+        return told_lac(LacReply(codes.OK, packets[0] if packets else None, state.explicit_lac))
 
     async def wait_lac(
         self, ledger_id: int, above: int, wait_s: float, *, creator: int = 0

@@ -69,6 +69,10 @@ class DeferredAdds:
         """Return a result code once early acknowledged entries from ``first`` on are durable."""
         if self._first.get(ledger_id, first + 1) > first:
             return codes.UNKNOWN_LEDGER_STATE
+        return await self.sync(ledger_id)
+
+    async def sync(self, ledger_id: int) -> int:
+        """Return a result code once everything that was acknowledged early is durable."""
         newest = self._newest.get(ledger_id)
         if newest is None:
             return codes.OK

@@ -21,6 +21,7 @@ from magnetar.bookkeeper.bookie.storage.ledger_storage import LedgerStorage
 from magnetar.bookkeeper.errors import CorruptFileError
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, Buffer
 from magnetar.bookkeeper.transport import AddRequest
+from magnetar.bookkeeper.wrapped_packet import FOREIGN_DIGEST_BYTES_MAX, is_wrapped
 
 _log = logging.getLogger(__name__)
 
@@ -36,10 +37,12 @@ def is_same_entry(stored: Buffer, head: Buffer, body: Buffer) -> bool:
     if len(stored) != len(head) + len(body):
         return False
     old, new = bytes(stored), b"".join((head, body))
+    # A foreign digest covers the LAC, too. How long it is, the ledger's metadata would tell.
+    skipped = FOREIGN_DIGEST_BYTES_MAX if is_wrapped(old) else 0
     return old == new or (
         old[:_LAC_AT] == new[:_LAC_AT]
         and old[_LENGTH_AT:_DIGEST_AT] == new[_LENGTH_AT:_DIGEST_AT]
-        and old[PACKET_HEADER_BYTES:] == new[PACKET_HEADER_BYTES:]
+        and old[PACKET_HEADER_BYTES + skipped :] == new[PACKET_HEADER_BYTES + skipped :]
     )
 
 

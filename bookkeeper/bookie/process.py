@@ -6,6 +6,7 @@ unregister, so that no writer chooses it any more, answer what was accepted, flu
 
 import asyncio
 import faulthandler
+import functools
 import gc
 import logging
 import random
@@ -29,6 +30,7 @@ from magnetar.bookkeeper.bookie.integrity.replica_source import EnsembleReplicaS
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.bookie.settings import BookieSettings
 from magnetar.bookkeeper.bookie.storage.directories import open_directories
+from magnetar.bookkeeper.bookie_protocol.server import ProtocolServer
 from magnetar.bookkeeper.client.async_ledger_recovery import recover_ledger
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
@@ -46,7 +48,11 @@ from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server, s
 from magnetar.bookkeeper.replication.process import AutoRecoveryPart
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
-from magnetar.bookkeeper.transport_grpc.tls import server_credentials
+from magnetar.bookkeeper.transport_grpc.tls import (
+    TlsFiles,
+    server_context,
+    server_credentials,
+)
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import MetadataStore
@@ -83,6 +89,8 @@ class BookieProcess:
         self._authenticator: BookieAuthenticator | None = None
         self.bookie: Bookie
         self.address: tuple[str, int] = ("", 0)  # as advertised
+        # Of BookKeeper's protocol; None: the bookie doesn't speak it.
+        self.protocol_address: tuple[str, int] | None = None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._drain: Drain
         self._stack = AsyncExitStack()
@@ -160,14 +168,23 @@ class BookieProcess:
         stack.push_async_callback(server.close)
         port = await server.listen(settings.bind_address, settings.bookie_port)
         self.address = host, port
+        protocol_server = self._protocol_server(server, tls)
+        if protocol_server is not None:
+            stack.push_async_callback(protocol_server.close)
+            self.protocol_address = (
+                host,
+                await protocol_server.listen(settings.bind_address, settings.bookie_protocol_port),
+            )
         bookie_id = server.bookie_id = settings.bookie_id or f"{host}:{port}"
-        config = settings.bookie(bookie_id, self.address, self._web_address)
+        config = settings.bookie(bookie_id, self.address, self._web_address, self.protocol_address)
         instance_id = await read_instance_id(store)
 
         async def serve(bookie: Bookie) -> None:
             bookie.on_fatal = self._on_fatal
             self._pages.bookie = bookie
             server.serve(bookie, instance_id, queue_bytes_max=settings.journal_queue_bytes // 2)
+            if protocol_server is not None:
+                protocol_server.serve(bookie)
 
         journal = settings.journals[0] if settings.journals else None
         files = open_directories(
@@ -194,6 +211,20 @@ class BookieProcess:
         collector.start(settings.gc_wait_time / 1000)
         self._pages.collector = collector
         await self._start_integrity_service(stack, store, ledgers, locks)
+
+    def _protocol_server(self, server: BookieServer, tls: TlsFiles | None) -> ProtocolServer | None:
+        """It shares the limits of ``server``; None: the settings have no port for it."""
+        settings = self.settings
+        if settings.bookie_protocol_port < 0:
+            return None
+        return ProtocolServer(
+            settings.netty_max_frame_size_bytes,
+            settings.stream_max_in_flight_bytes,
+            server.adds,
+            server.reads,
+            settings.transport().connections_max,
+            None if tls is None else functools.partial(server_context, tls),
+        )
 
     async def _start_integrity_service(
         self,

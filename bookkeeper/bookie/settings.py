@@ -49,6 +49,8 @@ class BookieSettings(ProcessSettings):
     bind_address: str = "127.0.0.1"  # own key
     bookie_port: int = 3181  # 0: any free port
     bookie_add_port: int = 0  # own key: adds go on here, without gRPC; 0: any free port; -1: no
+    # own key: BookKeeper's protocol, for clients of Apache BookKeeper; 0: any free port; -1: no
+    bookie_protocol_port: int = -1
     advertised_address: str = ""  # "": the bind address, or the host's name for 0.0.0.0
     upgrade_domains: int = 0  # own key: > 0: /zone/ud<number at the host name's end, modulo this>
 
@@ -115,11 +117,17 @@ class BookieSettings(ProcessSettings):
         for key, port in (
             ("bookiePort", self.bookie_port),
             ("bookieAddPort", 0 if self.bookie_add_port == -1 else self.bookie_add_port),
+            ("bookieProtocolPort", max(self.bookie_protocol_port, 0)),
         ):
             if not 0 <= port <= 65_535:
                 raise BookieSettingsError(f"{key}={port}: not a port number")
         if not self.ledgers:
             raise BookieSettingsError("ledgerDirectories is empty")
+        if self.bookie_protocol_port >= 0 and self.authentication_enabled:
+            raise BookieSettingsError(
+                f"bookieProtocolPort={self.bookie_protocol_port}: with authenticationEnabled only "
+                "-1, because clients of BookKeeper's protocol can't be asked for a token"
+            )
         if self.upgrade_domains < 0:
             raise BookieSettingsError(f"upgradeDomains={self.upgrade_domains}: negative")
         with raising(BookieSettingsError):
@@ -286,6 +294,7 @@ class BookieSettings(ProcessSettings):
         bookie_id: str,
         address: tuple[str, int],
         web_address: tuple[str, int] | None = None,
+        rpc_address: tuple[str, int] | None = None,
     ) -> BookieConfig:
         """What the bookie itself is given.
 
@@ -308,6 +317,7 @@ class BookieSettings(ProcessSettings):
             network_location=self.location(),
             advertised=address,
             web_advertised=web_address,
+            rpc_advertised=rpc_address,
             directories=Directories(
                 _absolute(self.journals or self.ledgers[:1]), _absolute(self.ledgers)
             ),

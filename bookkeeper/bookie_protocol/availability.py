@@ -1,5 +1,6 @@
 """Which entries of a ledger a bookie holds, as it answers a list of entries."""
 
+from collections.abc import Sequence
 from struct import Struct, error
 from typing import Final
 
@@ -10,6 +11,7 @@ _HEADER: Final = Struct(">II")
 _GROUP: Final = Struct(">qqii")
 """First and last start of a sequence, its size, and how far the starts are apart."""
 _RUNS_MAX: Final = 1 << 20
+_PERIOD_MAX: Final = (1 << 31) - 1
 
 
 def decode_availability(data: bytes) -> list[tuple[int, int]]:
@@ -39,3 +41,19 @@ def decode_availability(data: bytes) -> list[tuple[int, int]]:
         return runs
     except error as caught:
         raise FrameError(f"not a list of entries: {caught}") from caught
+
+
+def encode_availability(runs: Sequence[tuple[int, int]]) -> bytes:
+    """Of ascending runs ``(first, end)``; runs of one size at one distance become one group."""
+    groups: list[list[int]] = []
+    for first, end in runs:
+        size = end - first
+        if groups and groups[-1][2] == size:
+            last = groups[-1]
+            period = first - last[1]
+            if (not last[3] or last[3] == period) and period <= _PERIOD_MAX:
+                last[1], last[3] = first, period
+                continue
+        groups.append([first, first, size, 0])
+    head = _HEADER.pack(0, len(groups)).ljust(_HEADER_BYTES, b"\0")
+    return head + b"".join(_GROUP.pack(*group) for group in groups)

@@ -42,6 +42,27 @@ _FROM_V2: Final = {code.v2: ours for code, ours in _OURS.items()}
 _FROM_V3: Final = {code.v3: ours for code, ours in _OURS.items()}
 
 
+_TO_WIRE: Final = {
+    **{ours: code for code, ours in _OURS.items()},
+    codes.BAD_REQUEST: EBADREQ,
+    # Another bookie may take it. EUA would end the writer.
+    codes.ENTRY_DIFFERS: EIO,
+    codes.OTHER_CREATOR: EUA,
+    codes.UNAVAILABLE: EIO,
+}
+
+
+def to_v2(code: int) -> int:
+    """What a client of version 2 is told instead of our code. Apache's has no case for
+    EUNKNOWNLEDGERSTATE: it would drop the connection with all that is under way on it."""
+    return EIO.v2 if code == codes.UNKNOWN_LEDGER_STATE else _TO_WIRE.get(code, EIO).v2
+
+
+def to_v3(code: int) -> int:
+    """As ``to_v2``, of version 3, which knows them all."""
+    return _TO_WIRE.get(code, EIO).v3
+
+
 def from_v2(code: int) -> int:
     """Our code; one that a newer bookie sends proves nothing."""
     return _FROM_V2.get(code, codes.UNAVAILABLE)

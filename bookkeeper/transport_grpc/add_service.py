@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 import grpc
 
 from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.add_limits import AddLimits
 from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.transport import AddRequest
@@ -40,22 +41,12 @@ class StreamAuthorizer(Protocol):
         """The stream has ended."""
 
 
-class AddService:
-    """All add streams of a server; bounds what the bookie is given at a time.
-
-    Attributes:
-        pending_bytes: packet bytes accepted from all streams and not yet answered.
-    """
+class AddService(AddLimits):
+    """All add streams of a server; bounds what the bookie is given at a time."""
 
     def __init__(self, config: TransportConfig) -> None:
-        self.pending_bytes = 0
+        super().__init__(config.stream_bytes_max)
         self.stream_bytes_max = config.stream_bytes_max
-        self._pending_bytes_max = config.stream_bytes_max
-        self._waiting: set[asyncio.Future[None]] = set()
-        self._connections_waiting: list[_Stream] = []
-
-    def limit(self, pending_bytes_max: int) -> None:
-        self._pending_bytes_max = pending_bytes_max
 
     async def run(
         self,
@@ -78,39 +69,6 @@ class AddService:
             await stream.run()
         finally:
             watch.end()
-
-    @property
-    def is_full(self) -> bool:
-        return self.pending_bytes > self._pending_bytes_max
-
-    def on_answered(self, size: int) -> None:
-        was_full = self.is_full
-        self.pending_bytes -= size
-        if was_full and not self.is_full:
-            for waiting in self._waiting:
-                if not waiting.done():
-                    waiting.set_result(None)
-            add_connections, self._connections_waiting = self._connections_waiting, []
-            for stream in add_connections:
-                stream.read_on()
-
-    def read_on_later(self, stream: "_Stream") -> None:
-        """Call its ``read_on`` when there is room."""
-        if stream not in self._connections_waiting:
-            self._connections_waiting.append(stream)
-
-    def forget(self, stream: "_Stream") -> None:
-        if stream in self._connections_waiting:
-            self._connections_waiting.remove(stream)
-
-    async def wait_for_room(self) -> None:
-        while self.is_full:
-            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.add(waiting)
-            try:
-                await waiting
-            finally:
-                self._waiting.discard(waiting)
 
 
 @dataclass(slots=True, eq=False)

@@ -6,12 +6,10 @@ others are messages of ``bookkeeper/proto/bookie.proto``.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import errno
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +22,7 @@ from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.bookie.read_only_client import ReaderCheck, ReadOnlyBookieClient
 from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
 from magnetar.bookkeeper.entry_prefixes import PIECE_BYTES_MAX, read_cut
 from magnetar.bookkeeper.errors import FrameError, LedgerError
 from magnetar.bookkeeper.proto import bookie_pb2 as pb
@@ -85,8 +84,8 @@ class BookieServer:
         self._credentials = credentials
         self._bookie: BookieClient | None = None
         self._instance_id = ""
-        self._reads = ByteSemaphore(config.read_bytes_max)
-        self._adds = AddService(config)
+        self.reads = ByteSemaphore(config.read_bytes_max)
+        self.adds = AddService(config)
         self._add_connections: AddConnectionServer | None = None
         if config.add_connections and credentials is None:  # what is encrypted goes over gRPC
             self._add_connections = AddConnectionServer(config.message_bytes_max)
@@ -127,7 +126,7 @@ class BookieServer:
             queue_bytes_max: adds of all streams that the bookie is given at a time.
         """
         self._bookie, self._instance_id = bookie, instance_id
-        self._adds.limit(queue_bytes_max)
+        self.adds.limit(queue_bytes_max)
 
     async def close(self) -> None:
         """Refuse new calls, let those under way end for a moment, cut the rest."""
@@ -204,9 +203,7 @@ class BookieServer:
         watch = None if self._admissions is None else self._admissions.watch(context)
         bookie = await self._called(context)
         takes_offers = any(key == ADD_CONNECTION_HEADER for key, _ in context.invocation_metadata())
-        await self._adds.run(
-            bookie, context, watch, self._add_connections if takes_offers else None
-        )
+        await self.adds.run(bookie, context, watch, self._add_connections if takes_offers else None)
 
     async def _read(self, frame: bytes, context: Any) -> None:
         bookie = await self._called(context)
@@ -214,15 +211,15 @@ class BookieServer:
         charged = min(request.bytes_max, _REPLY_BYTES_MAX)
         if request.head_bytes is not None:
             charged += PIECE_BYTES_MAX
-        await self._reads.acquire(charged)
+        await self.reads.acquire(charged)
         try:
             encoded = await _read_and_encode(bookie, request)
-            self._reads.grow(len(encoded) - charged)
+            self.reads.grow(len(encoded) - charged)
             charged = len(encoded)
             # Returns once the client's flow control lets it go, so a slow reader keeps its charge.
             await context.write(encoded)
         finally:
-            self._reads.release(charged)
+            self.reads.release(charged)
 
     async def _wait_lac(self, data: bytes, context: Any) -> bytes:
         bookie = await self._called(context)
@@ -326,57 +323,6 @@ async def _report_corrupt(bookie: BookieClient, request: pb.ReportCorruptRequest
 async def _check_data(bookie: BookieClient, request: pb.CheckDataRequest) -> pb.CheckDataReply:
     status = await bookie.check_data(scrub=request.scrub, integrity=request.integrity)
     return pb.CheckDataReply(code=codes.OK, status_json=status)
-
-
-class ByteSemaphore:
-    """Lets callers in as long as the sum of their bytes is below ``bytes_max``.
-
-    One caller is always let in, whatever its size, so none waits for ever.
-    """
-
-    def __init__(self, bytes_max: int) -> None:
-        self.used = 0
-        self._bytes_max = bytes_max
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    async def acquire(self, size: int) -> None:
-        """Wait for room; ``release(size)`` must follow."""
-        if not self._waiting and self._fits(size):
-            self.used += size
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # let in and cancelled in the same tick
-                self.release(size)
-            else:
-                self._let_in()
-            raise
-
-    def grow(self, size: int) -> None:
-        """Charge ``size`` more than was asked for, or give back what wasn't needed (< 0)."""
-        self.used += size
-        if size < 0:
-            self._let_in()
-
-    def release(self, size: int) -> None:
-        self.grow(-size)
-
-    def _fits(self, size: int) -> bool:
-        return self.used == 0 or self.used + size <= self._bytes_max
-
-    def _let_in(self) -> None:
-        waiting = self._waiting
-        while waiting:
-            size, turn = waiting[0]
-            if not turn.done():
-                if not self._fits(size):
-                    return
-                self.used += size
-                turn.set_result(None)
-            waiting.popleft()
 
 
 ReaderCheckOfRole: TypeAlias = "Callable[[str], ReaderCheck]"

@@ -65,6 +65,22 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """A bookie's side for a connection of Python's.
+
+    Raises:
+        OSError: a file can't be read or isn't what it should be (ssl.SSLError is one).
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(files.certificate, files.key, password="")
+    if files.trust:
+        context.load_verify_locations(files.trust)
+    if files.require_client_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
     """A bookie's side; files that change are used from the next handshake on.
 

@@ -9,6 +9,7 @@ from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
 from magnetar.bookkeeper.bookie.read_only_client import ReadOnlyBookieClient
 from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
 from magnetar.bookkeeper.client.entry_prefix_reader import EntryPrefixReader
@@ -23,7 +24,6 @@ from magnetar.bookkeeper.transport import (
     TruncatedReply,
 )
 from magnetar.bookkeeper.transport_grpc import bookie_server
-from magnetar.bookkeeper.transport_grpc.bookie_server import ByteSemaphore
 from magnetar.bookkeeper.transport_grpc.read_frames import (
     FLAG_FENCE,
     READ_REQUEST,
@@ -145,7 +145,7 @@ async def test_readers_of_heads_wait_in_the_line_of_all_reads(network: Network) 
     ledger = await write(network.client, LedgerConfig(1, 1, 1), sent, batch=100)
     (bookie_id,) = ledger.metadata.segment_of(0).bookies
     limit = 4 * PIECE_BYTES_MAX  # two requests: each has a piece and up to 1 MiB of heads
-    meter = network.served[bookie_id].server._reads = Meter(limit)
+    meter = network.served[bookie_id].server.reads = Meter(limit)
     remote = network.remote(bookie_id)
     reads = [
         remote.read_heads(ReadRequest(ledger.ledger_id, 0, 2000, head_bytes=200)) for _ in range(12)

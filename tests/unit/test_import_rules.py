@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
 # Modules of the project that are cores; a folder stands for all modules in it.
 CORES = [
     "bookkeeper/packet.py",
+    "bookkeeper/wrapped_packet.py",
     "bookkeeper/codes.py",
     "bookkeeper/ledger_metadata.py",
     "bookkeeper/service_info.py",
@@ -49,7 +50,7 @@ CORES = [
         f"bookkeeper/bookie_protocol/{name}.py"
         for name in (
             *("frames_v2", "frame_pieces", "digests", "adds_in_flight"),
-            *("result_codes", "availability"),
+            *("result_codes", "availability", "requests_v2"),
         )
     ),
     "bookkeeper/layout/ledger_metadata_format.py",

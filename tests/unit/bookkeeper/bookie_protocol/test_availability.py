@@ -1,10 +1,15 @@
 """Lists of entries as bookies answer them."""
 
-from struct import pack
+from struct import pack, unpack_from
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from magnetar.bookkeeper.bookie_protocol.availability import decode_availability
+from magnetar.bookkeeper.bookie_protocol.availability import (
+    decode_availability,
+    encode_availability,
+)
 from magnetar.bookkeeper.errors import FrameError
 
 
@@ -37,3 +42,19 @@ def test_runs() -> None:
 def test_what_is_no_such_list(data: bytes) -> None:
     with pytest.raises(FrameError):
         decode_availability(data)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), max_size=30))
+def test_what_a_bookie_of_ours_answers_is_read_back(steps: list[tuple[int, int]]) -> None:
+    runs, end = [], -1
+    for gap, size in steps:
+        runs.append((end + 1 + gap, end + 1 + gap + size))
+        end = end + gap + size
+    data = encode_availability(runs)
+    assert decode_availability(data) == runs
+    assert unpack_from(">I", data, 4)[0] <= len(runs)
+
+
+def test_a_striped_ledger_is_one_group() -> None:
+    data = encode_availability([(first, first + 2) for first in range(0, 3000, 3)])
+    assert len(data) == 64 + 24

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from magnetar.bookkeeper.transport_grpc.bookie_server import ByteSemaphore
+from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
 
 
 async def _ticks(count: int = 5) -> None:

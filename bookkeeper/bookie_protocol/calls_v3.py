@@ -1,0 +1,266 @@
+"""Requests of version 3 of BookKeeper's protocol, answered by a bookie of ours.
+
+Apache's clients send everything so by default; those of Pulsar only what version 2 doesn't have.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, TypeAlias, cast
+
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.lac_watch import told_lac
+from magnetar.bookkeeper.bookie_protocol.availability import encode_availability
+from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, decode_lac, encode_lac
+from magnetar.bookkeeper.bookie_protocol.frames_v2 import LAST_ENTRY
+from magnetar.bookkeeper.bookie_protocol.result_codes import (
+    EBADREQ,
+    EBADVERSION,
+    ENOLEDGER,
+    EOK,
+    EREADONLY,
+    EUA,
+    ProtocolCode,
+    to_v3,
+)
+from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.packet import Buffer, is_intact
+from magnetar.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
+from magnetar.bookkeeper.wrapped_packet import DIGESTED_BYTES, as_sent, is_wrapped, wrap_packet
+
+_VERSION: Final = 3
+_DEFERRED_SYNC: Final = 1
+_TOTAL, _FREE = 1, 2
+_WAIT_S_MAX: Final = 300.0
+_LAC_BODIES_MAX: Final = 10_000
+_AUTH_DISABLED: Final = "AuthDisabledPlugin"
+_IDS: Final = Struct(">qq")
+
+SendResponse: TypeAlias = Callable[[pb.Response], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Add(AddRequest):
+    request: pb.Request
+    send: SendResponse
+    answered: Callable[[AddRequest], None]
+
+
+class CallsV3:
+    """What version 3 asks, of one bookie.
+
+    Args:
+        lac_bodies: explicit last-add-confirmed of ledgers whose digest isn't CRC32C, as they came:
+            only the ledger's clients can make that digest. Lost at the bookie's end, when readers
+            still have the LAC of the last entry.
+    """
+
+    def __init__(self, bookie: Bookie, lac_bodies: dict[int, bytes]) -> None:
+        self._bookie = bookie
+        self._lac_bodies = lac_bodies
+
+    def refused(self, request: pb.Request, code: ProtocolCode) -> pb.Response:
+        """A response with no more than a status."""
+        header = request.header
+        response = pb.Response(status=code.v3)
+        response.header.version, response.header.operation = _VERSION, header.operation
+        response.header.txnId = header.txnId
+        return response
+
+    def is_long_poll(self, request: pb.Request) -> bool:
+        return request.HasField("readRequest") and request.readRequest.HasField("previousLAC")
+
+    def add(
+        self,
+        request: pb.Request,
+        submit: Callable[[AddRequest], None],
+        answered: Callable[[AddRequest], None],
+        send: SendResponse,
+    ) -> None:
+        """ADD_ENTRY. The packet's own ids decide; those beside it are only given back.
+
+        Args:
+            submit: gives the bookie an add; ``answered`` is called once it is done.
+        """
+        asked = request.addRequest
+        packet, code = asked.body, EOK
+        if request.header.version != _VERSION:
+            code = EBADVERSION
+        elif len(packet) < DIGESTED_BYTES or is_wrapped(packet):
+            code = EBADREQ
+        elif self._bookie.read_only and not request.header.priority:
+            code = EREADONLY
+        if code is not EOK:
+            send(self._added(request, code.v3))
+            return
+        ledger_id, entry_id = _IDS.unpack_from(packet)
+        kept = packet if is_intact(packet) else wrap_packet(packet)
+        add = _Add(
+            *(ledger_id, asked.masterKey, range(entry_id, entry_id + 1), [kept], [b""], len(kept)),
+            *(asked.HasField("flag"), self._on_added, request, send, answered),
+            deferred_sync=bool(asked.writeFlags & _DEFERRED_SYNC),
+        )
+        submit(add)
+
+    def _on_added(self, request: AddRequest, code: int) -> None:
+        add = cast("_Add", request)
+        add.answered(add)
+        add.send(self._added(add.request, to_v3(code)))
+
+    def _added(self, request: pb.Request, status: int) -> pb.Response:
+        response = self.refused(request, EOK)
+        asked = request.addRequest
+        response.status = status
+        response.addResponse.status = status
+        response.addResponse.ledgerId, response.addResponse.entryId = asked.ledgerId, asked.entryId
+        return response
+
+    async def answer(self, request: pb.Request) -> pb.Response:
+        """The response to anything but ADD_ENTRY and START_TLS."""
+        if request.header.version != _VERSION:
+            return self.refused(request, EBADVERSION)
+        response = self.refused(request, EOK)
+        match request.header.operation:
+            case pb.READ_ENTRY if request.HasField("readRequest"):
+                await self._read(request.readRequest, response)
+            case pb.AUTH if request.HasField("authRequest"):
+                response.authResponse.CopyFrom(auth_disabled())
+            case pb.WRITE_LAC if request.HasField("writeLacRequest"):
+                await self._write_lac(request.writeLacRequest, response)
+            case pb.READ_LAC if request.HasField("readLacRequest"):
+                await self._read_lac(request.readLacRequest, response)
+            case pb.GET_BOOKIE_INFO if request.HasField("getBookieInfoRequest"):
+                await self._info(request.getBookieInfoRequest, response)
+            case pb.FORCE_LEDGER if request.HasField("forceLedgerRequest"):
+                ledger_id = request.forceLedgerRequest.ledgerId
+                status = to_v3(await self._bookie.sync(ledger_id))
+                response.status = status
+                response.forceLedgerResponse.status = status
+                response.forceLedgerResponse.ledgerId = ledger_id
+            case pb.GET_LIST_OF_ENTRIES_OF_LEDGER if request.HasField(
+                "getListOfEntriesOfLedgerRequest"
+            ):
+                await self._list(request.getListOfEntriesOfLedgerRequest, response)
+            case _:
+                response.status = EBADREQ.v3
+        return response
+
+    async def _read(self, asked: pb.ReadRequest, response: pb.Response) -> None:
+        found = response.readResponse
+        found.ledgerId, found.entryId = asked.ledgerId, asked.entryId
+        fences = asked.flag == pb.ReadRequest.FENCE_LEDGER and asked.HasField("flag")
+        piggybacks = asked.flag == pb.ReadRequest.ENTRY_PIGGYBACK
+        packet: Buffer = b""
+        if fences:
+            code, packet = EUA.v3, b""
+            if asked.masterKey:
+                code, packet = await self._read_entry(asked, fences=True)
+        elif piggybacks and asked.entryId != LAST_ENTRY:
+            code = EBADREQ.v3
+        elif asked.HasField("previousLAC"):
+            code, packet = await self._long_poll(asked, found, piggybacks=piggybacks)
+        else:
+            code, packet = await self._read_entry(asked, fences=False)
+            found.maxLAC = self._bookie.known_lac(asked.ledgerId)
+        if len(packet):
+            found.body = bytes(packet)
+        response.status = found.status = code
+
+    async def _read_entry(self, asked: pb.ReadRequest, *, fences: bool) -> tuple[int, Buffer]:
+        """Status and packet of one entry, or of the last one."""
+        ledger_id, entry_id, key = asked.ledgerId, asked.entryId, asked.masterKey
+        packet: Buffer | None = None
+        if entry_id == LAST_ENTRY:
+            reply = await self._bookie.read_lac(ledger_id, fence=fences, master_key=key)
+            code, packet = reply.code, reply.last_packet
+        else:
+            request = ReadRequest(ledger_id, entry_id, 1, 1, fence=fences, master_key=key)
+            read = await self._bookie.read_entries(request)
+            code = read.code
+            if read.packets:
+                packet = read.packets[0]
+        if code == codes.OK and packet is None:
+            code = codes.NO_ENTRY
+        if code != codes.OK or packet is None:
+            return to_v3(code), b""
+        return EOK.v3, as_sent(packet)
+
+    async def _long_poll(
+        self, asked: pb.ReadRequest, found: pb.ReadResponse, *, piggybacks: bool
+    ) -> tuple[int, Buffer]:
+        """Wait until the ledger's LAC is above ``previousLAC``, or for the time that is given."""
+        wait_s = min(max(0, asked.timeOut) / 1000, _WAIT_S_MAX)
+        reply = await self._bookie.wait_lac(asked.ledgerId, asked.previousLAC, wait_s)
+        if reply.code != codes.OK:
+            return to_v3(reply.code), b""
+        found.maxLAC = lac = told_lac(reply)
+        if not piggybacks:
+            return await self._read_entry(asked, fences=False)
+        if lac <= asked.previousLAC or reply.next_packet is None:
+            return EOK.v3, b""
+        found.entryId = asked.previousLAC + 1
+        return EOK.v3, as_sent(reply.next_packet)
+
+    async def _write_lac(self, asked: pb.WriteLacRequest, response: pb.Response) -> None:
+        status = EREADONLY.v3
+        if not self._bookie.read_only:
+            code = await self._bookie.write_lac(
+                asked.ledgerId, asked.lac, master_key=asked.masterKey
+            )
+            status = to_v3(code)
+            if code == codes.OK and decode_lac(CRC32C, asked.ledgerId, asked.body) < 0:
+                self._keep_lac(asked.ledgerId, asked.body)
+        response.status = response.writeLacResponse.status = status
+        response.writeLacResponse.ledgerId = asked.ledgerId
+
+    def _keep_lac(self, ledger_id: int, body: bytes) -> None:
+        bodies = self._lac_bodies
+        bodies.pop(ledger_id, None)
+        bodies[ledger_id] = body
+        if len(bodies) > _LAC_BODIES_MAX:
+            del bodies[next(iter(bodies))]
+
+    async def _read_lac(self, asked: pb.ReadLacRequest, response: pb.Response) -> None:
+        ledger_id, found = asked.ledgerId, response.readLacResponse
+        reply = await self._bookie.read_lac(ledger_id, fence=False)
+        code = codes.NO_ENTRY if reply.code == codes.NO_LEDGER else reply.code
+        if code == codes.OK:
+            if (kept := self._lac_bodies.get(ledger_id)) is not None:
+                found.lacBody = kept
+            elif reply.explicit_lac >= 0:
+                found.lacBody = encode_lac(CRC32C, ledger_id, reply.explicit_lac)
+            if reply.last_packet is not None:
+                found.lastEntryBody = bytes(as_sent(reply.last_packet))
+            if not found.lacBody and reply.last_packet is None:
+                code = codes.NO_ENTRY
+        response.status = found.status = to_v3(code)
+        found.ledgerId = ledger_id
+
+    async def _info(self, asked: pb.GetBookieInfoRequest, response: pb.Response) -> None:
+        status = await self._bookie.info()
+        found = response.getBookieInfoResponse
+        found.status = EOK.v3
+        if asked.requested & _TOTAL:
+            found.totalDiskCapacity = status.total_bytes
+        if asked.requested & _FREE:
+            found.freeDiskSpace = status.free_bytes
+
+    async def _list(self, asked: pb.GetListOfEntriesOfLedgerRequest, response: pb.Response) -> None:
+        found = response.getListOfEntriesOfLedgerResponse
+        found.ledgerId = asked.ledgerId
+        try:
+            runs = await self._bookie.list_entries(asked.ledgerId)
+        except LedgerError as error:
+            response.status = found.status = to_v3(error.code)
+            return
+        if runs:
+            found.availabilityOfEntriesOfLedger = encode_availability(runs)
+        code = EOK if runs else ENOLEDGER
+        response.status = found.status = code.v3
+
+
+def auth_disabled() -> pb.AuthMessage:
+    """The answer of a bookie that asks nobody who he is."""
+    return pb.AuthMessage(authPluginName=_AUTH_DISABLED, payload=b"")

@@ -1,0 +1,334 @@
+"""Version 2 of BookKeeper's protocol at the bookie's end: requests out of bytes, replies as bytes.
+No I/O.
+
+One connection may carry version 3 first and version 2 from some frame on, never the reverse.
+Layouts: docs/formats/bookkeeper-protocol.md.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final, TypeAlias
+
+from crc32c import crc32c
+
+from magnetar.bookkeeper.bookie_protocol.frame_pieces import LENGTH, FramePieces
+from magnetar.bookkeeper.bookie_protocol.frames_v2 import (
+    ADD,
+    AUTH,
+    BATCH_READ,
+    DO_FENCING,
+    HIGH_PRIORITY,
+    KEY_BYTES,
+    READ,
+    RECOVERY_ADD,
+    VERSION,
+)
+from magnetar.bookkeeper.bookie_protocol.result_codes import EBADREQ, EBADVERSION
+from magnetar.bookkeeper.errors import FrameError
+from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, Buffer
+from magnetar.bookkeeper.wrapped_packet import DIGESTED_BYTES, wrap_packet
+
+_WORD: Final = Struct(">I")
+_IDS: Final = Struct(">qq")
+_BATCH: Final = Struct(">qqqiq")
+_ADD_START: Final = Struct(">II20sqqqQI")
+"""Length, header, master key, then the packet's header as one with CRC32C has it."""
+_ENTRY_REPLY: Final = Struct(">IIiqq")
+_BATCH_REPLY: Final = Struct(">IIiqqq")
+_READ_BYTES: Final = LENGTH.size + _WORD.size + _IDS.size
+_BATCH_BYTES: Final = LENGTH.size + _WORD.size + _BATCH.size
+_PACKET_AT: Final = LENGTH.size + _WORD.size + KEY_BYTES
+_FLAGS: Final = 0xFFFF
+_VERSION_3_TAG: Final = 0x0A
+"""First byte of a ``Request``; as a version of version 2's header it would be ten."""
+_RUN_BYTES_MAX: Final = 1024 * 1024
+_RUN_COUNT_MAX: Final = 1024
+#: Smaller packets are copied: a copy costs no more than a view, and frees what was received.
+_COPY_BYTES_MAX: Final = 4096
+
+
+@dataclass(slots=True, eq=False)
+class AddsV2:
+    """Entries of one ledger under one key, ids in a row.
+
+    Attributes:
+        word: header of the replies.
+        heads, bodies: of packets as ``AddRequest`` takes them: with CRC32C, or wrapped in one.
+    """
+
+    word: int
+    flags: int
+    master_key: bytes
+    ledger_id: int
+    first: int
+    heads: list[bytes] = field(default_factory=list)
+    bodies: list[bytes | memoryview] = field(default_factory=list)
+    size: int = 0
+
+    @property
+    def is_recovery(self) -> bool:
+        return bool(self.flags & RECOVERY_ADD)
+
+    @property
+    def has_priority(self) -> bool:
+        return bool(self.flags & HIGH_PRIORITY)
+
+
+@dataclass(slots=True, eq=False)
+class ReadsV2:
+    """Single reads of entries in a row; ``first`` -1: one, of the entry with the highest id."""
+
+    word: int
+    flags: int
+    ledger_id: int
+    first: int
+    count: int
+    master_key: bytes
+
+    @property
+    def fences(self) -> bool:
+        return bool(self.flags & DO_FENCING)
+
+
+@dataclass(slots=True, eq=False)
+class BatchReadV2:
+    """``count_max`` 0 or less: as many as the bytes allow."""
+
+    word: int
+    flags: int
+    ledger_id: int
+    first: int
+    request_id: int
+    count_max: int
+    bytes_max: int
+    master_key: bytes
+
+    @property
+    def fences(self) -> bool:
+        return bool(self.flags & DO_FENCING)
+
+
+@dataclass(slots=True, eq=False)
+class AuthV2:
+    word: int
+    message: bytes
+    """An ``AuthMessage``."""
+
+
+@dataclass(slots=True, eq=False)
+class RefusedV2:
+    """One request that is answered without the bookie's doing."""
+
+    reply: bytes
+
+
+@dataclass(slots=True, eq=False)
+class BodyV3:
+    """A ``Request`` of version 3."""
+
+    body: bytes
+
+
+ClientRequest: TypeAlias = AddsV2 | ReadsV2 | BatchReadV2 | AuthV2 | RefusedV2 | BodyV3
+
+
+class RequestDecoder:
+    """Requests out of what a client's connection brings, cut anywhere.
+
+    Neighbours that can be answered in one go come as one: that is what makes a pipeline of single
+    entries as cheap as batches.
+    """
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        """``frame_bytes_max``: BookKeeper's ``nettyMaxFrameSizeBytes``."""
+        self._buffer = FramePieces(frame_bytes_max)
+        self._is_v2 = False
+
+    def feed(self, data: bytes) -> Iterator[ClientRequest]:
+        """
+        Raises:
+            FrameError: what no bookie answers; the connection must end.
+        """
+        view, at = self._buffer.take(data), 0
+        waiting: AddsV2 | ReadsV2 | None = None  # may have a neighbour
+        while view is not None:
+            if (end := self._buffer.end_of_frame(view, at)) is None:
+                break
+            request = self._decode(view, at, end, waiting)
+            at = end
+            if request is waiting:
+                continue
+            if waiting is not None:
+                yield waiting
+                waiting = None
+            if isinstance(request, AddsV2 | ReadsV2):
+                waiting = request
+            else:
+                yield request
+        if waiting is not None:
+            yield waiting
+
+    def _decode(
+        self, view: memoryview, at: int, end: int, waiting: AddsV2 | ReadsV2 | None
+    ) -> ClientRequest:
+        """The request in a frame; ``waiting`` if it was added to that."""
+        body_at = at + LENGTH.size
+        if end - body_at < _WORD.size:
+            raise FrameError(f"a request of {end - body_at} bytes")
+        if view[body_at] == _VERSION_3_TAG:
+            if self._is_v2:
+                raise FrameError("a request of version 3 behind one of version 2")
+            return BodyV3(bytes(view[body_at:end]))
+        self._is_v2 = True
+        (word,) = _WORD.unpack_from(view, body_at)
+        version, opcode, flags = word >> 24, word >> 16 & 0xFF, word & _FLAGS
+        reply_word = word & ~_FLAGS
+        if version == 0:  # the header was the operation's number alone
+            opcode, flags, reply_word = word, 0, word
+        if opcode == ADD:
+            if version > VERSION:
+                return _refused_add(view, at, end, reply_word, EBADVERSION.v2)
+            return _decode_add(view, at, end, reply_word, flags, waiting)
+        if opcode == READ:
+            return _decode_read(view, at, end, version, reply_word, flags, waiting)
+        if opcode == BATCH_READ:
+            return _decode_batch_read(view, at, end, version, reply_word, flags)
+        if opcode == AUTH:
+            return AuthV2(reply_word, bytes(view[body_at + _WORD.size : end]))
+        raise FrameError(f"operation {opcode} of version {version}")
+
+
+def _decode_add(
+    view: memoryview, at: int, end: int, word: int, flags: int, waiting: AddsV2 | ReadsV2 | None
+) -> ClientRequest:
+    packet_at = at + _PACKET_AT
+    size = end - packet_at
+    if size < PACKET_HEADER_BYTES:
+        if size < DIGESTED_BYTES:
+            return _refused_add(view, at, end, word, EBADREQ.v2)
+        digest = None
+        _, _, master_key, ledger_id, entry_id, _, length, _ = _ADD_START.unpack(
+            bytes(view[at:end]) + bytes(PACKET_HEADER_BYTES - size)
+        )
+    else:
+        _, _, master_key, ledger_id, entry_id, _, length, digest = _ADD_START.unpack_from(view, at)
+    if length >> 63 or ledger_id < 0 or entry_id < 0:
+        return RefusedV2(encode_entry_reply(word, EBADREQ.v2, ledger_id, entry_id))
+    rest = view[packet_at + PACKET_HEADER_BYTES : end]
+    body: bytes | memoryview = b""
+    if digest is None or digest != crc32c(
+        rest, crc32c(view[packet_at : packet_at + DIGESTED_BYTES])
+    ):
+        head = wrap_packet(view[packet_at:end])
+        size = len(head)
+    elif size <= _COPY_BYTES_MAX:
+        head = bytes(view[packet_at:end])
+    else:
+        head, body = bytes(view[packet_at : packet_at + PACKET_HEADER_BYTES]), rest
+    if (
+        isinstance(waiting, AddsV2)
+        and ledger_id == waiting.ledger_id
+        and entry_id == waiting.first + len(waiting.heads)
+        and word == waiting.word
+        and flags == waiting.flags
+        and master_key == waiting.master_key
+        and waiting.size + size <= _RUN_BYTES_MAX
+        and len(waiting.heads) < _RUN_COUNT_MAX
+    ):
+        adds = waiting
+    else:
+        adds = AddsV2(word, flags, master_key, ledger_id, entry_id)
+    adds.heads.append(head)
+    adds.bodies.append(body)
+    adds.size += size
+    return adds
+
+
+def _refused_add(view: memoryview, at: int, end: int, word: int, code: int) -> RefusedV2:
+    ids_at = at + _PACKET_AT
+    if end - ids_at < _IDS.size:
+        raise FrameError(f"an add of {end - at} bytes")
+    ledger_id, entry_id = _IDS.unpack_from(view, ids_at)
+    return RefusedV2(encode_entry_reply(word, code, ledger_id, entry_id))
+
+
+def _decode_read(
+    view: memoryview,
+    at: int,
+    end: int,
+    version: int,
+    word: int,
+    flags: int,
+    waiting: AddsV2 | ReadsV2 | None,
+) -> ClientRequest:
+    wanted = _READ_BYTES + (KEY_BYTES if flags & DO_FENCING else 0)
+    if end - at < wanted:
+        raise FrameError(f"a read of {end - at} bytes")
+    ledger_id, entry_id = _IDS.unpack_from(view, at + LENGTH.size + _WORD.size)
+    if version > VERSION:
+        return RefusedV2(encode_entry_reply(word, EBADVERSION.v2, ledger_id, entry_id))
+    if (
+        isinstance(waiting, ReadsV2)
+        and not flags & DO_FENCING
+        and flags == waiting.flags
+        and ledger_id == waiting.ledger_id
+        and entry_id == waiting.first + waiting.count
+        and waiting.first >= 0
+        and word == waiting.word
+        and waiting.count < _RUN_COUNT_MAX
+    ):
+        waiting.count += 1
+        return waiting
+    key = bytes(view[at + _READ_BYTES : at + wanted])
+    return ReadsV2(word, flags, ledger_id, entry_id, 1, key)
+
+
+def _decode_batch_read(
+    view: memoryview, at: int, end: int, version: int, word: int, flags: int
+) -> ClientRequest:
+    wanted = _BATCH_BYTES + (KEY_BYTES if flags & DO_FENCING else 0)
+    if end - at < wanted:
+        raise FrameError(f"a batch read of {end - at} bytes")
+    ledger_id, first, request_id, count_max, bytes_max = _BATCH.unpack_from(
+        view, at + LENGTH.size + _WORD.size
+    )
+    if version > VERSION:
+        code = EBADVERSION.v2
+        return RefusedV2(encode_batch_reply(word, code, ledger_id, first, request_id, ()))
+    key = bytes(view[at + _BATCH_BYTES : at + wanted])
+    return BatchReadV2(word, flags, ledger_id, first, request_id, count_max, bytes_max, key)
+
+
+def encode_add_replies(word: int, code: int, ledger_id: int, ids: Sequence[int]) -> bytes:
+    """The same code for several entries."""
+    pack, size = _ENTRY_REPLY.pack, _ENTRY_REPLY.size - LENGTH.size
+    return b"".join([pack(size, word, code, ledger_id, entry_id) for entry_id in ids])
+
+
+def encode_entry_reply(
+    word: int, code: int, ledger_id: int, entry_id: int, packet: Buffer = b""
+) -> bytes:
+    """Of an add, or of a read with its packet; ``entry_id`` as asked for."""
+    size = _ENTRY_REPLY.size - LENGTH.size + len(packet)
+    return b"".join((_ENTRY_REPLY.pack(size, word, code, ledger_id, entry_id), packet))
+
+
+def encode_batch_reply(
+    word: int, code: int, ledger_id: int, first: int, request_id: int, packets: Sequence[Buffer]
+) -> bytes:
+    """Packets of entries in a row from ``first`` on; none unless the code is EOK."""
+    size = _BATCH_REPLY.size - LENGTH.size + sum(map(len, packets)) + LENGTH.size * len(packets)
+    parts: list[Buffer] = [_BATCH_REPLY.pack(size, word, code, ledger_id, first, request_id)]
+    for packet in packets:
+        parts += (LENGTH.pack(len(packet)), packet)
+    return b"".join(parts)
+
+
+def encode_auth_reply(word: int, message: bytes) -> bytes:
+    """``message``: an ``AuthMessage``."""
+    return LENGTH.pack(_WORD.size + len(message)) + _WORD.pack(word) + message
+
+
+BATCH_START_BYTES: Final = _BATCH_REPLY.size
+"""Of a batch's reply before its entries; each has ``LENGTH`` before it."""

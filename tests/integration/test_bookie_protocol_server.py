@@ -1,0 +1,438 @@
+"""A bookie of ours at the port of BookKeeper's protocol, asked byte by byte.
+
+What a real bookie answers to the same requests is in docs/formats/bookkeeper-protocol.md.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from struct import pack, unpack_from
+from typing import Any
+
+import pytest
+
+from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.add_limits import AddLimits
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
+from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
+from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
+from magnetar.bookkeeper.bookie_protocol.connection import ConnectionV3
+from magnetar.bookkeeper.bookie_protocol.digests import (
+    CRC32C,
+    Digest,
+    DigestType,
+    encode_lac,
+    to_stored,
+)
+from magnetar.bookkeeper.bookie_protocol.protocol_client import ProtocolBookieClient
+from magnetar.bookkeeper.bookie_protocol.server import ProtocolServer
+from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
+from magnetar.bookkeeper.packet import encode_head
+from magnetar.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
+from magnetar.bookkeeper.transport import AddRequest, ReadRequest
+from magnetar.metadata.embedded import EmbeddedMetadataStore
+from tests.integration.bookie_node import Node
+from tests.waiting import eventually
+
+KEY = bytes(range(20))
+OTHER_KEY = bytes(20)
+LIMIT = 5_253_120
+EOK, ENOLEDGER, ENOENTRY, EBADREQ, EUA, EFENCED, EREADONLY = 0, 1, 2, 100, 102, 104, 105
+
+
+@dataclass
+class Served:
+    bookie: Bookie
+    server: ProtocolServer
+    port: int
+    clients: list["ClientV2"] = field(default_factory=list)
+
+    async def connect(self) -> "ClientV2":
+        client = ClientV2(*await asyncio.open_connection("127.0.0.1", self.port))
+        self.clients.append(client)
+        return client
+
+    @contextlib.asynccontextmanager
+    async def v3(self) -> AsyncIterator[ConnectionV3]:
+        connection = ConnectionV3(lambda _connection, _error: None, LIMIT)
+        await asyncio.get_running_loop().create_connection(
+            lambda: connection, "127.0.0.1", self.port
+        )
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def client(self, digest: Digest = CRC32C) -> ProtocolBookieClient:
+        async def resolve(_: str) -> tuple[str, int]:
+            return "127.0.0.1", self.port
+
+        return ProtocolBookieClient(
+            "b1", resolve, ProtocolConfig(), lambda _: digest, EncodedAdds()
+        )
+
+
+@dataclass
+class ClientV2:
+    """One frame out, one frame in."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, frame: bytes) -> None:
+        self.writer.write(frame)
+
+    async def receive(self) -> bytes:
+        async with asyncio.timeout(60):
+            head = await self.reader.readexactly(4)
+            return head + await self.reader.readexactly(unpack_from(">I", head)[0])
+
+    async def ask(self, frame: bytes) -> tuple[int, bytes]:
+        """Code, and what is behind the ids."""
+        self.send(frame)
+        reply = await self.receive()
+        return unpack_from(">i", reply, 8)[0], reply[28:]
+
+    async def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        payload: bytes = b"x",
+        *,
+        key: bytes = KEY,
+        flags: int = 0,
+    ) -> int:
+        packet = packet_of(ledger_id, entry_id, payload)
+        head = pack(">II20s", 24 + len(packet), 0x02010000 | flags, key)
+        return (await self.ask(head + packet))[0]
+
+    async def read(
+        self, ledger_id: int, entry_id: int, *, flags: int = 0, key: bytes = b""
+    ) -> tuple[int, bytes]:
+        return await self.ask(v2.encode_read(ledger_id, entry_id, flags=flags, master_key=key))
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(60):
+            return await self.reader.read(1) == b""
+
+
+def packet_of(ledger_id: int, entry_id: int, payload: bytes = b"x", lac: int = -1) -> bytes:
+    return encode_head(ledger_id, entry_id, lac, 9, payload, b"")
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    store = EmbeddedMetadataStore.open(None)
+    bookie = await Node(tmp_path, store).start()
+    server = ProtocolServer(LIMIT, 1 << 20, AddLimits(1 << 24), ByteSemaphore(1 << 24))
+    port = await server.listen("127.0.0.1", 0)
+    server.serve(bookie)
+    served = Served(bookie, server, port)
+    yield served
+    for client in served.clients:
+        client.writer.transport.abort()
+    await server.close()
+    await bookie.close()
+    await store.close()
+
+
+async def test_entries_of_version_2(served: Served) -> None:
+    client = await served.connect()
+    for entry_id in (0, 1, 2, 9, 5):  # gaps, and out of order
+        assert await client.add(7, entry_id, b"%d" % entry_id) == EOK
+    assert await client.read(7, 5) == (EOK, packet_of(7, 5, b"5"))
+    assert await client.read(7, 3) == (ENOENTRY, b"")
+    assert await client.read(8, 0) == (ENOLEDGER, b"")
+    client.send(v2.encode_read(7, -1))
+    reply = await client.receive()
+    assert unpack_from(">iqq", reply, 8) == (EOK, 7, -1)  # as asked, or the client never finds it
+    assert reply[28:] == packet_of(7, 9, b"9")
+    assert await client.add(7, 10, key=OTHER_KEY) == EUA
+    assert await client.add(7, 10, b"wrong digest") == EOK
+
+
+async def test_fences(served: Served) -> None:
+    client = await served.connect()
+    assert await client.add(7, 0) == EOK
+    assert (await client.read(7, -1, flags=1, key=OTHER_KEY))[0] == EUA
+    assert await client.read(7, -1, flags=1, key=KEY) == (EOK, packet_of(7, 0))
+    assert await client.add(7, 1) == EFENCED
+    assert await client.add(7, 1, flags=6) == EOK
+    # A ledger that the bookie never saw: the fence must hold all the same.
+    assert await client.read(8, -1, flags=1, key=KEY) == (ENOENTRY, b"")
+    assert await client.add(8, 0) == EFENCED
+    assert await client.read(8, 0, flags=5, key=KEY) == (ENOENTRY, b"")
+    client.send(pack(">IIqq", 20, 0x02020001, 8, 0))
+    assert await client.is_closed()
+
+
+async def test_a_read_only_bookie(served: Served) -> None:
+    client = await served.connect()
+    assert await client.add(7, 0) == EOK
+    served.bookie.set_ordered_read_only(True)
+    assert await client.add(7, 1) == EREADONLY
+    assert await client.add(7, 1, flags=2) == EREADONLY
+    assert await client.add(7, 1, flags=6) == EOK
+    assert (await client.read(7, 1))[0] == EOK
+    async with served.v3() as v3:
+        lac = pb.WriteLacRequest(ledgerId=7, lac=1, masterKey=KEY, body=encode_lac(CRC32C, 7, 1))
+        response = await v3.call(pb.Request(writeLacRequest=lac), pb.WRITE_LAC, 9)
+        assert response.status == response.writeLacResponse.status == 505
+
+
+async def test_a_pipeline_is_answered_whole(served: Served) -> None:
+    """Runs of adds and reads become one call of the bookie each."""
+    client = await served.connect()
+    heads = [packet_of(7, entry_id, b"%04d" % entry_id * 30) for entry_id in range(3000)]
+    client.send(v2.encode_adds(KEY, heads, [b""] * 3000, recovery=False))
+    added = [unpack_from(">iqq", await client.receive(), 8) for _ in heads]
+    assert sorted(added) == [(EOK, 7, entry_id) for entry_id in range(3000)]
+    client.send(b"".join(v2.encode_read(7, entry_id) for entry_id in range(3002)))
+    found = {}
+    for _ in range(3002):
+        reply = await client.receive()
+        found[unpack_from(">q", reply, 20)[0]] = unpack_from(">i", reply, 8)[0], reply[28:]
+    assert found == {n: (EOK, head) for n, head in enumerate(heads)} | {
+        3000: (ENOENTRY, b""),
+        3001: (ENOENTRY, b""),
+    }
+
+
+async def test_one_entry_that_differs_refuses_no_neighbour(served: Served) -> None:
+    client = await served.connect()
+    assert await client.add(7, 2, b"old") == EOK
+    heads = [packet_of(7, entry_id, b"new") for entry_id in range(5)]
+    client.send(v2.encode_adds(KEY, heads, [b""] * 5, recovery=False))
+    replies = [unpack_from(">iqq", await client.receive(), 8) for _ in heads]
+    assert {entry_id: code for code, _, entry_id in replies} == {0: 0, 1: 0, 2: 101, 3: 0, 4: 0}
+    assert (await client.read(7, 2))[1] == packet_of(7, 2, b"old")
+
+
+@pytest.mark.parametrize("digest_type", list(DigestType))
+async def test_packets_with_any_digest_come_back_as_they_were(
+    served: Served, digest_type: DigestType
+) -> None:
+    digest = Digest.create(digest_type, b"pw")
+    sent = [to_stored(digest, packet_of(7, n, b"%d" % n * 99), b"") for n in range(50)]
+    client = await served.connect()
+    client.send(b"".join(pack(">II20s", 24 + len(each), 0x02010000, KEY) + each for each in sent))
+    for _ in sent:
+        assert unpack_from(">i", await client.receive(), 8) == (EOK,)
+    for _ in range(2):  # from memory, then from the entry log, where the bookie checks it
+        client.send(v2.encode_batch_read(7, 0, 4711, 50, LIMIT))
+        reply = await client.receive()
+        assert unpack_from(">iqqq", reply, 8) == (EOK, 7, 0, 4711)
+        assert reply[36:] == b"".join(pack(">I", len(each)) + each for each in sent)
+        await served.bookie.flush()
+    ours = served.client(digest)
+    read = await ours.read_entries(ReadRequest(7, 0, 50, 1 << 20))
+    assert [bytes(each) for each in read.packets] == [
+        packet_of(7, n, b"%d" % n * 99) for n in range(50)
+    ]
+    await ours.close()
+
+
+async def test_batch_reads(served: Served) -> None:
+    client = await served.connect()
+    for entry_id in (0, 1, 2, 4):
+        assert await client.add(7, entry_id, b"x" * 100) == EOK
+
+    async def ids(first: int, count_max: int, bytes_max: int) -> int:
+        client.send(v2.encode_batch_read(7, first, 1, count_max, bytes_max))
+        reply = await client.receive()
+        assert len(reply) - 4 <= max(bytes_max, 36 + 140)
+        return (len(reply) - 36) // 140 if not unpack_from(">i", reply, 8)[0] else -1
+
+    assert await ids(0, 10, LIMIT) == 3  # the gap ends it
+    assert await ids(0, 0, LIMIT) == 3
+    assert await ids(0, 2, LIMIT) == 2
+    assert await ids(0, 10, 1) == 1  # always the first one
+    assert await ids(0, 10, 36 + 2 * 140) == 2
+    assert await ids(0, 10, 36 + 2 * 140 - 1) == 1
+    assert await ids(3, 10, LIMIT) == -1
+
+
+async def test_who_has_no_authentication_is_told_so(served: Served) -> None:
+    message = pb.AuthMessage(authPluginName="sasl", payload=b"hello").SerializeToString()
+    client = await served.connect()
+    client.send(pack(">II", 4 + len(message), 0x02030000) + message)
+    reply = await client.receive()
+    assert reply[4:8] == pack(">I", 0x02030000)
+    assert pb.AuthMessage.FromString(reply[8:]).authPluginName == "AuthDisabledPlugin"
+    async with served.v3() as v3:
+        auth = pb.Request(authRequest=pb.AuthMessage(authPluginName="sasl", payload=b""))
+        response = await v3.call(auth, pb.AUTH, 9)
+        assert (response.status, response.authResponse.authPluginName) == (0, "AuthDisabledPlugin")
+
+
+async def test_version_3(served: Served) -> None:
+    async with served.v3() as v3:
+
+        async def add(ledger_id: int, packet: bytes, **more: Any) -> pb.Response:
+            request = pb.AddRequest(
+                ledgerId=ledger_id, entryId=99, masterKey=KEY, body=packet, **more
+            )
+            return await v3.call(pb.Request(addRequest=request), pb.ADD_ENTRY, 9)
+
+        async def read(ledger_id: int, entry_id: int, **more: Any) -> pb.Response:
+            request = pb.ReadRequest(ledgerId=ledger_id, entryId=entry_id, **more)
+            return await v3.call(pb.Request(readRequest=request), pb.READ_ENTRY, 9)
+
+        added = await add(7, packet_of(7, 13, lac=12))
+        assert (added.status, added.addResponse.entryId) == (0, 99)  # as asked; stored as 13
+        found = (await read(7, 13)).readResponse
+        assert (found.status, found.body, found.maxLAC) == (0, packet_of(7, 13, lac=12), 12)
+        last = (await read(7, -1)).readResponse
+        assert (last.entryId, last.body) == (-1, packet_of(7, 13, lac=12))
+        assert [(await read(*each)).status for each in ((7, 1), (8, 1))] == [403, 402]
+        assert (await read(7, -1, flag=1)).status == 502  # a fence without a key
+        fenced = await read(7, -1, flag=1, masterKey=KEY)
+        assert (fenced.status, fenced.readResponse.HasField("maxLAC")) == (0, False)
+        assert (await add(7, packet_of(7, 14))).status == 504
+        assert (await add(7, packet_of(7, 14), flag=1)).status == 0
+        assert (await add(9, b"short")).status == 404
+        for operation in (3, 4, 12, 77):
+            response = await v3.call(pb.Request(), operation, 9)  # type: ignore[arg-type]
+            assert (response.status, response.header.operation) == (404, operation)
+        tls = await v3.call(pb.Request(startTLSRequest=pb.StartTLSRequest()), pb.START_TLS, 9)
+        assert tls.status == 404
+        asked = pb.Request(getBookieInfoRequest=pb.GetBookieInfoRequest(requested=3))
+        info = (await v3.call(asked, pb.GET_BOOKIE_INFO, 9)).getBookieInfoResponse
+        assert info.totalDiskCapacity >= info.freeDiskSpace > 0
+
+
+async def test_explicit_lacs_and_long_polls(served: Served) -> None:
+    async with served.v3() as v3:
+
+        async def read_lac(ledger_id: int) -> pb.ReadLacResponse:
+            asked = pb.Request(readLacRequest=pb.ReadLacRequest(ledgerId=ledger_id))
+            return (await v3.call(asked, pb.READ_LAC, 9)).readLacResponse
+
+        async def write_lac(ledger_id: int, lac: int, digest: Digest) -> int:
+            asked = pb.WriteLacRequest(
+                *(),
+                ledgerId=ledger_id,
+                lac=lac,
+                masterKey=KEY,
+                body=encode_lac(digest, ledger_id, lac),
+            )
+            response = await v3.call(pb.Request(writeLacRequest=asked), pb.WRITE_LAC, 9)
+            return response.status
+
+        async def poll(above: int, wait_ms: int) -> pb.ReadResponse:
+            asked = pb.ReadRequest(
+                ledgerId=7,
+                entryId=-1,
+                previousLAC=above,
+                timeOut=wait_ms,
+                flag=pb.ReadRequest.ENTRY_PIGGYBACK,
+            )
+            return (await v3.call(pb.Request(readRequest=asked), pb.READ_ENTRY, 30)).readResponse
+
+        client = await served.connect()
+        assert (await read_lac(7)).status == 403
+        assert await client.add(7, 0) == EOK
+        assert await client.add(7, 1) == EOK
+        found = await read_lac(7)
+        assert (found.lacBody, found.lastEntryBody) == (b"", packet_of(7, 1))
+        nothing = await poll(-1, 100)
+        assert (nothing.status, nothing.entryId, nothing.body, nothing.maxLAC) == (0, -1, b"", -1)
+        waiting = asyncio.ensure_future(poll(-1, 20_000))
+        await eventually(lambda: bool(served.bookie._lac_watch))
+        assert await write_lac(7, 0, CRC32C) == 0
+        told = await waiting
+        assert (told.maxLAC, told.entryId, told.body) == (0, 0, packet_of(7, 0))
+        assert (await read_lac(7)).lacBody == encode_lac(CRC32C, 7, 0)
+        hmac = Digest.create(DigestType.HMAC, b"pw")
+        assert await write_lac(8, 5, hmac) == 0
+        assert (await read_lac(8)).lacBody == encode_lac(hmac, 8, 5)
+
+
+async def test_our_client(served: Served) -> None:
+    """Everything that ``ProtocolBookieClient`` asks a bookie."""
+    client = served.client()
+    loop = asyncio.get_running_loop()
+    for deferred in (False, True):
+        done: asyncio.Future[int] = loop.create_future()
+        first = 100 * deferred
+        heads = [packet_of(7, n, b"p" * (n * 100)) for n in range(first, first + 50)]
+        client.add_entries(
+            AddRequest(
+                *(7, KEY, range(first, first + 50), heads, [b""] * 50, sum(map(len, heads)), False),
+                lambda _, code, done=done: done.set_result(code),  # type: ignore[misc]
+                deferred_sync=deferred,
+            )
+        )
+        assert await done == codes.OK
+    assert await client.force(7, 100, master_key=KEY) == codes.OK
+    assert await client.list_entries(7) == [(0, 50), (100, 150)]
+    assert (await client.info()).total_bytes > 0
+    reply = await client.read_entries(ReadRequest(7, 0, 100, 1 << 20))
+    assert len(reply.packets) == 50
+    assert await client.write_lac(7, 149, master_key=KEY) == codes.OK
+    assert (await client.read_lac(7, fence=False)).explicit_lac == 149
+    fenced = await client.read_lac(7, fence=True, master_key=KEY)
+    assert fenced.last_packet == packet_of(7, 149, b"p" * 14_900)
+    await client.close()
+
+
+async def test_garbage_hurts_nobody_else(served: Served) -> None:
+    good = await served.connect()
+    assert await good.add(7, 0) == EOK
+    for garbage in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        pack(">I", LIMIT - 3),
+        pack(">II", 4, 0x02050000),
+        pack(">I", 3) + b"\x0a\xff\xff",
+        bytes(1000),
+    ):
+        bad = await served.connect()
+        bad.send(garbage)
+        assert await bad.is_closed()
+    cut = await served.connect()
+    cut.send(pack(">I", 1000) + b"\x02\x01")
+    cut.writer.close()
+    assert await good.add(7, 1) == EOK
+    await eventually(lambda: len(served.server._connections) == 1)
+
+
+async def test_the_largest_frame(served: Served) -> None:
+    client = await served.connect()
+    payload = b"x" * (LIMIT - 4 - 24 - 36)
+    assert await client.add(7, 0, payload) == EOK
+    assert (await client.read(7, 0))[1] == packet_of(7, 0, payload)
+    client.send(pack(">I", LIMIT - 3))
+    assert await client.is_closed()
+
+
+async def test_a_client_that_never_reads_holds_no_memory(served: Served) -> None:
+    """It asks for far more than it reads; others go on, and it gets all in the end."""
+    slow, other = await served.connect(), await served.connect()
+    for entry_id in range(10):
+        assert await other.add(7, entry_id, b"x" * 1_000_000) == EOK
+    count = 300
+    slow.send(b"".join(v2.encode_read(7, n % 10) for n in range(count)))
+    for entry_id in range(10):
+        assert (await other.read(7, entry_id))[0] == EOK
+        assert served.server.reads.used <= 1 << 24
+    for _ in range(count):
+        assert len(await slow.receive()) == 1_000_064
+    await eventually(lambda: served.server.reads.used == 0)
+
+
+async def test_a_writer_that_is_too_fast_is_not_read(served: Served) -> None:
+    client = await served.connect()
+    packet = packet_of(7, 0, b"x" * 100_000)
+    heads = [packet_of(7, n, b"x" * 100_000) for n in range(200)]
+    frames = v2.encode_adds(KEY, heads, [b""] * 200, recovery=False)
+    client.send(frames)
+    peak = 0
+    for _ in range(200):
+        reply = await client.receive()
+        peak = max(peak, served.server.adds.pending_bytes)
+        assert unpack_from(">i", reply, 8) == (EOK,)
+    assert peak <= (1 << 20) + (1 << 19) + len(packet)  # a read of the socket more than the limit
+    await eventually(lambda: served.server.adds.pending_bytes == 0)
