@@ -22,6 +22,7 @@ from magnetar.bookkeeper.network_location import ZONE_LABEL, check_place
 from magnetar.bookkeeper.origin_check import host_names
 from magnetar.bookkeeper.settings_parser import value_of
 from magnetar.broker.advertised_listeners import parse_listeners
+from magnetar.broker.protocol.stored_entries import INTERCEPTORS
 from magnetar.broker.pulsar_settings import (
     BOOKKEEPER,
     DIGEST_NAMES,
@@ -39,6 +40,7 @@ from magnetar.managed_ledger.offload.config import FILESYSTEM, path_of_uri
 logger = logging.getLogger(__name__)
 
 _CHOICES = {
+    "broker_entry_metadata_interceptors": INTERCEPTORS,
     "allow_auto_topic_creation_type": ("non-partitioned", "partitioned"),
     "broker_delete_inactive_topics_mode": (
         "delete_when_no_subscriptions",
@@ -115,7 +117,6 @@ _FORMER_KEYS = {
 }
 # Our own keys under the names of earlier releases: read with a warning, for one release.
 _RENAMED_KEYS = {"brokerdeathwatchenabled": "broker_peer_failure_detection_enabled"}
-
 
 _AUTHENTICATION = ("authentication_", "authenticate_", "token_", "basic_auth_", "open_id_")
 _ROLES = frozenset({"anonymous_user_role", "proxy_roles", "super_user_roles"})
@@ -258,6 +259,8 @@ class BrokerConfig(BalancerConfig):
 
     # --- messages that are sent again
     broker_deduplication_enabled: bool = False
+    broker_entry_metadata_interceptors: str = ""  # Pulsar's two classes, or one
+    exposing_broker_entry_metadata_to_client_enabled: bool = False
     broker_deduplication_entries_interval: int = 1_000  # stored ones between snapshots
     broker_deduplication_snapshot_interval_seconds: int = 120  # 0: by entries only
     broker_deduplication_snapshot_frequency_in_seconds: int = 120  # how often it is looked at

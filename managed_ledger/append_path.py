@@ -227,7 +227,9 @@ class AppendPath:
                 above=listed[-1].ledger_id if listed else -1,
             )
             ledger_id = writer.ledger_id
-            info = await log.lists.update(lambda x: log.trimmer.tidy(x.with_ledger(ledger_id)))
+            info = await log.lists.update(
+                lambda x: log.trimmer.tidy(log.with_own_properties(x.with_ledger(ledger_id)))
+            )
         except ManagedLedgerFencedError as error:
             log.fence(error)
             # Otherwise an attempt whose answer was lost may have handed it to the next owner.
@@ -348,7 +350,9 @@ class AppendPath:
         self._confirm_upto(ledger_id, metadata)
         try:
             info = await log.lists.update(
-                lambda x: log.trimmer.tidy(x.with_closed(ledger_id, entries, size, closed_ms))
+                lambda x: log.trimmer.tidy(
+                    log.with_own_properties(x.with_closed(ledger_id, entries, size, closed_ms))
+                )
             )
         except ManagedLedgerFencedError as error:
             log.fence(error)

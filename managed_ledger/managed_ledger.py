@@ -66,6 +66,7 @@ class ManagedLedger:
     Attributes:
         on_appended: called once per tick in which ``last_confirmed`` moved.
         on_fenced: called once when another owner has taken over: unload. Nothing more is written.
+        own_properties: properties that are stored whenever a ledger begins or ends.
         cursors: durable and non-durable ones by name; read only.
         offsets: which positions exist; read only.
         entries_added: entries confirmed since the open.
@@ -97,6 +98,7 @@ class ManagedLedger:
     _listed: LedgerRows = field(init=False)
     on_appended: Callable[[], None] | None = field(default=None, init=False)
     on_fenced: Callable[[BaseException], None] | None = field(default=None, init=False)
+    own_properties: Callable[[], Mapping[str, str]] | None = field(default=None, init=False)
     entries_added: int = field(default=0, init=False)
     metrics: LedgerMetrics = field(default_factory=LedgerMetrics, init=False)
     log_cache: LedgerCache | None = field(default=None, init=False)
@@ -584,6 +586,12 @@ class ManagedLedger:
         await closing.delete(self)
 
     # For the package
+
+    def with_own_properties(self, info: ManagedLedgerInfo) -> ManagedLedgerInfo:
+        """The list with `own_properties`."""
+        if self.own_properties is None:
+            return info
+        return info.with_properties({**info.properties, **self.own_properties()})
 
     async def update_list(
         self, change: Callable[[ManagedLedgerInfo], ManagedLedgerInfo]

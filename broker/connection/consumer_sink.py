@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.broker.connection.assigned_broker import send_close
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.entry_header import HEAD_BYTES
 from magnetar.broker.protocol.framing import varint
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.managed_ledger.entry_batch import EntryBatch
@@ -47,6 +48,10 @@ class BinaryConsumerSink:
         self.remote = connection.remote
         self.client_version = connection.client_version
         self._frames = MessageFrames(consumer_id, partition_index)
+        self._shows_metadata = (
+            connection.service.config.exposing_broker_entry_metadata_to_client_enabled
+            and connection.features.supports_broker_entry_metadata
+        )
 
     @property
     def writable(self) -> bool:
@@ -71,6 +76,8 @@ class BinaryConsumerSink:
         redelivery_counts: Sequence[int] | None,
         ack_sets: Mapping[int, Sequence[int]] | None,
     ) -> None:
+        if self._shows_metadata:
+            batch = with_broker_metadata(batch)
         self.connection.write_bulk(
             self._frames.build(batch, picks, redelivery_counts, ack_sets, consumer.epoch)
         )
@@ -100,6 +107,15 @@ class BinaryConsumerSink:
 
     async def check_liveness(self) -> bool:
         return await self.connection.check_liveness()
+
+
+def with_broker_metadata(batch: EntryBatch) -> EntryBatch:
+    """Entries as they are stored: broker entry metadata are in front of the bodies."""
+    bodies = [
+        head[HEAD_BYTES:] + body if len(head) > HEAD_BYTES else body
+        for head, body in zip(batch.heads, batch.bodies, strict=True)
+    ]
+    return EntryBatch(batch.ledger_id, batch.first, batch.heads, bodies)
 
 
 @dataclass(slots=True, eq=False, repr=False)

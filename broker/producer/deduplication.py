@@ -170,7 +170,7 @@ class Deduplication:
         self._tails[producer] = sifted
         if before is not None:
             before.after = sifted
-        append = self._topic.ledger.append
+        append = self._topic.append
         done = partial(self._on_appended, sifted)
         heads, bodies = batch.heads, cast("list[bytes | memoryview]", batch.bodies)
         if len(runs) == 1:

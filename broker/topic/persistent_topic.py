@@ -37,7 +37,9 @@ from magnetar.broker.subscription.persistent_subscription import (
 )
 from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.backlog_check import BacklogCheck
+from magnetar.broker.topic.entry_metadata import INDEX_PROPERTY, entry_metadata_writer
 from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
+from magnetar.managed_ledger.append_core import AppendDone
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.cursor.errors import CursorBusyError
@@ -58,7 +60,7 @@ logger = logging.getLogger(__name__)
 _SETTLE_S: Final = 5.0
 """How long an unload waits for entries under way; what is left is sent again by its clients."""
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
-_OWN_PROPERTIES: Final = frozenset({EPOCH_PROPERTY})
+_OWN_PROPERTIES: Final = frozenset({EPOCH_PROPERTY, INDEX_PROPERTY})
 PublishPeriod: TypeAlias = tuple[Sequence[int], float, Sequence[int], float]
 """Latency counts, their sum in ms, size counts, their sum."""
 _NO_LATENCIES: Final = (0,) * (len(LATENCY_LIMITS_MS) + 1), 0
@@ -115,6 +117,7 @@ class PersistentTopic(Topic):
         "_terminating",
         "backlog",
         "deduplication",
+        "entry_metadata",
         "ledger",
         "publish_figures",
         "watchers",
@@ -140,6 +143,8 @@ class PersistentTopic(Topic):
         self._terminating = False
         self.deduplication: Deduplication | None = None
         """There while the policies ask for it."""
+        interceptors = service.config.broker_entry_metadata_interceptors
+        self.entry_metadata = entry_metadata_writer(interceptors, service.clock)
         self._switching = False  # it is being made, or taken away
         self._settled: asyncio.Future[None] | None = None  # done when _in_flight is 0
         if (epoch := ledger.properties.get(EPOCH_PROPERTY)) is not None:
@@ -196,6 +201,9 @@ class PersistentTopic(Topic):
         Raises:
             PersistenceError: it can't be read.
         """
+        if self.entry_metadata is not None:
+            with storage_errors("restore the index of messages"):
+                await self.entry_metadata.restore(self.ledger)
         with storage_errors("restore de-duplication"):
             if self._wants_deduplication():
                 self.deduplication = Deduplication(self)
@@ -253,11 +261,16 @@ class PersistentTopic(Topic):
         if deduplication is not None and deduplication.judges:
             deduplication.publish(batch)
             return
-        self.ledger.append(
-            batch.heads,
-            cast("list[bytes | memoryview]", batch.bodies),
-            partial(self.on_appended_batch, batch),
-        )
+        bodies = cast("list[bytes | memoryview]", batch.bodies)
+        self.append(batch.heads, bodies, partial(self.on_appended_batch, batch))
+
+    def append(
+        self, heads: list[bytes], bodies: list[bytes | memoryview], on_done: AppendDone
+    ) -> None:
+        """Store entries of clients; see `ManagedLedger.append`."""
+        if self.entry_metadata is not None:
+            heads = self.entry_metadata.add_to(heads)
+        self.ledger.append(heads, bodies, on_done)
 
     def on_appended_batch(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pulsar
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -20,6 +21,7 @@ from pulsar import InitialPosition
 from magnetar.bookkeeper.ledgers import connect_ledgers
 from magnetar.broker.migration.pulsar_metadata_pb2 import ManagedLedgerNode
 from magnetar.broker.migration.swap import SwapPlace, swap
+from magnetar.broker.protocol.stored_entries import BROKER_TIMESTAMP, MESSAGE_INDEX
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import CREATE_ONLY
 from tests.apache_bookies import needs_bookkeeper, start_bookies
@@ -43,6 +45,8 @@ class Cluster:
     zookeeper: ZooKeeperProcess
     folder: Path
     pulsar: PulsarBroker
+    more: tuple[str, ...] = ()
+    """Settings of our broker."""
 
     @property
     def ledgers_uri(self) -> str:
@@ -52,16 +56,21 @@ class Cluster:
         settings = [f"bookkeeperMetadataServiceUri={self.ledgers_uri}", "clusterName=standalone"]
         settings += [f"managedLedgerDefault{x}=3" for x in ("EnsembleSize", "WriteQuorum")]
         settings += ["managedLedgerDefaultAckQuorum=2"]
-        settings += ["acknowledgmentAtBatchIndexLevelEnabled=true"]
+        settings += ["acknowledgmentAtBatchIndexLevelEnabled=true", *self.more]
         options = [word for each in settings for word in ("--set", each)]
         return BrokerProcess(self.folder / name, self.zookeeper.url("/magnetar"), *options)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def settings() -> dict[str, str]:
+    """Of Pulsar's broker."""
+    return {"acknowledgmentAtBatchIndexLevelEnabled": "true"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, settings: dict[str, str]) -> Iterator[Cluster]:
     with ZooKeeperProcess(tmp_path) as zookeeper:
         bookies = start_bookies(tmp_path, zookeeper.port)
-        settings = {"acknowledgmentAtBatchIndexLevelEnabled": "true"}
         broker = PulsarBroker(tmp_path / "pulsar", zookeeper.port, settings)
         broker.set_up()
         try:
@@ -104,7 +113,11 @@ def produce(url: str, keys: pulsar.CryptoKeyReader) -> list[bytes]:
 def send_batch(client: pulsar.Client, name: str, **options: object) -> list[bytes]:
     """One entry."""
     producer = client.create_producer(
-        TOPIC, batching_max_messages=BATCH, batching_max_publish_delay_ms=60_000, **options
+        TOPIC,
+        batching_enabled=True,
+        batching_max_messages=BATCH,
+        batching_max_publish_delay_ms=60_000,
+        **options,
     )
     texts = [b"%s %d" % (name.encode(), number) for number in range(BATCH)]
     results: list[pulsar.Result] = []
@@ -188,3 +201,63 @@ async def list_ledgers(cluster: Cluster) -> None:
     store = await connect_store(f"zk:127.0.0.1:{cluster.zookeeper.port}")
     await store.put(f"/managed-ledgers/{LOG}", info.SerializeToString(), CREATE_ONLY)
     await store.close()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"brokerEntryMetadataInterceptors": f"{BROKER_TIMESTAMP},{MESSAGE_INDEX}"}]
+)
+def test_our_broker_goes_on_with_pulsars_indexes(
+    cluster: Cluster, settings: dict[str, str], keys: pulsar.CryptoKeyReader
+) -> None:
+    """Both tell the same of the same entries, over REST."""
+    cluster.more = tuple(f"{name}={value}" for name, value in settings.items())
+    with cluster.pulsar as broker:
+        ids = [message_id for _, message_id in kept(broker.service_url, keys)]
+        before = shown(broker.admin_url, ids)
+        by_index = found_by_index(broker.admin_url)
+    # A message, a batch of ten; from the last one on nothing is stored.
+    assert [index for index, _ in before] == ["0", "10"]
+    assert all(time for _, time in before)
+    asyncio.run(swap(SwapPlace.of(f"zk:127.0.0.1:{cluster.zookeeper.port}"), None))
+    with cluster.ours("ours") as ours:
+        assert shown(ours.admin_url, ids) == before
+        assert found_by_index(ours.admin_url) == by_index
+        more = [message_id for _, message_id in kept(ours.service_url, keys)][2:]
+        assert [index for index, _ in shown(ours.admin_url, more)] == ["11", "21"]
+
+
+def kept(url: str, keys: pulsar.CryptoKeyReader) -> list[tuple[bytes, str]]:
+    """One message and one batch more; ids of all entries of the topic."""
+    with client_of(url) as client:
+        client.create_producer(TOPIC, batching_enabled=False).send(b"alone")
+        send_batch(client, "batch")
+        consumer = client.subscribe(
+            TOPIC, "reads", initial_position=InitialPosition.Earliest, crypto_key_reader=keys
+        )
+        found: dict[str, bytes] = {}
+        while True:
+            try:
+                each = consumer.receive(2_000)
+            except pulsar.Timeout:
+                break
+            place = each.message_id()
+            found.setdefault(f"{place.ledger_id()}/entry/{place.entry_id()}", each.data())
+    return [(data, place) for place, data in found.items()]
+
+
+def shown(admin_url: str, ids: list[str]) -> list[tuple[str, str]]:
+    """Index and time of the broker of each entry."""
+    answers = [
+        httpx.get(f"{admin_url}/admin/v2/persistent/public/default/entries/ledger/{each}")
+        for each in ids
+    ]
+    prefix = "X-Pulsar-Broker-Entry-METADATA-"
+    return [(x.headers[f"{prefix}index"], x.headers[f"{prefix}timestamp"][:19]) for x in answers]
+
+
+def found_by_index(admin_url: str) -> list[tuple[int, int]]:
+    """Ledger and entry of each message, by its index."""
+    url = f"{admin_url}/admin/v2/persistent/public/default/entries/getMessageIdByIndex"
+    answers = [httpx.get(url, params={"index": number}) for number in range(12)]
+    assert [each.status_code for each in answers] == [200] * 11 + [404]
+    return [(each.json()["ledgerId"], each.json()["entryId"]) for each in answers[:11]]

@@ -33,6 +33,7 @@ from magnetar.broker.http.topics.topic_access import TOPIC, message_id, persiste
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.broker.protocol.messages import UndecodableEntryError, decode_whole_entry
+from magnetar.broker.protocol.stored_entries import decode_broker_metadata
 from magnetar.broker.protocol.text import readable
 from magnetar.broker.rate_limits.rate_sampler import iso_time
 from magnetar.broker.service.broker_service import BrokerService
@@ -121,6 +122,12 @@ async def _answer(service: BrokerService, batch: EntryBatch) -> Response:
         )
     headers = _headers(metadata, len(body))
     headers["X-Pulsar-Message-ID"] = f"{batch.ledger_id}:{batch.first}"
+    if (added := decode_broker_metadata(batch.heads[0])) is not None:
+        if added.HasField("broker_timestamp"):
+            time = iso_time(added.broker_timestamp)
+            headers["X-Pulsar-Broker-Entry-METADATA-timestamp"] = time
+        if added.HasField("index"):
+            headers["X-Pulsar-Broker-Entry-METADATA-index"] = str(added.index)
     return Response(payload, headers=headers, media_type="application/octet-stream")
 
 

@@ -36,12 +36,14 @@ from magnetar.broker.http.topics.topic_internals import (
 )
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
+from magnetar.broker.topic.entry_metadata import index_of
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.broker.topic.topic_stats import (
     add_earliest_times,
     add_last_publish_time,
     empty_topic_stats,
 )
+from magnetar.managed_ledger.position import EARLIEST
 from magnetar.managed_ledger.stored_info import read_stored
 
 routes = Routes(
@@ -345,8 +347,21 @@ async def last_message_id(service: Service, topic: Topic) -> Response:
 @routes.get(
     "/getMessageIdByIndex",
     access=Access.CONSUME_401,
+    example={"ledgerId": 12, "entryId": 4, "partitionIndex": -1},
     statuses={412: "The broker keeps no message index"},
 )
-async def id_by_index(topic: Topic, index: int = 0) -> Response:
-    """Refused: messages carry no index here."""
-    raise ApiError(412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled")
+async def id_by_index(service: Service, topic: Topic, index: int = 0) -> Response:
+    """Id of the entry that has the message with this index, which counts from 0.
+
+    The broker keeps indexes with `brokerEntryMetadataInterceptors`.
+    """
+    if not service.config.broker_entry_metadata_interceptors:
+        raise ApiError(
+            412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled"
+        )
+    log = (await persistent(service, topic, "GetMessageIdByIndex")).ledger
+    before = await log.find_newest(lambda head, _: index_of(head) < index)
+    position = log.offsets.next_position(EARLIEST if before is None else before)
+    if index < 0 or position > log.last_confirmed:
+        raise ApiError(404, "Message not found")
+    return JsonResponse(message_id(position, topic))

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from google.protobuf.message import Message
 
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.consumer_commands import HANDLERS, position_of, subscribe_request
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.errors import BrokerError, TopicNotFoundError
@@ -48,6 +49,7 @@ class FakeConnection:
         self.service = self.loader = self
         self.remote, self.client_version, self.protocol_version = "127.0.0.1:9", "Pulsar-CPP", 21
         self.role = self.access = None
+        self.config, self.features = BrokerConfig(), pb.FeatureFlags()
         self.closed, self.writable = False, True
         self.consumers: dict[int, Any] = {}
         self.on_writable: dict[object, Callable[[], None]] = {}
