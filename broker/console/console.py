@@ -24,7 +24,7 @@ from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.formats import FILTERS
 from magnetar.broker.console.pages import FORMS, PAGES, STREAMS, Page
 from magnetar.broker.console.poll_pace import PollPace
-from magnetar.broker.console.views import Ask, Streamed, View
+from magnetar.broker.console.views import CHOICE, Ask, Streamed, View, choices_of
 from magnetar.broker.http.middleware.console_sessions import FRAGMENT
 
 if TYPE_CHECKING:
@@ -232,7 +232,8 @@ class Console:
     def _ask(self, source: Source, names: Mapping[str, str], request: Request, path: str) -> Ask:
         token = hmac.new(self._form_key, _who(request).encode(), hashlib.sha256).hexdigest()
         query, root = dict(request.query_params), "../" * path.count("/")
-        return Ask(source, names, query, self._contents, token, root)
+        choices = choices_of(request.cookies)
+        return Ask(source, names, query, self._contents, token, root, choices)
 
     async def page(
         self, request: Request, view: View, path: str, source: Source | None = None
@@ -253,6 +254,7 @@ class Console:
             "live": view.live * self._pace.factor,
             "root": "../" * path.count("/"),
             "cluster": self._look,
+            "choices": CHOICE,
             "can_change": not self._look.read_only,
             "menu": _MENU,
             "short_menu": [each for _, links in _MENU for each in links if each.short],
@@ -302,7 +304,8 @@ def _who(request: Request) -> str:
 
 def _who_and_what(request: Request, path: str) -> tuple[object, ...]:
     """Two requests with the same one are answered alike."""
-    return _who(request), path, request.scope.get("query_string", b"")
+    choices = frozenset(choices_of(request.cookies).items())
+    return _who(request), path, request.scope.get("query_string", b""), choices
 
 
 def _page_response(status: int, body: bytes) -> Response:

@@ -182,6 +182,7 @@ def _table(
         {
             "rows": Panel(shown, rows.error),
             "columns": columns,
+            "hidden": ask.choices.get(f"columns-{menu}", frozenset()),
             "views": views,
             "sort": {"by": query.sort, "descending": descending},
             "asked": {name: ask.query.get(name, "") for name in _ASKED},

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from urllib.parse import unquote, urlencode
 
 from magnetar.broker.console.admin_api import AdminError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from magnetar.broker.console.source import Source
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+Choices = Mapping[str, frozenset[str]]
+"""Texts by what they are chosen for; the server only reads them."""
+CHOICE: Final = "magnetar-"
+"""Names of cookies with choices begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,15 @@ class View:
     """Seconds between two fetches of it; 0: it is the same for ever."""
 
 
+def choices_of(cookies: Mapping[str, str]) -> Choices:
+    """What the page's script has kept: percent-encoded texts with ``&`` between them."""
+    return {
+        name.removeprefix(CHOICE): frozenset(unquote(each) for each in text.split("&") if each)
+        for name, text in cookies.items()
+        if name.startswith(CHOICE)
+    }
+
+
 async def _nothing() -> None:
     pass
 
@@ -95,6 +107,8 @@ class Ask:
     """Of the visitor's forms; another one's is no good."""
     root: str = ""
     """Steps up to ``/console/``, of a relative address."""
+    choices: Choices = field(default_factory=dict)
+    """What was chosen in this browser."""
 
     def address(self, **changes: str) -> str:
         """This page with other parameters; an empty one is left out."""

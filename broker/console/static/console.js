@@ -4,6 +4,7 @@ const RETRIES = 3;
 const SLOW_MS = 1000;
 
 const main = () => document.getElementById("main");
+const top = new URL(document.body.dataset.root || "./", location.href).href;
 const live = document.getElementById("live");
 const pauseButton = document.getElementById("pause");
 const themeButton = document.getElementById("theme");
@@ -38,43 +39,16 @@ function changeZone() {
   showTimes(document);
 }
 
-// Columns that somebody doesn't want to see, by the titles that the page knows them by
+// What boxes choose for pages that the server makes: a cookie with the values of those that are
+// checked or, with data-unless, of those that are not.
 
-const sheet = new CSSStyleSheet();
-document.adoptedStyleSheets.push(sheet);
-
-function hiddenColumns(table) {
-  try {
-    return new Set(JSON.parse(localStorage.getItem(`columns:${table.dataset.columns}`) ?? "[]"));
-  } catch {
-    return new Set(); // not written by us
-  }
-}
-
-function showColumns() {
-  const rules = [];
-  for (const table of main().querySelectorAll("table[data-columns]")) {
-    const hidden = hiddenColumns(table);
-    [...table.tHead.rows[0].cells].forEach((cell, number) => {
-      if (number && hidden.has(cell.dataset.column)) {
-        const list = CSS.escape(table.dataset.columns);
-        rules.push(`table[data-columns=${list}] > * > tr > :nth-child(${number + 1}) { display: none }`);
-      }
-    });
-    for (const box of main().querySelectorAll("input[data-column]")) {
-      box.checked = !hidden.has(box.dataset.column);
-    }
-  }
-  sheet.replaceSync(rules.join("\n"));
-}
-
-function chooseColumn(box) {
-  const table = main().querySelector("table[data-columns]");
-  const hidden = hiddenColumns(table);
-  if (box.checked) hidden.delete(box.dataset.column);
-  else hidden.add(box.dataset.column);
-  localStorage.setItem(`columns:${table.dataset.columns}`, JSON.stringify([...hidden]));
-  showColumns();
+function choose({ dataset, value, checked }) {
+  const cookies = new Map(document.cookie.split("; ").map((each) => each.split("=")));
+  const chosen = new Set(cookies.get(dataset.choice)?.split("&").filter(Boolean));
+  if (checked === "unless" in dataset) chosen.delete(encodeURIComponent(value));
+  else chosen.add(encodeURIComponent(value));
+  const about = `path=${new URL(top).pathname}; max-age=31536000; SameSite=Lax`;
+  document.cookie = `${dataset.choice}=${[...chosen].join("&")}; ${about}`;
 }
 
 // Updates
@@ -133,7 +107,6 @@ function morph(text) {
   const beforeNodeMorphed = (old) => !(old instanceof HTMLElement && "keep" in old.dataset);
   Idiomorph.morph(main(), fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed } });
   showTimes(main());
-  showColumns();
   if (selected) document.getElementById(selected)?.classList.add("cur");
 }
 
@@ -163,11 +136,10 @@ function pause() {
 // Theme
 
 function toggleTheme() {
-  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const now = document.documentElement.dataset.theme ?? (isDark ? "dark" : "light");
-  const next = now === "dark" ? "light" : "dark";
-  document.documentElement.dataset.theme = next;
-  localStorage.setItem("theme", next);
+  const { dataset } = document.documentElement;
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  dataset.theme = (dataset.theme ?? system) === "dark" ? "light" : "dark";
+  localStorage.setItem("theme", dataset.theme);
 }
 
 // Keys
@@ -188,7 +160,6 @@ function move(step) {
 
 // Of the chosen row, or of the topic that is shown
 function messages() {
-  const top = new URL(document.body.dataset.root || "./", location.href).href;
   const at = document.querySelector("tr.cur a[href]")?.href ?? location.href;
   const topic = at.startsWith(`${top}topic/`) && at.slice(top.length).match(/^topic(?:\/[^/?#]+){4}/);
   if (!topic) return;
@@ -248,7 +219,7 @@ function onClick(event) {
 
 document.addEventListener("keydown", onKey);
 document.addEventListener("click", onClick);
-document.addEventListener("change", ({ target }) => target.dataset.column && chooseColumn(target));
+document.addEventListener("change", ({ target }) => target.dataset.choice && choose(target));
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && !isPaused && period()) update();
 });
@@ -257,7 +228,6 @@ themeButton.addEventListener("click", toggleTheme);
 themeButton.hidden = false;
 setUpChoices();
 readZone();
-showColumns();
 showTimes(document);
 showState();
 setInterval(showState, 1000);

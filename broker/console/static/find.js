@@ -31,19 +31,14 @@ function choose(next) {
 }
 
 function group(section, first) {
-  const box = document.createElement("div");
-  const title = document.createElement("div");
+  const made = (attributes) => Object.assign(document.createElement("div"), attributes);
+  const textContent = section.dataset.group;
+  const box = made({ role: "group", ariaLabel: textContent });
+  const title = made({ textContent, ariaHidden: "true" });
   const links = [...section.querySelectorAll("a")];
-  box.setAttribute("role", "group");
-  box.setAttribute("aria-label", section.dataset.group);
-  title.textContent = section.dataset.group;
-  title.setAttribute("aria-hidden", "true");
   links.forEach((link, number) => {
-    link.href = new URL(link.getAttribute("href"), page);
-    link.id = `found-${first + number}`;
-    link.tabIndex = -1;
-    link.setAttribute("role", "option");
-    link.setAttribute("aria-selected", "false");
+    const attributes = { id: `found-${first + number}`, tabIndex: -1, role: "option", ariaSelected: "false" };
+    Object.assign(link, attributes, { href: new URL(link.getAttribute("href"), page) });
   });
   box.append(title, ...links);
   return box;

@@ -20,17 +20,17 @@ class Follow {
   #rows = document.getElementById("follow-rows");
 
   constructor() {
-    this.#button.addEventListener("click", () => this.#toggle());
+    this.#button.addEventListener("click", () => this.#want(!this.#isWanted));
     document.addEventListener("visibilitychange", () => this.#onVisibility());
     panel.hidden = false;
   }
 
-  #toggle() {
-    this.#isWanted = !this.#isWanted;
-    if (this.#isWanted) this.#start();
-    else this.#stop("Paused");
-    this.#button.setAttribute("aria-pressed", String(this.#isWanted));
-    this.#button.textContent = this.#isWanted ? "Pause" : "Resume";
+  #want(isWanted, why = "Paused") {
+    this.#isWanted = isWanted;
+    if (isWanted) this.#start();
+    else this.#stop(why);
+    this.#button.setAttribute("aria-pressed", String(isWanted));
+    this.#button.textContent = isWanted ? "Pause" : "Resume";
   }
 
   #onVisibility() {
@@ -43,13 +43,6 @@ class Follow {
     this.#answer?.abort();
     this.#answer = null;
     this.#say(why);
-  }
-
-  #fail(why) {
-    this.#isWanted = false;
-    this.#stop(why);
-    this.#button.setAttribute("aria-pressed", "false");
-    this.#button.textContent = "Resume";
   }
 
   async #start() {
@@ -82,7 +75,7 @@ class Follow {
     }
     if (!answer.ok) {
       if (answer.status >= 500 && answer.status !== 501) throw new Error(await answer.text());
-      this.#fail(await answer.text());
+      this.#want(false, await answer.text());
       return false;
     }
     let rest = "";
@@ -144,10 +137,9 @@ function row(message) {
 }
 
 function cell(line, style, content) {
-  const made = document.createElement("td");
+  const made = line.insertCell();
   made.className = style;
   made.append(content);
-  line.append(made);
 }
 
 function code(text) {

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from html import unescape
+from importlib import resources
 
 import httpx
 import pytest
 
 from magnetar.broker.cli.main import build_parser
 from magnetar.broker.console.console import FragmentCache, find_page
+from magnetar.broker.console.index_view import SUBSCRIPTION_COLUMNS, TOPIC_COLUMNS
 from magnetar.broker.console.pages import PAGES
 from magnetar.broker.http.server.app import create_app
 from tests.console_paths import path_of
@@ -360,3 +362,31 @@ def test_paths_of_pages() -> None:
     assert found[1]["topic"] == "c/d"
     assert found[1]["tab"] == "storage"
     assert find_page("topic/persistent/a/b/c/other") is None
+
+
+async def test_hidden_columns_are_a_cookie_of_each_browser(client: httpx.AsyncClient) -> None:
+    await make_topic(client)
+    shown = 'value="Prod / cons" checked'
+    for accept in (HTML, HTML | {"Magnetar-Fragment": "1"}):  # the second one is shared
+        assert shown in (await client.get("/console/topics", headers=accept)).text
+        cookie = accept | {"Cookie": "magnetar-columns-topics=Stored&Prod%20%2F%20cons"}
+        page = (await client.get("/console/topics", headers=cookie)).text
+        assert 'value="Prod / cons"' in page
+        assert shown not in page
+        assert 'value="Oldest" checked' in page
+        other = (await client.get("/console/subscriptions", headers=cookie)).text
+        assert 'value="Consumers" checked' in other
+
+
+def test_every_column_can_be_hidden() -> None:
+    style = resources.files("magnetar.broker.console").joinpath("static/console.css").read_text()
+    for columns in (TOPIC_COLUMNS, SUBSCRIPTION_COLUMNS):
+        for number in range(2, len(columns) + 1):
+            assert f"tr>:nth-child({number})" in style
+
+
+def test_the_script_is_short() -> None:
+    """As decision 0066 has it: else the pages are no longer made at the server."""
+    files = resources.files("magnetar.broker.console").joinpath("static").iterdir()
+    own = [each for each in files if each.name.endswith(".js") and ".min." not in each.name]
+    assert sum(len(each.read_text().splitlines()) for each in own) <= 500
