@@ -7,6 +7,7 @@ from functools import partial
 from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.connector import ProtocolConnector
+from magnetar.bookkeeper.bookie_protocol.digest_client import DigestBookieClient
 from magnetar.bookkeeper.client.health import BookieHealth
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
@@ -51,7 +52,9 @@ async def open_pool(
         info = pool.infos.get(bookie_id)
         if info is None:
             return None
-        return (apaches if info.address is None else ours).connect(bookie_id)
+        if info.address is None:
+            return apaches.connect(bookie_id)
+        return DigestBookieClient(ours.connect(bookie_id), layout.digest_of)
 
     pool = BookiePool(store, connect, health)
     return await _start(stack, pool)

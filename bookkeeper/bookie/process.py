@@ -30,6 +30,7 @@ from magnetar.bookkeeper.bookie.integrity.replica_source import EnsembleReplicaS
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
 from magnetar.bookkeeper.bookie.settings import BookieSettings
 from magnetar.bookkeeper.bookie.storage.directories import open_directories
+from magnetar.bookkeeper.bookie_protocol.digest_client import DigestBookieClient
 from magnetar.bookkeeper.bookie_protocol.server import ProtocolServer
 from magnetar.bookkeeper.client.async_ledger_recovery import recover_ledger
 from magnetar.bookkeeper.client.config import ClientConfig
@@ -38,6 +39,7 @@ from magnetar.bookkeeper.client.placement import PlacementConfig
 from magnetar.bookkeeper.client.pool_placement import placement_for
 from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.errors import BookkeeperError
+from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.layout.find_layout import open_layout
 from magnetar.bookkeeper.layout.layout import Layout
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
@@ -168,7 +170,7 @@ class BookieProcess:
         stack.push_async_callback(server.close)
         port = await server.listen(settings.bind_address, settings.bookie_port)
         self.address = host, port
-        protocol_server = self._protocol_server(server, tls)
+        protocol_server = self._protocol_server(server, tls, layout)
         if protocol_server is not None:
             stack.push_async_callback(protocol_server.close)
             self.protocol_address = (
@@ -212,10 +214,15 @@ class BookieProcess:
         self._pages.collector = collector
         await self._start_integrity_service(stack, store, ledgers, locks)
 
-    def _protocol_server(self, server: BookieServer, tls: TlsFiles | None) -> ProtocolServer | None:
-        """It shares the limits of ``server``; None: the settings have no port for it."""
+    def _protocol_server(
+        self, server: BookieServer, tls: TlsFiles | None, layout: Layout
+    ) -> ProtocolServer | None:
+        """It shares the limits of ``server``; None: there is no port for it."""
         settings = self.settings
-        if settings.bookie_protocol_port < 0:
+        port = settings.bookie_protocol_port
+        # Without BookKeeper's layout no client of BookKeeper finds it.
+        wants_any = isinstance(layout, BookKeeperLayout) and not settings.authentication_enabled
+        if port < 0 or (port == 0 and not wants_any):
             return None
         return ProtocolServer(
             settings.netty_max_frame_size_bytes,
@@ -236,7 +243,9 @@ class BookieProcess:
         """Scrub and repair; the other bookies are reached as any client would reach them."""
         settings, bookie = self.settings, self.bookie
         pool = await open_pool(stack, store, ledgers.layout, settings.transport(), settings.tls())
-        pool.use(bookie)
+        layout = ledgers.layout
+        digest_of = layout.digest_of if isinstance(layout, BookKeeperLayout) else None
+        pool.use(bookie if digest_of is None else DigestBookieClient(bookie, digest_of))
         rng = random.Random()
         placement = await stack.enter_async_context(placement_for(self._placement, pool, rng))
         config = ClientConfig()
@@ -245,7 +254,7 @@ class BookieProcess:
             return await recover_ledger(ledger_id, ledgers, pool, placement, rng, config)
 
         replica_source = EnsembleReplicaSource(
-            bookie.bookie_id, ledgers, pool, recover, locks.repairs
+            bookie.bookie_id, ledgers, pool, recover, locks.repairs, digest_of
         )
         integrity_service = IntegrityService(bookie, replica_source, settings.integrity_service())
         stack.push_async_callback(integrity_service.close)

@@ -49,8 +49,9 @@ class BookieSettings(ProcessSettings):
     bind_address: str = "127.0.0.1"  # own key
     bookie_port: int = 3181  # 0: any free port
     bookie_add_port: int = 0  # own key: adds go on here, without gRPC; 0: any free port; -1: no
-    # own key: BookKeeper's protocol, for clients of Apache BookKeeper; 0: any free port; -1: no
-    bookie_protocol_port: int = -1
+    # own key: BookKeeper's protocol, for clients of Apache BookKeeper; -1: no. 0: any free port, in
+    # BookKeeper's layout and without authentication, else none
+    bookie_protocol_port: int = 0
     advertised_address: str = ""  # "": the bind address, or the host's name for 0.0.0.0
     upgrade_domains: int = 0  # own key: > 0: /zone/ud<number at the host name's end, modulo this>
 
@@ -117,16 +118,19 @@ class BookieSettings(ProcessSettings):
         for key, port in (
             ("bookiePort", self.bookie_port),
             ("bookieAddPort", 0 if self.bookie_add_port == -1 else self.bookie_add_port),
-            ("bookieProtocolPort", max(self.bookie_protocol_port, 0)),
+            (
+                "bookieProtocolPort",
+                0 if self.bookie_protocol_port == -1 else self.bookie_protocol_port,
+            ),
         ):
             if not 0 <= port <= 65_535:
                 raise BookieSettingsError(f"{key}={port}: not a port number")
         if not self.ledgers:
             raise BookieSettingsError("ledgerDirectories is empty")
-        if self.bookie_protocol_port >= 0 and self.authentication_enabled:
+        if self.bookie_protocol_port > 0 and self.authentication_enabled:
             raise BookieSettingsError(
-                f"bookieProtocolPort={self.bookie_protocol_port}: with authenticationEnabled only "
-                "-1, because clients of BookKeeper's protocol can't be asked for a token"
+                f"bookieProtocolPort={self.bookie_protocol_port}: not with authenticationEnabled, "
+                "because clients of BookKeeper's protocol can't be asked for a token"
             )
         if self.upgrade_domains < 0:
             raise BookieSettingsError(f"upgradeDomains={self.upgrade_domains}: negative")

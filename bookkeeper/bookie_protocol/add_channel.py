@@ -12,7 +12,7 @@ from magnetar.bookkeeper.bookie_protocol.adds_in_flight import AddsInFlight
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.connection import BookieConnection, ConnectionV2
 from magnetar.bookkeeper.bookie_protocol.connections import LazyConnection, Resolve
-from magnetar.bookkeeper.bookie_protocol.digests import Digest
+from magnetar.bookkeeper.bookie_protocol.digests import Digest, DigestOf
 from magnetar.bookkeeper.bookie_protocol.result_codes import from_v2
 from magnetar.bookkeeper.errors import FrameError, LedgerError, UnauthorizedAccessError
 from magnetar.bookkeeper.transport import AddRequest
@@ -24,9 +24,6 @@ _KEPT_MAX: Final = 8
 """Encoded requests: the bookies of a write set are given theirs one after the other."""
 _SILENT_S: Final = 2.0
 """Without any answer a bookie isn't waited for."""
-
-DigestOf = Callable[[int], Digest]
-"""Of a ledger."""
 
 
 class EncodedAdds:

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, Buffer
+from magnetar.bookkeeper.wrapped_packet import is_wrapped, unwrap_packet, wrap_packet
 
 DIGESTED_BYTES: Final = 32
 """Header of a packet before its digest."""
@@ -63,6 +64,9 @@ class Digest:
         return cls(digest_type, 20, of)
 
 
+DigestOf: TypeAlias = Callable[[int], Digest]
+"""Of a ledger's id."""
+
 CRC32C: Final = Digest(
     DigestType.CRC32C, 4, lambda head, payload: _CRC32C.pack(crc32c(payload, crc32c(head)))
 )
@@ -87,6 +91,21 @@ def from_stored(digest: Digest, stored: Buffer) -> bytes | None:
     if not hmac.compare_digest(digest.of(head, payload), stored[DIGESTED_BYTES:begin]):
         return None
     return b"".join((head, CRC32C.of(head, payload), payload))
+
+
+def to_kept(digest: Digest, packet_head: bytes, body: Buffer) -> bytes:
+    """A packet of ours as a bookie of ours keeps it, when the ledger's digest is this one."""
+    if digest is CRC32C:
+        return packet_head + body
+    return wrap_packet(to_stored(digest, packet_head, body))
+
+
+def from_kept(digest: Digest, kept: Buffer) -> bytes | None:
+    """Our packet; None: it doesn't fit its digest. One that isn't wrapped came from a client of
+    ours that knew no digests but CRC32C."""
+    if digest is CRC32C or not is_wrapped(kept):
+        return bytes(kept)
+    return from_stored(digest, unwrap_packet(kept))
 
 
 def encode_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
-from magnetar.bookkeeper.bookie_protocol.add_channel import AddChannel, DigestOf, EncodedAdds
+from magnetar.bookkeeper.bookie_protocol.add_channel import AddChannel, EncodedAdds
 from magnetar.bookkeeper.bookie_protocol.availability import decode_availability
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.connection import ConnectionV3
@@ -20,6 +20,7 @@ from magnetar.bookkeeper.bookie_protocol.connections import LazyConnection, Reso
 from magnetar.bookkeeper.bookie_protocol.digests import (
     CRC32C,
     Digest,
+    DigestOf,
     decode_lac,
     encode_lac,
     from_stored,

@@ -20,6 +20,7 @@ from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
 from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.connection import ConnectionV3
+from magnetar.bookkeeper.bookie_protocol.digest_client import DigestBookieClient
 from magnetar.bookkeeper.bookie_protocol.digests import (
     CRC32C,
     Digest,
@@ -233,6 +234,39 @@ async def test_packets_with_any_digest_come_back_as_they_were(
         packet_of(7, n, b"%d" % n * 99) for n in range(50)
     ]
     await ours.close()
+
+
+@pytest.mark.parametrize("digest_type", list(DigestType))
+async def test_our_own_connection_and_the_protocol_show_the_same_entries(
+    served: Served, digest_type: DigestType
+) -> None:
+    """Clients of ours write and read ledgers with any digest, whichever way they come."""
+    digest = Digest.create(digest_type, b"pw")
+    own = DigestBookieClient(served.bookie, lambda _: digest)
+    heads = [packet_of(7, n, b"%d" % n * 50) for n in range(20)]
+    done: asyncio.Future[AddRequest] = asyncio.get_running_loop().create_future()
+
+    def on_done(request: AddRequest, code: int) -> None:
+        assert code == codes.OK
+        done.set_result(request)
+
+    request = AddRequest(
+        *(7, KEY, range(20), heads, [b""] * 20, sum(map(len, heads)), False, on_done)
+    )
+    own.add_entries(request)
+    assert await done is request
+    client = await served.connect()
+    for n, head in enumerate(heads):
+        assert await client.read(7, n) == (EOK, to_stored(digest, head, b""))
+    read = await own.read_entries(ReadRequest(7, 0, 20, 1 << 20))
+    assert [bytes(each) for each in read.packets] == heads
+    prefixes = await own.read_heads(ReadRequest(7, 18, 2, head_bytes=4))
+    assert (prefixes.heads, prefixes.sizes) == ([b"1818", b"1919"], [100, 100])
+    assert (await own.read_lac(7, fence=False)).last_packet == heads[19]
+    assert (await own.wait_lac(7, -2, 0)).next_packet is None
+    if digest_type is not DigestType.CRC32C:
+        wrong = DigestBookieClient(served.bookie, lambda _: Digest.create(DigestType.HMAC, b"x"))
+        assert (await wrong.read_entries(ReadRequest(7, 0, 1))).code == codes.IO_ERROR
 
 
 async def test_batch_reads(served: Served) -> None:

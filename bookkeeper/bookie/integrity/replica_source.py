@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, DigestOf, to_kept
 from magnetar.bookkeeper.client import quorum
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.client.pool import BookiePool
@@ -74,6 +75,7 @@ class EnsembleReplicaSource:
 
     Args:
         repairs: ``UnderReplicationStore.repairs``, in the session of ``ledgers``.
+        digest_of: which digest a ledger's packets have at this bookie; None: all have CRC32C.
     """
 
     _bookie_id: str
@@ -81,6 +83,7 @@ class EnsembleReplicaSource:
     _pool: BookiePool
     _recover: RecoverLedger
     _repairs: Callable[[], Awaitable[Mapping[int, bytes]]]
+    _digest_of: DigestOf | None = None
 
     async def ledger_ids(self) -> AsyncIterator[Sequence[int]]:
         async for found in self._ledgers.ranges():
@@ -112,10 +115,16 @@ class EnsembleReplicaSource:
             client = self._pool.client(bookie_id)
             code, packets = await _read(client, metadata, first, end)
             if packets:
-                return FetchedEntries(packets)
+                return FetchedEntries(self._as_kept(metadata.ledger_id, packets))
             denials += codes.is_explicit_negative(code)
             reasons.append(f"{bookie_id}: {codes.code_name(code)}")
         return FetchedEntries(absent=denials == len(others), reason=", ".join(reasons))
+
+    def _as_kept(self, ledger_id: int, packets: list[bytes]) -> list[bytes]:
+        digest = CRC32C if self._digest_of is None else self._digest_of(ledger_id)
+        if digest is CRC32C:
+            return packets
+        return [to_kept(digest, packet, b"") for packet in packets]
 
 
 async def _read(
