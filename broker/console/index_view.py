@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -236,7 +237,29 @@ class Recent:
     """Brokers that gave no answer, and why."""
 
 
-def recent_of(history: Json) -> Recent:
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What of a history charts show: the last ``ms`` of it."""
+
+    key: str
+    title: str
+    ms: int
+
+
+RANGES: Final = (
+    Range("15m", "15 min", 900_000),
+    Range("", "1 h", 3_600_000),
+    Range("5h", "5 h", 18_000_000),  # brokers keep no more
+)
+
+
+def range_of(key: str) -> Range:
+    """An hour, if there is no such range."""
+    named = {each.key: each for each in RANGES}
+    return named.get(key, named[""])
+
+
+def recent_of(history: Json, shown: Range) -> Recent:
     """Of the cluster."""
     since_ms, brokers = history["since"], history.get("brokers", {})
 
@@ -246,7 +269,7 @@ def recent_of(history: Json) -> Recent:
 
     return Recent(
         since_ms,
-        _charts(history, _OF_CLUSTER),
+        _charts(_within(history, shown), _OF_CLUSTER),
         "publishLatencyP99Ms" in history["series"],
         latest("publishLatencyP50Ms"),
         latest("publishLatencyP99Ms"),
@@ -261,6 +284,14 @@ def recent_of(history: Json) -> Recent:
 
 def recent_of_topic(history: Json) -> Recent:
     return Recent(history["since"], _charts(history, _OF_TOPIC))
+
+
+def _within(history: Json, shown: Range) -> Json:
+    """Times and series of a history that end as it does."""
+    times_ms: Sequence[int] = history["times"]
+    first = bisect_left(times_ms, times_ms[-1] - shown.ms) if times_ms else 0
+    series = {name: values[first:] for name, values in history["series"].items()}
+    return {"times": times_ms[first:], "series": series}
 
 
 def _charts(history: Json, charts: Sequence[tuple[str, str, _Lines]]) -> list[Chart]:

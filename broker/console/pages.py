@@ -18,12 +18,14 @@ from magnetar.broker.console.follow import follow
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
 from magnetar.broker.console.formats import moment
 from magnetar.broker.console.index_view import (
+    RANGES,
     SUBSCRIPTION_COLUMNS,
     SUBSCRIPTION_VIEWS,
     TOPIC_COLUMNS,
     TOPIC_VIEWS,
     Column,
     behind_rows,
+    range_of,
     recent_of,
     recent_of_topic,
     sums_of,
@@ -79,13 +81,13 @@ _TABS: Final = (
 
 
 async def overview(ask: Ask) -> View:
-    source = ask.source
+    source, shown = ask.source, range_of(ask.query.get("range", ""))
     behind = IndexQuery(view="backlog", sort="msgBacklog", limit=_BEHIND, points=POINTS)
     findings, sums, furthest, history = await asyncio.gather(
         panel("What needs attention", source.findings(), _findings),
         panel("Figures", source.namespaces(), sums_of),
         panel("Subscriptions", source.subscriptions(behind), _behind),
-        panel("History", source.history(), recent_of),
+        panel("History", source.history(), lambda found: recent_of(found, shown)),
     )
     brokers, bookies, service = await asyncio.gather(
         panel("Brokers", few_brokers(ask), dict),
@@ -103,6 +105,9 @@ async def overview(ask: Ask) -> View:
             "bookies": bookies,
             "findings": findings,
             "history": history,
+            "ranges": RANGES,
+            "shown_range": shown,
+            "address": ask.address,
             **(service.value or {"service_url": "?", "web_url": "?"}),
             "where": _option(service.value),
         },

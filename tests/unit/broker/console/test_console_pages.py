@@ -8,13 +8,20 @@ import sys
 from collections.abc import AsyncIterator
 from html import unescape
 from importlib import resources
+from typing import Any
 
 import httpx
 import pytest
 
 from magnetar.broker.cli.main import build_parser
 from magnetar.broker.console.console import FragmentCache, find_page
-from magnetar.broker.console.index_view import SUBSCRIPTION_COLUMNS, TOPIC_COLUMNS
+from magnetar.broker.console.index_view import (
+    RANGES,
+    SUBSCRIPTION_COLUMNS,
+    TOPIC_COLUMNS,
+    range_of,
+    recent_of,
+)
 from magnetar.broker.console.pages import PAGES
 from magnetar.broker.http.server.app import create_app
 from tests.console_paths import path_of
@@ -390,3 +397,33 @@ def test_the_script_is_short() -> None:
     files = resources.files("magnetar.broker.console").joinpath("static").iterdir()
     own = [each for each in files if each.name.endswith(".js") and ".min." not in each.name]
     assert sum(len(each.read_text().splitlines()) for each in own) <= 500
+
+
+def test_charts_show_the_range_that_was_chosen() -> None:
+    minutes = range(300)
+    history: dict[str, Any] = {
+        "since": 0,
+        "times": [60_000 * minute for minute in minutes],
+        "series": {name: list(minutes) for name in ("msgRateIn", "msgRateOut", "msgBacklog")},
+    }
+    shown = {each.key: recent_of(history, each).charts for each in RANGES}
+    assert {key: charts[0].times_ms[0] / 60_000 for key, charts in shown.items()} == {
+        "15m": 284,
+        "": 239,
+        "5h": 0,
+    }
+    assert {charts[0].times_ms[-1] for charts in shown.values()} == {299 * 60_000}
+    assert [charts[1].lines[0].path.count("L") for charts in shown.values()] == [15, 60, 299]
+    assert range_of("no such") == range_of("")
+    empty: dict[str, list[float]] = {name: [] for name in history["series"]}
+    nothing: dict[str, Any] = {"since": None, "times": [], "series": empty}
+    assert recent_of(nothing, RANGES[0]).charts == []
+
+
+async def test_the_range_of_the_overview_is_in_its_address(client: httpx.AsyncClient) -> None:
+    await make_topic(client)
+    for query, title in (("", "1 h"), ("?range=15m", "15 min"), ("?range=no", "1 h")):
+        page = (await client.get(f"/console/{query}")).text
+        ranges = page[page.index('aria-label="Range of the charts"') :]
+        assert re.findall(r'aria-current="true">([^<]+)<', ranges[:500]) == [title]
+        assert 'href="?range=5h"' in ranges
