@@ -44,6 +44,7 @@ from magnetar.broker.console.roles_page import role, roles
 from magnetar.broker.console.schema_page import new_schema, schema_tab, upload_schema
 from magnetar.broker.console.settings_page import settings
 from magnetar.broker.console.source import IndexPage, IndexQuery
+from magnetar.broker.console.starred import STARRED, starred
 from magnetar.broker.console.step_page import act, step
 from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
@@ -132,11 +133,20 @@ def _behind(page: IndexPage) -> dict[str, Any]:
 async def topics(ask: Ask) -> View:
     """All topics, a page at a time."""
     query = _index_query(ask, "topic")
-    query = replace(query, grouped=query.sort == "topic" and not query.view)
-    rows = await panel("Topics", ask.source.topics(query), lambda page: (page, topic_rows(page)))
-    return _table(
-        ask, query, rows, "Topics", "topics", TOPIC_COLUMNS, TOPIC_VIEWS, "There is no topic."
-    )
+    stars = ask.choices.get(STARRED, frozenset())
+    if query.view == STARRED:
+        query = replace(query, grouped=True)
+        found = starred(ask.source, query, stars)
+    else:
+        query = replace(query, grouped=query.sort == "topic" and not query.view)
+        found = ask.source.topics(query)
+
+    def read(page: IndexPage) -> tuple[IndexPage, list[Any]]:
+        return replace(page, views={STARRED: len(stars), **page.views}), topic_rows(page)
+
+    rows = await panel("Topics", found, read)
+    views = (*TOPIC_VIEWS, (STARRED, "Starred"))
+    return _table(ask, query, rows, "Topics", "topics", TOPIC_COLUMNS, views, "There is no topic.")
 
 
 async def subscriptions(ask: Ask) -> View:
@@ -242,6 +252,7 @@ async def topic(ask: Ask) -> View:
     tab = names.get("tab", "")
     stats = await panel("Statistics", topic_stats(ask.source.api, path), lambda found: found)
     content: dict[str, Any] = {"topic": path, "tab": tab, "tabs": _TABS, "counts": {}}
+    content["is_starred"] = str(path) in ask.choices.get(STARRED, ())
     if stats.value is None:
         is_missing = stats.error is not None and stats.error.status == 404
         near = await nearby(ask, path) if is_missing else []

@@ -107,7 +107,7 @@ def rows_of(
             topics.append({"topic": name})
             continue
         listed = listed_subscriptions(found)
-        topics.append(_topic(name, found, listed.values()))
+        topics.append(topic_row(name, found, listed.values()))
         subscriptions += [_subscription(name, *each) for each in listed.items()]
     connections = {broker: connections_of(served) for broker, served in by_broker.items()}
     return topics, subscriptions, connections
@@ -134,7 +134,8 @@ def connections_of(stats: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     return sorted(found.values(), key=lambda row: (row["connectedSince"], row["address"]))
 
 
-def _topic(name: str, stats: Mapping[str, Any], subscriptions: Collection[Any]) -> Row:
+def topic_row(name: str, stats: Mapping[str, Any], subscriptions: Collection[Any]) -> Row:
+    """Of a topic's statistics, or of those of all its partitions."""
     backlogs = [each.get("msgBacklog", 0) for each in subscriptions]
     return {
         "topic": name,
@@ -231,6 +232,8 @@ def _sorted(rows: list[Row], query: IndexQuery, count: int) -> list[Row]:
     if query.sort == "topic":
         return rows if query.order != "desc" else rows[::-1]
     sign = 1 if query.order == "asc" else -1
+    if query.sort.startswith("earliest"):
+        sign = -sign  # the oldest message is the greatest figure, as in the index
 
     def key(row: Row) -> tuple[bool, float, str]:
         value = row.get(query.sort)

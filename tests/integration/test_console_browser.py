@@ -243,6 +243,27 @@ def test_zone_and_columns_are_kept_in_the_browser(browser: Browser, console: str
         assert cells == page.locator("tbody tr").count() * (titles - 1)
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_star_is_kept_in_the_browser(browser: Browser, console: str, width: int) -> None:
+    with browser.new_page(viewport={"width": width, "height": 800}) as page:
+        watch = Watch(page, console.removesuffix("console/"))
+        page.goto(console + f"topic/{TOPIC}")
+        page.get_by_label("Starred").focus()
+        page.keyboard.press("Space")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        if AXE:
+            assert _violations(page) == []
+        page.goto(console + "topics")
+        page.get_by_role("link", name=re.compile("^Starred")).click()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.get_by_role("link", name="console-orders").click()
+        expect(page.get_by_label("Starred")).to_be_checked()
+        page.get_by_label("Starred").uncheck()
+        page.goto(console + "topics?view=starred")
+        expect(page.locator("main")).to_contain_text("No topic is starred yet")
+        assert watch.complaints == []
+
+
 def test_without_a_script_everything_is_found_on_a_page(browser: Browser, console: str) -> None:
     with browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()

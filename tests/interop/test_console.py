@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from html import unescape
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import httpx
 import pulsar
@@ -163,6 +163,17 @@ async def test_lists_are_sorted_filtered_and_cut(console: httpx.AsyncClient, top
         answer = await console.get("/console/topics", params={"sort": sort, "order": "desc"})
         assert 'aria-sort="descending"' in answer.text
         assert 'class="fail"' not in answer.text
+
+
+async def test_a_starred_topic_has_figures_of_now(console: httpx.AsyncClient, topic: str) -> None:
+    name = topic.replace("/", "://", 1)
+    cookie = {"Cookie": f"magnetar-starred={quote(name, safe='')}"}
+    page = (await console.get("/console/topics?view=starred", headers=cookie)).text
+    assert "1 shown of 1" in page
+    assert f"<b>{topic.rpartition('/')[2]}</b>" in page
+    backlog, oldest = re.findall(r'<td class="r">([^<]+)</td>', page)
+    assert backlog == "3"
+    assert re.fullmatch(r"[\d.]+ (ms|s|min)", oldest)
 
 
 async def post(client: httpx.AsyncClient, path: str, **fields: str) -> httpx.Response:

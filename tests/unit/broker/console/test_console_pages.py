@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from html import unescape
 from importlib import resources
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -427,3 +428,39 @@ async def test_the_range_of_the_overview_is_in_its_address(client: httpx.AsyncCl
         ranges = page[page.index('aria-label="Range of the charts"') :]
         assert re.findall(r'aria-current="true">([^<]+)<', ranges[:500]) == [title]
         assert 'href="?range=5h"' in ranges
+
+
+async def test_starred_topics_have_a_view(client: httpx.AsyncClient) -> None:
+    await make_topic(client, "billing")
+    wide = "persistent/public/default/wide"
+    assert (await client.put(f"/admin/v2/{wide}/partitions", json=2)).is_success
+    for topic, number in ((TOPIC, 1), (f"{wide}-partition-0", 2), (f"{wide}-partition-1", 2)):
+        assert (await client.put(f"/admin/v2/{topic}/subscription/s")).is_success
+        body = {"producerName": "p", "messages": [{"payload": "x"}] * number}
+        assert (await client.post(f"/topics/{topic}", json=body)).is_success
+    names = ("public/default/orders", "public/default/wide", "public/default/gone")
+    stars = "&".join(quote(f"persistent://{name}", safe="") for name in names)
+    cookie = {"Cookie": f"magnetar-starred={stars}"}
+
+    async def shown(address: str, headers: dict[str, str] = cookie) -> list[str]:
+        page = (await client.get(f"/console/{address}", headers=headers)).text
+        assert 'class="fail"' not in page
+        return re.findall(r"<b>(\w+)</b>", page[page.index("<tbody") :])
+
+    assert await shown("topics?view=starred") == ["gone", "orders", "wide"]
+    assert await shown("topics?view=starred&q=ORD") == ["orders"]
+    by_backlog = "topics?view=starred&sort=msgBacklog"
+    assert await shown(by_backlog) == ["wide", "orders", "gone"]
+    oldest = "topics?view=starred&sort=earliestMsgPublishTimeInBacklogs"
+    assert await shown(oldest) == ["orders", "wide", "gone"]
+    page = (await client.get(f"/console/{by_backlog}", headers=cookie)).text
+    assert re.findall(r'<td class="r">([^<]+)</td>', page)[::2] == ["4", "2", "–"]
+    assert '>Starred<span class="c">3</span>' in page
+    assert '>With backlog<span class="c">3</span>' in page
+    everything = (await client.get("/console/topics", headers=cookie)).text
+    assert '>Starred<span class="c">3</span>' in everything
+    nothing = (await client.get("/console/topics?view=starred")).text
+    assert "No topic is starred yet" in nothing
+    for headers, mark in ((cookie, " checked"), ({}, "")):
+        head = (await client.get(f"/console/topic/{TOPIC}", headers=headers)).text
+        assert f'value="persistent://public/default/orders"{mark}> Starred' in head
