@@ -192,12 +192,12 @@ def _text(value: Any) -> str:
 
 
 def command_of(
-    delivery: Delivery, body: Mapping[str, Any], web_url: str, *, has_schema: bool
+    delivery: Delivery, body: Mapping[str, Any] | None, web_url: str, *, has_schema: bool
 ) -> str:
-    """What does the same on a command line.
+    """What does the same on a command line; "": nothing does.
 
     Args:
-        body: of the call.
+        body: of the call; None: there is none.
         has_schema: of the topic.
     """
     message = delivery.message
@@ -210,6 +210,8 @@ def command_of(
         words += [f"--key={message['key']}"] if "key" in message else []
         pairs = ",".join(f"{name}={value}" for name, value in properties.items())
         return shlex.join(words + ([f"--properties={pairs}"] if pairs else []))
+    if body is None:
+        return ""
     kind = "Content-Type: application/json"
     url = web_url + produce_path(delivery)
     return shlex.join(["curl", url, "-H", kind, "-d", json.dumps(body, ensure_ascii=False)])

@@ -85,8 +85,6 @@ async def _form(ask: Ask, draft: Draft, failure: str = "", status: int = 200) ->
         "topic": TopicPath.of(ask.names),
         "draft": draft,
         "schema": schema,
-        "takes_bytes": ask.source.takes_bytes,
-        "note": "" if schema else ask.source.produce_note,
         "stored": _id_parts(ask.query.get("stored", "")),
         "is_again": "from" in ask.query,
         "token": ask.form_token,

@@ -1,5 +1,5 @@
 """Messages of Apache Pulsar, which has no search over REST: a reader reads its log, and it is
-searched here by the code that Magnetar's brokers use.
+searched here by the code that Magnetar's brokers use. They are produced by the same protocol.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.client.cluster_client import ClientAccess, ClusterClient
 from magnetar.broker.client.remote_log import RemoteLog
 from magnetar.broker.console.admin_api import AdminApi, AdminError, get
+from magnetar.broker.console.pulsar_produce import publish
 from magnetar.broker.console.topic_view import READER_PREFIX
 from magnetar.broker.errors import BrokerError
 from magnetar.broker.http.messaging.message_filter import (
@@ -43,6 +44,7 @@ from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
+    from magnetar.broker.console.draft import Delivery
     from magnetar.broker.console.topic_path import TopicPath
 
 _VERSION: Final = "magnetar-console"
@@ -94,6 +96,22 @@ class PulsarMessages:
                 search = _search(start, matches, query)
                 steps = follow_steps(_Followed(found.log), found.searching, search, ALIVE_S)
                 yield _told_pieces(lines_of(steps, events=False))
+
+    async def produce(self, delivery: Delivery, schema_version: int | None) -> str:
+        """The message's id, ``ledger:entry:partition``. Raises AdminError.
+
+        Args:
+            schema_version: what the value is encoded by; None: the topic has no schema.
+        """
+        url = self._service_url or await self._broker_url(delivery.topic)
+        with _told():
+            async with ClusterClient(url, self._access, client_version=_VERSION) as client:
+                definition = None
+                if schema_version is not None:
+                    name = TopicName.parse(str(delivery.topic))
+                    stored = await _Schemas(client).get(name, schema_version)
+                    definition = None if stored is None else stored.definition
+                return await publish(client, delivery, definition)
 
     @asynccontextmanager
     async def _log(

@@ -74,10 +74,8 @@ _OWN_FORMS: Final = frozenset({"AVRO", "KEY_VALUE", "PROTOBUF", "PROTOBUF_NATIVE
 
 class PulsarSource(Source):
     product = "Apache Pulsar"
-    takes_bytes = False
     roles_note = "Apache Pulsar doesn't list grants of single topics and superusers."
     settings_note = "Apache Pulsar tells no defaults: these were changed at run time."
-    produce_note = "REST of Apache Pulsar gives a topic that has no schema the schema STRING."
 
     def __init__(
         self, api: AdminApi, messages: PulsarMessages | None = None, masked_fields: str = ""
@@ -185,20 +183,27 @@ class PulsarSource(Source):
             raise AdminError(501, "REST of Apache Pulsar doesn't tell of new messages")
         return self._messages.follow(topic, {**query, **self._masked_query})
 
-    def produce_body(self, delivery: Delivery, schema: TopicSchema | None) -> dict[str, Any]:
-        """By the rules of Pulsar's REST, which stores an empty value for one that doesn't fit."""
+    async def produce(self, delivery: Delivery, schema: TopicSchema | None) -> str:
+        if self._messages is None:
+            raise AdminError(501, "REST of Apache Pulsar takes texts only")
+        return await self._messages.produce(delivery, None if schema is None else schema.version)
+
+    def produce_body(self, delivery: Delivery, schema: TopicSchema | None) -> dict[str, Any] | None:
+        """By the rules of Pulsar's REST.
+
+        It takes texts only, gives a topic without a schema the schema STRING, and stores an empty
+        value for one that doesn't fit: then there is no call that does the same.
+        """
         message = dict(delivery.message)
-        if message.keys() & {"encoding", "keyEncoding"}:
-            raise AdminError(400, "REST of Apache Pulsar takes texts only")
+        if message.keys() & {"encoding", "keyEncoding"} or schema is None:
+            return None
         if (at_ms := message.pop("deliverAt", None)) is not None:
             # TopicsBase counts `deliverAfterMs` from the event time, which is 0 if none is given;
             # `deliverAt` it leaves out then.
             message["deliverAt" if "eventTime" in message else "deliverAfterMs"] = at_ms
-        given: dict[str, Any] = {"messages": [message]}
-        if schema is None:
-            return given
-        _check_value(delivery, schema)
-        return given | {"schemaVersion": schema.version}
+        if not _fits_rest(delivery, schema):
+            return None
+        return {"messages": [message], "schemaVersion": schema.version}
 
     async def connections(self, broker: str, after: str) -> Connections:
         """Those that producers and consumers of the snapshot have; ``after`` is a number."""
@@ -387,20 +392,21 @@ class PulsarSource(Source):
             return None
 
 
-def _check_value(delivery: Delivery, schema: TopicSchema) -> None:
-    """Raises AdminError: the value doesn't fit, or it can't be told whether it does."""
+def _fits_rest(delivery: Delivery, schema: TopicSchema) -> bool:
+    """Whether Pulsar's REST stores the value that the text means."""
     if schema.type in ("NONE", "BYTES", "STRING"):
-        return
+        return True
     if schema.type in _OWN_FORMS:
-        what = f"REST of Apache Pulsar doesn't say whether a value fits a schema {schema.type}"
-        raise AdminError(501, f"{what}: use magnetar produce")
+        return False
     definition = SchemaDefinition(schema.type, schema.data.encode(), dict(schema.properties))
     try:
         codec = codec_of(definition)
-        assert codec is not None
+        if codec is None:
+            return False
         encode_message(codec, None, delivery.message["payload"])
-    except (InvalidSchemaError, ValueCodecError) as error:
-        raise AdminError(400, f"{schema.type}, version {schema.version}: {error}") from error
+    except (InvalidSchemaError, ValueCodecError):
+        return False
+    return True
 
 
 def _look_at_error(task: asyncio.Task[Snapshot]) -> None:

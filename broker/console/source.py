@@ -121,10 +121,6 @@ class Source:
     """A cluster of Magnetar."""
 
     product = "Magnetar"
-    takes_bytes = True
-    """Whether a value or a key may be produced that is no text."""
-    produce_note = ""
-    """What producing changes beside the message."""
     roles_note = ""
     """What isn't told of grants."""
     settings_note = ""
@@ -237,13 +233,11 @@ class Source:
         masked = {**query, **self._masked_query}
         return self.api.stream(f"/admin/v2/{topic.rest}/messages/follow", masked)
 
-    def produce_body(self, delivery: Delivery, schema: TopicSchema | None) -> dict[str, Any]:
-        """Of the call that produces a message.
+    def produce_body(self, delivery: Delivery, schema: TopicSchema | None) -> dict[str, Any] | None:
+        """Of the call over HTTP that produces a message; None: none does.
 
         Args:
             schema: what the value is encoded by; None: the topic has none.
-        Raises:
-            AdminError: the cluster can't take it that way.
         """
         given: dict[str, Any] = {"messages": [delivery.message]}
         if schema is None:  # else REST would give the topic one: STRING

@@ -229,6 +229,55 @@ async def test_a_value_that_does_not_fit_its_schema(
     assert found.data() == b"\0\0\0\x07"
 
 
+async def test_bytes_are_produced_and_produced_again(
+    console: httpx.AsyncClient, topic: str, service_url: str, admin_url: str
+) -> None:
+    path = f"/console/topic/{topic}/produce"
+    more = {"key": "AP8=", "key_encoding": "base64", "properties": "a=1", "event": "7"}
+    sent = await post(console, path, value="/wA=", encoding="base64", **more)
+    assert sent.status_code == 303
+    message_id = unquote(sent.headers["location"].rpartition("stored=")[2]).rsplit(":", 1)[0]
+    again = f"{path}?from={message_id}"
+    fields = dict(
+        re.findall(r'<input name="(\w+)" value="([^"]*)"', (await console.get(again)).text)
+    )
+    (value,) = re.findall(r"data-filter>\n([^<]*)<", (await console.get(again)).text)
+    assert value == "/wA="
+    fields |= {"value": value, "encoding": "base64", "key_encoding": "base64"}
+    assert (await post(console, again, **fields, properties="a=1")).status_code == 303
+    for each in read_with_delays(service_url, topic.replace("/", "://", 1), 2):
+        assert each.data() == b"\xff\0"
+        assert (each.partition_key(), each.event_timestamp()) == ("AP8=", 7)
+        assert each.properties() == {"a": "1"}
+    async with httpx.AsyncClient() as client:
+        name = topic.rpartition("/")[2]
+        answer = await client.get(f"{admin_url}/admin/v2/schemas/public/default/{name}/schema")
+        assert answer.status_code == 404  # producing bytes has given the topic none
+
+
+async def test_values_of_avro_are_produced_to_partitions(
+    console: httpx.AsyncClient, admin_url: str, service_url: str
+) -> None:
+    name = f"public/default/avro-{time.time_ns()}"
+    schema = pulsar.schema.AvroSchema(Payment)
+    async with httpx.AsyncClient() as client:
+        url = f"{admin_url}/admin/v2/persistent/{name}/partitions"
+        assert (await client.put(url, json=3)).is_success
+    with client_of(service_url) as client:
+        consumer = client.subscribe(f"persistent://{name}", "s", schema=schema)
+        path = f"/console/topic/persistent/{name}/produce"
+        text = '{"status": {"string": "paid"}, "cents": {"int": 5}}'
+        sent = await post(console, path, value=text, partition="1")
+        assert sent.status_code == 303, sent.text
+        assert sent.headers["location"].endswith("%3A1")
+        assert "no partition 7" in (await post(console, path, value=text, partition="7")).text
+        assert (await post(console, path, value='{"cents": "five"}')).status_code == 400
+        found = consumer.receive(30_000)
+        assert (found.value().status, found.value().cents) == ("paid", 5)
+        assert "-partition-1" in found.topic_name()
+        consumer.close()
+
+
 async def test_new_messages_are_followed(
     console: httpx.AsyncClient, topic: str, service_url: str, admin_url: str
 ) -> None:
