@@ -14,10 +14,15 @@ The name of a chunk of a list says which list may name it: see `managed_ledger.l
 
 A ledger names its owner as Pulsar's do, so that BookKeeper's tools tell it. Beside these keys
 are ours: a ledger without them isn't ours to delete, whatever shares the bookies with us.
+
+Several clusters of brokers may have their ledgers on the same bookies. Then the logs of one aren't
+in the metadata of another, and none may take the other's ledgers for leaked: each ledger has the id
+of its owner.
 """
 
 import asyncio
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from magnetar.bookkeeper.client.client import BookKeeperClient
@@ -32,10 +37,10 @@ from magnetar.managed_ledger.ledger_info_chunks import (
 )
 from magnetar.managed_ledger.logger import logger
 from magnetar.managed_ledger.managed_ledger_info import decode_list_node
-from magnetar.metadata.errors import MetadataError
+from magnetar.metadata.errors import BadVersionError, MetadataError
 from magnetar.metadata.item_errors import Item
 from magnetar.metadata.paths import decode_name, encode_name, join
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import CREATE_ONLY, MetadataStore
 
 FAILURES_MAX = 10
 """The search ends after so many failed reads in a row: the store fails, not single ledgers."""
@@ -49,6 +54,22 @@ LOG_NAME = "managed-ledger"
 CURSOR_VALUE = b"cursor"
 CURSOR_NAME = "cursor"
 CURSOR_WRITER = "cursor-writer"
+OWNER = "owner"
+OWNER_PATH = "/ledger-owner"
+
+
+async def read_owner(store: MetadataStore, new_id: Callable[[], str]) -> bytes:
+    """Id of the brokers with this metadata store, for ``BookKeeperClient.custom_metadata``.
+
+    It is made once. Brokers whose bookies belong to the same metadata store need none.
+
+    Raises:
+        MetadataError: the store failed.
+    """
+    while (found := await store.get(OWNER_PATH)) is None:
+        with suppress(BadVersionError):  # another broker was first
+            await store.put(OWNER_PATH, new_id().encode(), CREATE_ONLY)
+    return found.value
 
 
 def custom_metadata(name: str) -> dict[str, bytes]:
@@ -140,6 +161,8 @@ async def _is_leaked(
     metadata = await client.read_ledger_metadata(ledger_id)
     if metadata is None:
         return False
+    if metadata.custom_metadata.get(OWNER) != client.custom_metadata.get(OWNER):
+        return False  # others may list it
     if metadata.custom_metadata.get(COMPONENT) == CURSOR_VALUE:
         return await _is_leaked_by_cursor(store, root, metadata)
     if (log_name := log_of(metadata)) is None:

@@ -45,6 +45,8 @@ class BookKeeperClient:
         self.bookies = bookies
         self.on_ledger_deleted: Callable[[int], None] | None = None
         """Told of each deletion: a bookie in the same process frees the space at once."""
+        self.custom_metadata: Mapping[str, bytes] = _NO_METADATA
+        """Of each ledger that it creates, beside what the caller gives."""
         self._placement = placement
         self._clock = clock
         self._rng = rng
@@ -80,7 +82,7 @@ class BookKeeperClient:
                 ack_quorum=config.ack_quorum,
                 segments=(EnsembleSegment(0, ensemble),),
                 password=config.password,
-                custom_metadata=dict(custom_metadata),
+                custom_metadata={**self.custom_metadata, **custom_metadata},
                 created_ms=created_ms,
                 creator_token=token,
                 digest_type=config.digest_type,

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeAlias
+from uuid import uuid4
 
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig, GarbageCollectionConfig, StorageConfig
@@ -49,6 +50,7 @@ from magnetar.broker.service.virtual_clock import VirtualClock
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import FactoryConfig, ManagedLedgerFactory
 from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
+from magnetar.managed_ledger.orphan_ledgers import OWNER, read_owner
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import DatabaseError, MetadataError, StoreClosedError
 from magnetar.metadata.factory import connect_store
@@ -153,6 +155,8 @@ class Standalone:
             layout=bookies.layout,
         )
         client.on_ledger_deleted = bookies.on_ledger_deleted
+        if bookies.store is not store:
+            client.custom_metadata = {OWNER: await read_owner(store, lambda: str(uuid4()))}
         clock = wall_clock_ms if self._virtual_clock is None else self._virtual_clock.now_ms
         cache = EntryCache(config.managed_ledger_cache_size_mb * _MIB)
         offloader = FilesystemOffloader(

@@ -6,8 +6,9 @@ import pytest
 
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.managed_ledger import ledger_rows
-from magnetar.managed_ledger.orphan_ledgers import custom_metadata
+from magnetar.managed_ledger.orphan_ledgers import OWNER, custom_metadata, read_owner
 from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.managed_ledger.cluster import (
     CONFIG,
     NAME,
@@ -43,6 +44,29 @@ async def test_only_what_nobody_can_list_any_more_is_deleted(cluster: Cluster) -
         assert await log.client.read_ledger_metadata(kept.ledger_id) is not None
     assert await read_all(log) == appends.acked
     assert await factory.collect_leaked_ledgers() == []
+
+
+async def test_what_other_brokers_have_on_the_same_bookies_stays(cluster: Cluster) -> None:
+    """Their logs are in another metadata store: here they look as if they had been deleted."""
+    other = EmbeddedMetadataStore.open(None)
+    ids = iter(["first", "second", "third"])
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+    client = log.client
+    theirs = []
+    for owner in ({}, {OWNER: await read_owner(other, lambda: next(ids))}):
+        client.custom_metadata = owner
+        theirs.append(await client.create_ledger(LedgerConfig(), custom_metadata("t/ns/of/theirs")))
+    ours = await read_owner(cluster.store, lambda: next(ids))
+    assert ours == await read_owner(cluster.store, lambda: next(ids)) == b"second"
+    client.custom_metadata = {OWNER: ours}
+    orphan = await client.create_ledger(LedgerConfig(), custom_metadata("t/ns/of/ours"))
+    assert await factory.collect_leaked_ledgers() == [orphan.ledger_id]
+    for each in theirs:
+        assert await client.read_ledger_metadata(each.ledger_id) is not None
+    client.custom_metadata = {}  # whose bookies these are
+    assert await factory.collect_leaked_ledgers() == [theirs[0].ledger_id]
+    await other.close()
 
 
 async def test_ledgers_of_a_chunk_are_listed(
