@@ -379,6 +379,7 @@ class BrokerConfig(BalancerConfig):
     http_server_gzip_compression_excluded_paths: str = ""  # prefixes, ^patterns; ^.*: never
     web_service_allowed_hosts: str = ""  # own key: names, *.suffix, *
     web_console_enabled: bool = True  # own key
+    web_service_trust_x_forwarded_for: bool = False  # believe X-Forwarded-Proto of any client
     web_console_read_only: bool = False  # own key
     web_console_messages: str = "full"  # own key: full, metadata, off
     web_console_masked_fields: str = ""  # own key: names of fields, with commas
@@ -681,7 +682,7 @@ def _environment_pairs(environment: Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(str(error)) from None
     # Nothing else begins like this: a typing error is told.
     for name in sorted(environment):
-        key = name.removeprefix(_PULSAR_PREFIX)
+        key = name.removeprefix(PREFIXES[0])
         if key != name and normalize_key(key) not in known:
             found[key] = environment[name]
     return found
@@ -789,7 +790,6 @@ def _list(texts: Iterable[str]) -> str:
     return ", ".join(sorted(texts))
 
 
-_PULSAR_PREFIX = PREFIXES[0]
 _RESTRICTIONS = LACKING.keys() | BOOKKEEPER.keys()
 # The last one: names in bookies' certificates are always verified.
 _WITHOUT_A_MEANING = TUNING | {"bookkeeper_tlsHostnameVerificationEnabled"}

@@ -158,7 +158,6 @@ FEATURES: Final[dict[str, str]] = {
     ),
     "topicFactoryClassName": "",
     "triggerOffloadOnTopicLoad": "false",
-    "webServiceTrustXForwardedFor": "false",
     "zookeeperSessionExpiredPolicy": "reconnect",
 }
 """What asks for something that isn't here, and on which nothing else relies: a warning, unless it

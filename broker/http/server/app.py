@@ -17,6 +17,7 @@ from magnetar.broker.http.metrics.broker_metrics import CacheRates
 from magnetar.broker.http.middleware.audit import AuditLog
 from magnetar.broker.http.middleware.compression import GzipMiddleware
 from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
+from magnetar.broker.http.middleware.forwarded_scheme import ForwardedSchemeMiddleware
 from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
 from magnetar.broker.http.middleware.origin_settings import site_check
 from magnetar.broker.http.middleware.request_context import HttpMetrics, RequestContextMiddleware
@@ -203,6 +204,8 @@ def _add_layers(app: FastAPI, service: BrokerService) -> None:
         metrics=app.state.http_figures,
         audit_log=app.state.audit_log,
     )
+    if config.web_service_trust_x_forwarded_for:
+        app.add_middleware(ForwardedSchemeMiddleware)
 
 
 def _words(text: str) -> list[str]:

@@ -251,6 +251,27 @@ async def test_a_cookie_that_no_broker_made_is_none(brokers: Brokers, broker: Br
     assert brokers.two.credentials(_scope(_shown(value))) is None
 
 
+@pytest.mark.parametrize("trusts", [True, False])
+async def test_behind_a_proxy_that_ends_tls(tmp_path: Path, *, trusts: bool) -> None:
+    (tmp_path / "key").write_bytes(KEY)
+    broker = await Broker(
+        authentication_enabled=True,
+        authentication_providers="token",
+        token_secret_key=f"file://{tmp_path / 'key'}",
+        web_service_trust_x_forwarded_for=trusts,
+    ).start()
+    transport = httpx.ASGITransport(create_app(broker.service))
+    for told, is_secure in (("https", trusts), ("HTTPS, http", trusts), ("http", False)):
+        headers = {"X-Forwarded-Proto": told}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=headers
+        ) as client:
+            cookie = (await log_in(client, token_of("admin"))).headers["set-cookie"]
+            assert cookie.startswith("__Host-magnetar=") == is_secure
+            assert ("; Secure" in cookie) == is_secure
+    await broker.close()
+
+
 def test_over_tls_the_cookie_is_bound_to_this_host() -> None:
     ((_, text),) = set_cookie({"scheme": "https"}, "v")
     assert text.startswith(b"__Host-magnetar=1.v; Path=/; ")
