@@ -83,8 +83,8 @@ def test_batches_take_as_many_bytes_as_they_may(broker: Addresses) -> None:
     ]
     with client_of(broker) as client:
         sent = send_all(client, "bytes", messages, batching_enabled=False)
-    with Query(broker, subscribe="bytes", maxBytesPerTrigger=11_500) as query:
-        assert query.reader.getDefaultReadLimit() == ReadMaxBytes(11_500)
+    with Query(broker, subscribe="bytes", maxBytesPerTrigger=11_000) as query:
+        assert query.reader.getDefaultReadLimit() == ReadMaxBytes(11_000)
         batches = query.drain()
     assert [row for batch in batches for row in batch] == sent
     assert {len(batch) for batch in batches[:-1]} == {10}  # 1,000 bytes and some metadata each

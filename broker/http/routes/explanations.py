@@ -132,11 +132,13 @@ async def _answer(
         if count is None:
             return JsonResponse(await one(part, message))
         return JsonResponse(await spread.of_partition(part, lambda name: one(name, message)))
-    answers = (await spread.parts(topic, lambda name: one(name, None))).without(404).check()
-    by_name = answers.by_name()
+    answers = await spread.parts(topic, lambda name: one(name, None))
+    if count is None:
+        return JsonResponse(answers.check().by_name()[str(topic)])
+    by_name = answers.without(404).check().by_name()
     if missing is not None and not by_name:
         raise missing
-    return JsonResponse(by_name[str(topic)] if count is None else by_name)
+    return JsonResponse(by_name)
 
 
 def _parse_id(text: str, topic: TopicName, count: int | None) -> tuple[TopicName, _Message]:
