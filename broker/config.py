@@ -22,11 +22,11 @@ from magnetar.bookkeeper.network_location import ZONE_LABEL, check_place
 from magnetar.bookkeeper.origin_check import host_names
 from magnetar.bookkeeper.settings_parser import value_of
 from magnetar.broker.advertised_listeners import parse_listeners
-from magnetar.broker.protocol.stored_entries import INTERCEPTORS
 from magnetar.broker.pulsar_settings import (
     BOOKKEEPER,
     DIGEST_NAMES,
     FEATURES,
+    INTERCEPTORS,
     LACKING,
     TUNING,
     apache_store_url,

@@ -304,6 +304,16 @@ _STORE: Final = re.compile(r"(?:metadata-store:)?(?:zk(?:\+[a-z]+)?:)?(?://)?([^
 _LEDGERS: Final = "/ledgers"
 
 
+BROKER_TIMESTAMP: Final = (
+    "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
+)
+MESSAGE_INDEX: Final = "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor"
+INTERCEPTORS: Final = (
+    *("", BROKER_TIMESTAMP, MESSAGE_INDEX),
+    *(f"{BROKER_TIMESTAMP},{MESSAGE_INDEX}", f"{MESSAGE_INDEX},{BROKER_TIMESTAMP}"),
+)
+"""What ``brokerEntryMetadataInterceptors`` may be."""
+
 DIGEST_NAMES: Final = {"CRC32C": "CRC32C", "CRC32": "CRC32", "MAC": "HMAC", "DUMMY": "DUMMY"}
 """Values of ``managedLedgerDigestType``, and what ledger metadata calls them."""
 

@@ -27,15 +27,6 @@ Buffer: TypeAlias = bytes | memoryview
 
 BROKER_METADATA_MAGIC: Final = b"\x0e\x02"
 BROKER_METADATA_HEAD_BYTES: Final = 6
-BROKER_TIMESTAMP: Final = (
-    "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
-)
-MESSAGE_INDEX: Final = "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor"
-INTERCEPTORS: Final = (
-    *("", BROKER_TIMESTAMP, MESSAGE_INDEX),
-    *(f"{BROKER_TIMESTAMP},{MESSAGE_INDEX}", f"{MESSAGE_INDEX},{BROKER_TIMESTAMP}"),
-)
-"""What ``brokerEntryMetadataInterceptors`` may be."""
 _OLD_MAGIC: Final = 0x4D  # of an earlier release's head; a size that begins so would be 1.3 GB
 _MAGIC: Final = 0x0E
 _BROKER_METADATA: Final = 0x02

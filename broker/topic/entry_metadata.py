@@ -15,11 +15,10 @@ from magnetar.broker.protocol.entry_header import (
 )
 from magnetar.broker.protocol.pulsar_api_pb2 import BrokerEntryMetadata
 from magnetar.broker.protocol.stored_entries import (
-    BROKER_TIMESTAMP,
-    MESSAGE_INDEX,
     decode_broker_metadata,
     encode_broker_metadata,
 )
+from magnetar.broker.pulsar_settings import BROKER_TIMESTAMP, MESSAGE_INDEX
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 INDEX_PROPERTY: Final = "index"

@@ -21,7 +21,7 @@ from pulsar import InitialPosition
 from magnetar.bookkeeper.ledgers import connect_ledgers
 from magnetar.broker.migration.pulsar_metadata_pb2 import ManagedLedgerNode
 from magnetar.broker.migration.swap import SwapPlace, swap
-from magnetar.broker.protocol.stored_entries import BROKER_TIMESTAMP, MESSAGE_INDEX
+from magnetar.broker.pulsar_settings import BROKER_TIMESTAMP, MESSAGE_INDEX
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import CREATE_ONLY
 from tests.apache_bookies import needs_bookkeeper, start_bookies

@@ -11,11 +11,10 @@ from magnetar.broker.config import (
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import FrameReader
 from magnetar.broker.protocol.stored_entries import (
-    BROKER_TIMESTAMP,
-    MESSAGE_INDEX,
     PULSAR_ENTRIES,
     decode_broker_metadata,
 )
+from magnetar.broker.pulsar_settings import BROKER_TIMESTAMP, MESSAGE_INDEX
 from magnetar.broker.topic.entry_metadata import index_of
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from tests.unit.broker.doubles import Broker, Client, message
