@@ -70,6 +70,7 @@ class CallsV3:
         return response
 
     def is_long_poll(self, request: pb.Request) -> bool:
+        """Its answer comes after ``wait``."""
         return request.HasField("readRequest") and request.readRequest.HasField("previousLAC")
 
     def add(
@@ -116,6 +117,11 @@ class CallsV3:
         response.addResponse.status = status
         response.addResponse.ledgerId, response.addResponse.entryId = asked.ledgerId, asked.entryId
         return response
+
+    async def wait(self, asked: pb.ReadRequest) -> None:
+        """Until the ledger's LAC is above ``previousLAC``, or for the time that is given."""
+        wait_s = min(max(0, asked.timeOut) / 1000, _WAIT_S_MAX)
+        await self._bookie.wait_lac(asked.ledgerId, asked.previousLAC, wait_s)
 
     async def answer(self, request: pb.Request) -> pb.Response:
         """The response to anything but ADD_ENTRY and START_TLS."""
@@ -190,9 +196,8 @@ class CallsV3:
     async def _long_poll(
         self, asked: pb.ReadRequest, found: pb.ReadResponse, *, piggybacks: bool
     ) -> tuple[int, Buffer]:
-        """Wait until the ledger's LAC is above ``previousLAC``, or for the time that is given."""
-        wait_s = min(max(0, asked.timeOut) / 1000, _WAIT_S_MAX)
-        reply = await self._bookie.wait_lac(asked.ledgerId, asked.previousLAC, wait_s)
+        """What there is after ``wait``."""
+        reply = await self._bookie.wait_lac(asked.ledgerId, asked.previousLAC, 0)
         if reply.code != codes.OK:
             return to_v3(reply.code), b""
         found.maxLAC = lac = told_lac(reply)

@@ -25,12 +25,13 @@ _ADD_HEAD: Final = Struct(">II20s")
 _READ_REQUEST: Final = Struct(">IIqq")
 _BATCH_REQUEST: Final = Struct(">IIqqqiq")
 _REPLY_HEAD: Final = Struct(">IIi")
-_ENTRY_REPLY: Final = Struct(">IIiqq")
+ENTRY_REPLY: Final = Struct(">IIiqq")
 """Length, header, code, ledger id, entry id: all of an add's reply."""
-_BATCH_REPLY: Final = Struct(">IIiqqq")
-BATCH_REPLY_BYTES: Final = _BATCH_REPLY.size
+BATCH_REPLY: Final = Struct(">IIiqqq")
+"""The same with a request's id; entries follow."""
+BATCH_REPLY_BYTES: Final = BATCH_REPLY.size
 """Of a batch's reply before its entries."""
-_ADD_REPLY_BYTES: Final = _ENTRY_REPLY.size - LENGTH.size
+_ADD_REPLY_BYTES: Final = ENTRY_REPLY.size - LENGTH.size
 ADD_BYTES: Final = _ADD_HEAD.size
 """Of an add's frame before its packet."""
 _RECOVERY: Final = RECOVERY_ADD | HIGH_PRIORITY
@@ -148,13 +149,11 @@ class ReplyDecoder:
 
     def _adds(self, view: memoryview, at: int) -> tuple[list[AddReplies], int]:
         """As many replies to adds as come first; most of them are of entries in a row."""
-        whole = (len(view) - at) // _ENTRY_REPLY.size * _ENTRY_REPLY.size
+        whole = (len(view) - at) // ENTRY_REPLY.size * ENTRY_REPLY.size
         runs: list[AddReplies] = []
         run: AddReplies | None = None
         end = -1
-        for size, word, code, ledger_id, entry_id in _ENTRY_REPLY.iter_unpack(
-            view[at : at + whole]
-        ):
+        for size, word, code, ledger_id, entry_id in ENTRY_REPLY.iter_unpack(view[at : at + whole]):
             if word != _ADD_REPLY_HEADER or size != _ADD_REPLY_BYTES:
                 break
             if run is None or entry_id != end or code != run.code or ledger_id != run.ledger_id:
@@ -162,26 +161,26 @@ class ReplyDecoder:
                 runs.append(run)
             run.count += 1
             end = entry_id + 1
-            at += _ENTRY_REPLY.size
+            at += ENTRY_REPLY.size
         return runs, at
 
 
 def _decode(frame: memoryview) -> Reply:
-    if len(frame) < _ENTRY_REPLY.size:
+    if len(frame) < ENTRY_REPLY.size:
         raise FrameError(f"a reply of {len(frame)} bytes")
     _, word, code = _REPLY_HEAD.unpack_from(frame)
     version, opcode = word >> 24, word >> 16 & 0xFF
     if version != VERSION or opcode not in (ADD, READ, BATCH_READ):
         raise FrameError(f"a reply of version {version} to operation {opcode}")
-    _, _, _, ledger_id, entry_id = _ENTRY_REPLY.unpack_from(frame)
+    _, _, _, ledger_id, entry_id = ENTRY_REPLY.unpack_from(frame)
     if opcode == ADD:
         return AddReplies(ledger_id, entry_id, 1, code)
     if opcode == READ:
-        return ReadReplyV2(ledger_id, entry_id, code, frame[_ENTRY_REPLY.size :])
-    if len(frame) < _BATCH_REPLY.size:
+        return ReadReplyV2(ledger_id, entry_id, code, frame[ENTRY_REPLY.size :])
+    if len(frame) < BATCH_REPLY.size:
         raise FrameError(f"a reply of {len(frame)} bytes to a batch read")
-    request_id = _BATCH_REPLY.unpack_from(frame)[5]
-    return BatchReadReplyV2(request_id, code, list(_packets(frame, _BATCH_REPLY.size)))
+    request_id = BATCH_REPLY.unpack_from(frame)[5]
+    return BatchReadReplyV2(request_id, code, list(_packets(frame, BATCH_REPLY.size)))
 
 
 def _packets(frame: memoryview, at: int) -> Iterator[memoryview]:

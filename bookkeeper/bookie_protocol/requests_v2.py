@@ -17,7 +17,9 @@ from magnetar.bookkeeper.bookie_protocol.frames_v2 import (
     ADD,
     AUTH,
     BATCH_READ,
+    BATCH_REPLY,
     DO_FENCING,
+    ENTRY_REPLY,
     HIGH_PRIORITY,
     KEY_BYTES,
     READ,
@@ -34,8 +36,6 @@ _IDS: Final = Struct(">qq")
 _BATCH: Final = Struct(">qqqiq")
 _ADD_START: Final = Struct(">II20sqqqQI")
 """Length, header, master key, then the packet's header as one with CRC32C has it."""
-_ENTRY_REPLY: Final = Struct(">IIiqq")
-_BATCH_REPLY: Final = Struct(">IIiqqq")
 _READ_BYTES: Final = LENGTH.size + _WORD.size + _IDS.size
 _BATCH_BYTES: Final = LENGTH.size + _WORD.size + _BATCH.size
 _PACKET_AT: Final = LENGTH.size + _WORD.size + KEY_BYTES
@@ -302,7 +302,7 @@ def _decode_batch_read(
 
 def encode_add_replies(word: int, code: int, ledger_id: int, ids: Sequence[int]) -> bytes:
     """The same code for several entries."""
-    pack, size = _ENTRY_REPLY.pack, _ENTRY_REPLY.size - LENGTH.size
+    pack, size = ENTRY_REPLY.pack, ENTRY_REPLY.size - LENGTH.size
     return b"".join([pack(size, word, code, ledger_id, entry_id) for entry_id in ids])
 
 
@@ -310,16 +310,16 @@ def encode_entry_reply(
     word: int, code: int, ledger_id: int, entry_id: int, packet: Buffer = b""
 ) -> bytes:
     """Of an add, or of a read with its packet; ``entry_id`` as asked for."""
-    size = _ENTRY_REPLY.size - LENGTH.size + len(packet)
-    return b"".join((_ENTRY_REPLY.pack(size, word, code, ledger_id, entry_id), packet))
+    size = ENTRY_REPLY.size - LENGTH.size + len(packet)
+    return b"".join((ENTRY_REPLY.pack(size, word, code, ledger_id, entry_id), packet))
 
 
 def encode_batch_reply(
     word: int, code: int, ledger_id: int, first: int, request_id: int, packets: Sequence[Buffer]
 ) -> bytes:
     """Packets of entries in a row from ``first`` on; none unless the code is EOK."""
-    size = _BATCH_REPLY.size - LENGTH.size + sum(map(len, packets)) + LENGTH.size * len(packets)
-    parts: list[Buffer] = [_BATCH_REPLY.pack(size, word, code, ledger_id, first, request_id)]
+    size = BATCH_REPLY.size - LENGTH.size + sum(map(len, packets)) + LENGTH.size * len(packets)
+    parts: list[Buffer] = [BATCH_REPLY.pack(size, word, code, ledger_id, first, request_id)]
     for packet in packets:
         parts += (LENGTH.pack(len(packet)), packet)
     return b"".join(parts)
@@ -328,7 +328,3 @@ def encode_batch_reply(
 def encode_auth_reply(word: int, message: bytes) -> bytes:
     """``message``: an ``AuthMessage``."""
     return LENGTH.pack(_WORD.size + len(message)) + _WORD.pack(word) + message
-
-
-BATCH_START_BYTES: Final = _BATCH_REPLY.size
-"""Of a batch's reply before its entries; each has ``LENGTH`` before it."""

@@ -31,10 +31,13 @@ from magnetar.bookkeeper.bookie_protocol.digests import (
 from magnetar.bookkeeper.bookie_protocol.protocol_client import ProtocolBookieClient
 from magnetar.bookkeeper.bookie_protocol.server import ProtocolServer
 from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
+from magnetar.bookkeeper.errors import LedgerError
 from magnetar.bookkeeper.packet import encode_head
 from magnetar.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
-from magnetar.bookkeeper.transport import AddRequest, ReadRequest
+from magnetar.bookkeeper.transport import AddRequest, ReadReply, ReadRequest
+from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context, server_context
 from magnetar.metadata.embedded import EmbeddedMetadataStore
+from tests.certificates import Authority
 from tests.integration.bookie_node import Node
 from tests.waiting import eventually
 
@@ -67,12 +70,14 @@ class Served:
         finally:
             connection.close()
 
-    def client(self, digest: Digest = CRC32C) -> ProtocolBookieClient:
+    def client(
+        self, digest: Digest = CRC32C, config: ProtocolConfig | None = None
+    ) -> ProtocolBookieClient:
         async def resolve(_: str) -> tuple[str, int]:
             return "127.0.0.1", self.port
 
         return ProtocolBookieClient(
-            "b1", resolve, ProtocolConfig(), lambda _: digest, EncodedAdds()
+            "b1", resolve, config or ProtocolConfig(), lambda _: digest, EncodedAdds()
         )
 
 
@@ -455,6 +460,84 @@ async def test_a_client_that_never_reads_holds_no_memory(served: Served) -> None
     for _ in range(count):
         assert len(await slow.receive()) == 1_000_064
     await eventually(lambda: served.server.reads.used == 0)
+
+
+async def test_version_3_is_bounded_as_well(served: Served) -> None:
+    """Nobody holds more entries for a client that doesn't read than it may have at a time."""
+    client = await served.connect()
+    for entry_id in range(3):
+        assert await client.add(7, entry_id, b"x" * 4_000_000) == EOK
+    count, in_memory, peak = 200, 0, 0
+    read_entries = served.bookie.read_entries
+
+    async def counted(request: ReadRequest) -> ReadReply:
+        nonlocal in_memory, peak
+        in_memory += 1
+        peak = max(peak, in_memory)
+        return await read_entries(request)
+
+    served.bookie.read_entries = counted  # type: ignore[method-assign]
+    for number in range(count):
+        asked = pb.Request(readRequest=pb.ReadRequest(ledgerId=7, entryId=number % 3))
+        asked.header.version, asked.header.operation = 3, pb.READ_ENTRY
+        asked.header.txnId = number
+        body = asked.SerializeToString()
+        client = client if number else await served.connect()
+        client.send(pack(">I", len(body)) + body)
+    await eventually(lambda: peak > 0)
+    other = await served.connect()
+    for _ in range(20):  # others are served meanwhile, and nothing more is read for this one
+        assert (await other.read(7, 0))[0] == EOK
+    assert peak < 80
+    for _ in range(count):
+        assert len(await client.receive()) > 4_000_000
+        in_memory -= 1
+
+
+async def test_tls_begins_on_the_connection(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server_pair, client_pair = authority.sign("bookie"), authority.sign("client")
+    files = [
+        TlsFiles(str(pair.certificate), str(pair.key), str(authority.certificate), required)
+        for pair, required in ((server_pair, True), (client_pair, False))
+    ]
+    store = EmbeddedMetadataStore.open(None)
+    bookie = await Node(tmp_path / "data", store).start()
+    limits = AddLimits(1 << 24), ByteSemaphore(1 << 24)
+    server = ProtocolServer(LIMIT, 1 << 20, *limits, tls=lambda: server_context(files[0]))
+    served = Served(bookie, server, await server.listen("127.0.0.1", 0))
+    server.serve(bookie)
+    try:
+        good = served.client(config=ProtocolConfig(tls=lambda: client_context(files[1])))
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        head = packet_of(7, 0, b"x" * 500_000)
+        good.add_entries(
+            AddRequest(
+                *(7, KEY, range(1), [head], [b""], len(head), False),
+                lambda _, code: done.set_result(code),
+            )
+        )
+        assert await done == codes.OK
+        assert (await good.read_entries(ReadRequest(7, 0, 1))).packets == [head]  # version 2
+        assert (await good.info()).total_bytes > 0  # version 3
+        await good.close()
+        plain = await served.connect()
+        plain.send(v2.encode_read(7, 0))
+        assert await plain.is_closed()
+        async with served.v3() as v3:
+            asked = pb.Request(getBookieInfoRequest=pb.GetBookieInfoRequest(requested=3))
+            assert (await v3.call(asked, pb.GET_BOOKIE_INFO, 9)).status == 502
+        nobody = TlsFiles(trust=str(authority.certificate))
+        without = served.client(config=ProtocolConfig(tls=lambda: client_context(nobody)))
+        with pytest.raises(LedgerError):
+            await without.info()
+        await without.close()
+    finally:
+        for client in served.clients:
+            client.writer.transport.abort()
+        await server.close()
+        await bookie.close()
+        await store.close()
 
 
 async def test_a_writer_that_is_too_fast_is_not_read(served: Served) -> None:
