@@ -126,7 +126,7 @@ chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster 
 # have the usual one in them.
 PART := $(MAKE)
 # Tests that are smaller in CI (tests/nightly.py).
-FULL_SIZE := tests/integration/test_apache_bookkeeper.py tests/integration/test_beside_other_packages.py tests/integration/test_broker_fuzz.py tests/integration/test_kill_nine.py tests/integration/test_cluster_shedding.py tests/pipeline/test_cluster_pipeline.py tests/pipeline/test_sink_restarts.py tests/pipeline/test_jobs.py tests/simulation/test_cluster.py tests/simulation/test_managed_ledger_offload.py tests/simulation/test_managed_ledger_takeover.py tests/unit/broker/schema/test_bounded_values.py tests/unit/broker/topic/test_loaded_topics.py tests/unit/managed_ledger/test_cursor_packed_bitmaps.py
+FULL_SIZE := tests/integration/test_apache_bookkeeper.py tests/integration/test_apache_faults.py tests/integration/test_beside_other_packages.py tests/integration/test_broker_fuzz.py tests/integration/test_kill_nine.py tests/integration/test_cluster_shedding.py tests/pipeline/test_cluster_pipeline.py tests/pipeline/test_sink_restarts.py tests/pipeline/test_jobs.py tests/simulation/test_cluster.py tests/simulation/test_managed_ledger_offload.py tests/simulation/test_managed_ledger_takeover.py tests/unit/broker/schema/test_bounded_values.py tests/unit/broker/topic/test_loaded_topics.py tests/unit/managed_ledger/test_cursor_packed_bitmaps.py
 
 nightly: $(STAMP)  ## make nightly [SEED=N] [ROUNDS=60] [EXAMPLES=300]: all planted bugs, many seeds, failing storage, chaos, fuzz; hours
 	failed=; seed=$(or $(SEED),$$(date +%s)); \

@@ -53,7 +53,7 @@ async def open_pool(
         if info is None:
             return None
         if info.address is None:
-            return apaches.connect(bookie_id)
+            return apaches.connect(bookie_id, info.rpc_address)
         return DigestBookieClient(ours.connect(bookie_id), layout.digest_of)
 
     pool = BookiePool(store, connect, health)

@@ -33,6 +33,11 @@ class AddRequest:
     # ``LedgerMetadata.creator_token`` of the ledger that is meant; 0: not known, fits any.
     creator: int = field(default=0, kw_only=True)
 
+    @property
+    def has_priority(self) -> bool:
+        """A bookie that refuses others for want of space takes it, as long as it has a reserve."""
+        return self.recovery
+
 
 @dataclass(slots=True)
 class ReadReply:

@@ -233,7 +233,7 @@ class Bookie(BookieClient):
             return codes.UNAVAILABLE
         if self.is_stalled:
             return codes.OK  # waits with those before it; the queue's limit bounds how many
-        if self.read_only and not (request.recovery and self._space.has_reserve()):
+        if self.read_only and not (request.has_priority and self._space.has_reserve()):
             return codes.READ_ONLY
         return codes.OK
 

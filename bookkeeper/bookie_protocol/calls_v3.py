@@ -47,6 +47,10 @@ class _Add(AddRequest):
     send: SendResponse
     answered: Callable[[AddRequest], None]
 
+    @property
+    def has_priority(self) -> bool:
+        return self.request.header.priority > 0
+
 
 class CallsV3:
     """What version 3 asks, of one bookie.

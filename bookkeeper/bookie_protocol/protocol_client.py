@@ -47,6 +47,7 @@ from magnetar.bookkeeper.transport import (
 _DEFERRED_SYNC: Final = 1
 _TOTAL_AND_FREE: Final = 3
 _HIGH_PRIORITY: Final = 100
+_LIST_TIMEOUT_S: Final = 5.0
 
 
 class ProtocolBookieClient(BookieClient):
@@ -79,6 +80,8 @@ class ProtocolBookieClient(BookieClient):
             config,
         )
         self._pending_calls = 0
+        self._lists_nothing: ConnectionV3 | None = None
+        """Once there: a connection to a bookie that doesn't answer lists of entries."""
         self._deferred: set[asyncio.Task[None]] = set()
 
     @property
@@ -176,11 +179,27 @@ class ProtocolBookieClient(BookieClient):
         return await self._call_code(request, pb.FORCE_LEDGER)
 
     async def list_entries(self, ledger_id: int, *, creator: int = 0) -> list[tuple[int, int]]:
-        """See ``BookieClient.list_entries``. Bookies with DbLedgerStorage never answer."""
+        """See ``BookieClient.list_entries``.
+
+        Bookies with DbLedgerStorage never answer, as it throws an UnsupportedOperationException
+        that nobody catches. One that answers something else meanwhile isn't asked again.
+
+        Raises:
+            LedgerError: UNKNOWN_LEDGER_STATE: only reading tells.
+        """
+        what = f"bookie {self._bookie_id}: list entries of ledger {ledger_id}"
+        connection = await self._calls.get()
+        if connection is self._lists_nothing:
+            raise error_for_code(codes.UNKNOWN_LEDGER_STATE, what)
         ask = pb.GetListOfEntriesOfLedgerRequest(ledgerId=ledger_id)
-        response = await self._call(
-            pb.Request(getListOfEntriesOfLedgerRequest=ask), pb.GET_LIST_OF_ENTRIES_OF_LEDGER
-        )
+        request = pb.Request(getListOfEntriesOfLedgerRequest=ask)
+        operation = pb.GET_LIST_OF_ENTRIES_OF_LEDGER
+        try:
+            response = await self._call(request, operation, timeout_s=_LIST_TIMEOUT_S)
+        except BookieUnavailableError as error:
+            await self.info()
+            self._lists_nothing = connection
+            raise error_for_code(codes.UNKNOWN_LEDGER_STATE, what) from error
         found = response.getListOfEntriesOfLedgerResponse
         try:
             return decode_availability(found.availabilityOfEntriesOfLedger)
@@ -231,17 +250,22 @@ class ProtocolBookieClient(BookieClient):
         return codes.OK
 
     async def _call(
-        self, request: pb.Request, operation: "pb.OperationType.ValueType", wait_s: float = 0.0
+        self,
+        request: pb.Request,
+        operation: "pb.OperationType.ValueType",
+        wait_s: float = 0.0,
+        timeout_s: float | None = None,
     ) -> pb.Response:
-        """
+        """``timeout_s``: another one than the configured.
+
         Raises:
             LedgerError: of the answer's code, or BookieUnavailableError: there was none.
         """
         self._pending_calls += not wait_s  # long polls wait on purpose: they are no load
         try:
             connection = await self._calls.get()
-            timeout_s = self._config.read_timeout_s + wait_s
-            response = await connection.call(request, operation, timeout_s)
+            timeout_s = timeout_s or self._config.read_timeout_s
+            response = await connection.call(request, operation, timeout_s + wait_s)
         except TimeoutError as error:
             raise BookieUnavailableError(
                 f"bookie {self._bookie_id}: no answer to operation {operation}"

@@ -20,7 +20,6 @@ from magnetar.bookkeeper.bookie_protocol.frames_v2 import (
     BATCH_REPLY,
     DO_FENCING,
     ENTRY_REPLY,
-    HIGH_PRIORITY,
     KEY_BYTES,
     READ,
     RECOVERY_ADD,
@@ -69,10 +68,6 @@ class AddsV2:
     @property
     def is_recovery(self) -> bool:
         return bool(self.flags & RECOVERY_ADD)
-
-    @property
-    def has_priority(self) -> bool:
-        return bool(self.flags & HIGH_PRIORITY)
 
 
 @dataclass(slots=True, eq=False)

@@ -21,7 +21,11 @@ from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie_protocol import requests_v2 as v2
 from magnetar.bookkeeper.bookie_protocol.calls_v3 import CallsV3, auth_disabled
 from magnetar.bookkeeper.bookie_protocol.frame_pieces import LENGTH
-from magnetar.bookkeeper.bookie_protocol.frames_v2 import BATCH_REPLY_BYTES, LAST_ENTRY
+from magnetar.bookkeeper.bookie_protocol.frames_v2 import (
+    BATCH_REPLY_BYTES,
+    HIGH_PRIORITY,
+    LAST_ENTRY,
+)
 from magnetar.bookkeeper.bookie_protocol.result_codes import (
     EBADREQ,
     EOK,
@@ -129,6 +133,11 @@ class ProtocolServer:
 @dataclass(slots=True, eq=False)
 class _Adds(AddRequest):
     word: int
+    flags: int
+
+    @property
+    def has_priority(self) -> bool:
+        return bool(self.flags & HIGH_PRIORITY)
 
 
 class ServerConnection(asyncio.Protocol):
@@ -274,7 +283,8 @@ class ServerConnection(asyncio.Protocol):
 
     def _add(self, adds: v2.AddsV2) -> None:
         ids = range(adds.first, adds.first + len(adds.heads))
-        if self._bookie.read_only and not adds.has_priority:
+        # At once, also where our own clients wait for space: Apache's have other bookies.
+        if self._bookie.read_only and not adds.flags & HIGH_PRIORITY:
             replies = v2.encode_add_replies(adds.word, EREADONLY.v2, adds.ledger_id, ids)
             self._reply(replies)
             return
@@ -289,6 +299,7 @@ class ServerConnection(asyncio.Protocol):
                 adds.is_recovery,
                 self._on_added,
                 adds.word,
+                adds.flags,
             )
         )
 
@@ -325,6 +336,7 @@ class ServerConnection(asyncio.Protocol):
                     adds.recovery,
                     self._on_added,
                     adds.word,
+                    adds.flags,
                 )
             )
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from google.protobuf import text_format
 from google.protobuf.message import Error
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from magnetar.bookkeeper.bookie_protocol.digests import DigestType
 from magnetar.bookkeeper.errors import LedgerMetadataError
@@ -26,6 +27,8 @@ _STATES: Final[dict[LedgerState, "LedgerMetadataFormat.State.ValueType"]] = {
     LedgerState.CLOSED: LedgerMetadataFormat.CLOSED,
 }
 _OUR_STATES: Final = {number: state for state, number in _STATES.items()}
+_FIELDS: Final = LedgerMetadataFormat.DESCRIPTOR.fields_by_name
+_CHOICES: Final = {_FIELDS["state"].number: "state", _FIELDS["digestType"].number: "digest type"}
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
@@ -104,10 +107,20 @@ def _message(value: bytes) -> LedgerMetadataFormat:
         size, at = _read_varint(body)
         if size > len(body) - at:
             raise ValueError(f"{size} bytes are announced, {len(body) - at} are there")
-        message.ParseFromString(body[at : at + size])
+        _parse(message, body[at : at + size])
     else:
-        raise ValueError(f"format {version!r}")
+        raise ValueError(f"format {version.decode(errors='replace')!r} is not known")
     return message
+
+
+def _parse(message: LedgerMetadataFormat, body: bytes) -> None:
+    message.MergeFromString(body)
+    # A number that the enum doesn't have is an unknown field: the digest would be CRC32 then.
+    unknown = UnknownFieldSet(message)
+    for at in range(len(unknown)):  # it has an iterator, but its stubs don't know
+        field = unknown[at]
+        if (name := _CHOICES.get(field.field_number)) is not None:
+            raise ValueError(f"{name} {field.data} is not known")
 
 
 def _varint(number: int) -> bytes:

@@ -182,8 +182,14 @@ async def test_a_read_only_bookie(served: Served) -> None:
     assert await client.add(7, 1) == EREADONLY
     assert await client.add(7, 1, flags=2) == EREADONLY
     assert await client.add(7, 1, flags=6) == EOK
-    assert (await client.read(7, 1))[0] == EOK
+    assert await client.add(7, 2, flags=4) == EOK
+    assert (await client.read(7, 2))[0] == EOK
     async with served.v3() as v3:
+        for priority, status in ((0, 505), (100, 0)):
+            add = pb.AddRequest(ledgerId=7, entryId=3, masterKey=KEY, body=packet_of(7, 3))
+            asked = pb.Request(addRequest=add)
+            asked.header.priority = priority
+            assert (await v3.call(asked, pb.ADD_ENTRY, 9)).status == status
         lac = pb.WriteLacRequest(ledgerId=7, lac=1, masterKey=KEY, body=encode_lac(CRC32C, 7, 1))
         response = await v3.call(pb.Request(writeLacRequest=lac), pb.WRITE_LAC, 9)
         assert response.status == response.writeLacResponse.status == 505

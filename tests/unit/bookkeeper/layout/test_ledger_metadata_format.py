@@ -82,24 +82,26 @@ def test_format_2_is_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("value", "said"),
     [
-        b"",
-        b"{}",
-        b"BookieMetadataFormatVersion\t4\n\x00",
-        b"BookieMetadataFormatVersion\t1\n2\n3\n0\n",
-        HEADER,
-        HEADER + b"\x05\x08\x03",
-        HEADER + b"\xff" * 12,
-        of_pulsar()[:-8],
-        of_pulsar().replace(bytes.fromhex("2801"), bytes.fromhex("2809"), 1),
-        of_pulsar().replace(b"127.0.0.1:33202", b"127.0.0.1:33203"),
+        (b"", "begins with no BookieMetadataFormatVersion"),
+        (b"{}", "begins with no BookieMetadataFormatVersion"),
+        (b"BookieMetadataFormatVersion\t4\n\x00", "format '4' is not known"),
+        (b"BookieMetadataFormatVersion\t1\n2\n3\n0\n", "format '1' is not known"),
+        (HEADER, "no size"),
+        (HEADER + b"\x05\x08\x03", "5 bytes are announced, 2 are there"),
+        (HEADER + b"\xff" * 12, "no size"),
+        (HEADER + b"\x02\x08\x03", "missing required fields: ensembleSize"),
+        (of_pulsar()[:-8], "announced"),
+        (of_pulsar().replace(bytes.fromhex("2801"), bytes.fromhex("2809"), 1), "state 9 is not"),
+        (of_pulsar().replace(bytes.fromhex("3803"), bytes.fromhex("3805"), 1), "digest type 5 is"),
+        (of_pulsar().replace(b"127.0.0.1:33202", b"127.0.0.1:33203"), "not 3 distinct bookies"),
     ],
     ids=[
-        *("empty", "json", "format 4", "format 1", "no size", "short", "endless size"),
-        *("cut", "no such state", "a bookie twice"),
+        *("empty", "json", "format 4", "format 1", "no size", "short", "endless size", "fields"),
+        *("cut", "no such state", "no such digest", "a bookie twice"),
     ],
 )
-def test_what_is_no_ledgers_metadata(value: bytes) -> None:
-    with pytest.raises(LedgerMetadataError, match="ledger 4"):
+def test_what_is_no_ledgers_metadata(value: bytes, said: str) -> None:
+    with pytest.raises(LedgerMetadataError, match=f"ledger 4: .*{said}"):
         decode(4, value)
