@@ -107,6 +107,11 @@ class BrokerRow:
         """Of its mark."""
         return "o" if self.silent_ms is None else "e"
 
+    @property
+    def cpu(self) -> float | None:
+        """In percent of what there is; None: unknown."""
+        return next((each.percent for each in self.resources if each.title == "CPU"), None)
+
 
 def broker_row(look: BrokerLook) -> BrokerRow:
     report = look.report or {}

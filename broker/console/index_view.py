@@ -12,7 +12,7 @@ from magnetar.broker.console.charts import Chart, chart, sparkline
 from magnetar.broker.console.formats import number, span
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import row_id
-from magnetar.broker.index.backlog_trend import catch_up_s, is_steady
+from magnetar.broker.index.backlog_trend import catch_up_s, is_steady, keeps_up
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import IndexPage
@@ -108,7 +108,9 @@ def topic_rows(page: IndexPage) -> list[TopicRow]:
             subscriptions=each.get("subscriptionCount"),
             partitions=each.get("partitions") or 0,
             trend=trend(each.get("msgBacklogTrend")),
-            caught_up=caught_up(each.get("msgBacklog"), each.get("msgBacklogTrend")),
+            caught_up=caught_up(
+                each.get("msgBacklog"), each.get("msgBacklogTrend"), each.get("msgRateOut")
+            ),
             line_in=_line(each, "msgRateIn"),
             line=_line(each, "msgBacklog"),
         )
@@ -127,6 +129,7 @@ class BehindRow:
     name: str
     type: str
     kind: str
+    """Of its mark: `o` well, `w` grows or is not delivered, `n` nobody reads it."""
     backlog: int | None
     oldest_ms: int | None
     trend: str
@@ -144,23 +147,31 @@ def behind_rows(page: IndexPage) -> list[BehindRow]:
 
 def _behind(row: Json) -> BehindRow:
     backlog, growth = row.get("msgBacklog"), row.get("msgBacklogTrend")
-    consumers = row.get("consumerCount")
+    rate_out, consumers = row.get("msgRateOut"), row.get("consumerCount")
     return BehindRow(
         id=row_id(row["topic"], row["subscription"]),
         topic=TopicPath.parse(row["topic"]),
         broker=row.get("broker") or "",
         name=row["subscription"],
         type=row.get("type") or "not read yet",
-        kind="o" if not backlog else "w" if consumers else "n",
+        kind=_kind(backlog or 0, growth or 0.0, rate_out or 0.0, consumers or 0),
         backlog=backlog,
         oldest_ms=row.get("earliestMsgPublishTimeInBacklog"),
         trend=trend(growth),
-        caught_up=caught_up(backlog, growth),
+        caught_up=caught_up(backlog, growth, rate_out),
         line=_line(row, "msgBacklog"),
-        rate_out=row.get("msgRateOut"),
+        rate_out=rate_out,
         unacked=row.get("unackedMessages"),
         consumers=consumers,
     )
+
+
+def _kind(backlog: int, growth: float, rate_out: float, consumers: int) -> str:
+    if not backlog or keeps_up(backlog, rate_out):
+        return "o"
+    if not consumers:
+        return "n"
+    return "o" if rate_out and (growth < 0 or is_steady(growth)) else "w"
 
 
 def _line(row: Json, field: str) -> str:
@@ -176,10 +187,12 @@ def trend(growth: float | None) -> str:
     return f"{'+' if growth > 0 else '−'}{number(round(abs(growth) * 60))} /min"
 
 
-def caught_up(backlog: int | None, growth: float | None) -> str:
+def caught_up(backlog: int | None, growth: float | None, rate_out: float | None) -> str:
     """When the backlog is gone if it goes on like this."""
     if not backlog or growth is None:
         return "–"
+    if keeps_up(backlog, rate_out or 0.0):
+        return "now"
     seconds = catch_up_s(backlog, growth)
     return "never" if seconds == inf else span(seconds)
 

@@ -14,6 +14,7 @@ from magnetar.broker.console.bookie_view import bookie_page, bookie_rows
 from magnetar.broker.console.brokers_page import BROKER_TABS, broker, brokers, few_brokers
 from magnetar.broker.console.export import export
 from magnetar.broker.console.find_page import Part, find, nearby
+from magnetar.broker.console.finding_view import finding_rows
 from magnetar.broker.console.follow import follow
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
 from magnetar.broker.console.formats import moment
@@ -66,8 +67,6 @@ _ASKED: Final = ("q", "namespace", "view", "sort", "order", "after")
 """Parameters of the pages of topics and subscriptions."""
 _FIRST: Final = "magnetar consume persistent://public/default/hello -s mine"
 """What to type where there is nothing yet: it makes a topic with a subscription."""
-_MARKS: Final = {"critical": "e", "warning": "w"}
-"""Of a finding, by its severity."""
 _TABS: Final = (
     ("", "Overview"),
     ("subscriptions", "Subscriptions"),
@@ -85,7 +84,7 @@ async def overview(ask: Ask) -> View:
     source, shown = ask.source, range_of(ask.query.get("range", ""))
     behind = IndexQuery(view="backlog", sort="msgBacklog", limit=_BEHIND, points=POINTS)
     findings, sums, furthest, history = await asyncio.gather(
-        panel("What needs attention", source.findings(), _findings),
+        panel("What needs attention", source.findings(), finding_rows),
         panel("Figures", source.namespaces(), sums_of),
         panel("Subscriptions", source.subscriptions(behind), _behind),
         panel("History", source.history(), lambda found: recent_of(found, shown)),
@@ -120,10 +119,6 @@ def _option(addresses: Mapping[str, str] | None) -> str:
     url = (addresses or {}).get("service_url", "?")
     is_default = url in ("?", "pulsar://localhost:6650", "pulsar://127.0.0.1:6650")
     return "" if is_default else f" --url {shlex.quote(url.partition(',')[0])}"
-
-
-def _findings(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**each, "kind": _MARKS.get(each["severity"], "n")} for each in found]
 
 
 def _behind(page: IndexPage) -> dict[str, Any]:

@@ -7,6 +7,8 @@ STEADY: Final = 0.05
 """Messages a second; a backlog that changes by less stays as it is."""
 NEVER_S: Final = 30 * 86_400.0
 """To be caught up later than that is as good as never."""
+_IN_HAND_S: Final = 5.0
+"""What is delivered in this time may wait, and its consumers keep up."""
 _TREND_S: Final = 30.0
 """After so long a change counts for a third in the trend."""
 
@@ -28,6 +30,15 @@ def trend(before: float, before_trend: float, now: float, elapsed_s: float) -> f
 
 def is_steady(growth: float) -> bool:
     return abs(growth) < STEADY
+
+
+def keeps_up(backlog: float, rate_out: float) -> bool:
+    """Whether what waits is no more than what is just being delivered.
+
+    Args:
+        rate_out: messages a second.
+    """
+    return 0 < backlog <= rate_out * _IN_HAND_S
 
 
 def catch_up_s(backlog: float, growth: float) -> float:

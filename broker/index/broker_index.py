@@ -67,6 +67,8 @@ _QUICK_S: Final = 0.01
 """A look that takes no longer is taken at a request, so that its figures are those of now."""
 _READS_MAX: Final = 64
 """Oldest entries that are read in a round; the others keep what was known of them."""
+_FIRST_READS_S: Final = 0.5
+"""So long the first request waits for them: without, it told the oldest of a few messages."""
 _NAMES_AT_ONCE: Final = 200
 _CACHED_PAGES_MAX: Final = 64
 
@@ -163,6 +165,8 @@ class IndexTables:
                 self._loaded(full)
             await asyncio.sleep(0)
         await self.renew()
+        if self._reading is not None:
+            await asyncio.wait({self._reading}, timeout=_FIRST_READS_S)
 
     def close(self) -> None:
         self._names.close()

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from magnetar.broker.cli.top.filter_text import parse_filter_text
-from magnetar.broker.cli.top.texts import bars_text, catch_up_text, trend_text
+from magnetar.broker.cli.top.texts import bars_text, trend_text
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import milliseconds, number, plural, segment, size, span
+from magnetar.broker.console.index_view import caught_up
 from magnetar.broker.console.message_view import MessageRow, messages_view
 from magnetar.broker.console.source import IndexQuery, Source
 from magnetar.broker.console.subject import partition_count
 from magnetar.broker.console.topic_path import TopicPath
+from magnetar.broker.index.backlog_trend import keeps_up
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -146,6 +148,8 @@ def _mark(row: Row, _: int) -> str:
     backlog, trend = row.get("msgBacklog") or 0, row.get("msgBacklogTrend") or 0
     if backlog and not row.get("msgRateOut"):
         return "◆"
+    if keeps_up(backlog, row.get("msgRateOut") or 0):
+        return ""
     return "▲" if backlog and trend > 0 else ""
 
 
@@ -156,7 +160,7 @@ def _line(row: Row, _: int) -> str:
 
 
 def _caught_up(row: Row, _: int) -> str:
-    return catch_up_text(row.get("msgBacklog"), row.get("msgBacklogTrend"))
+    return caught_up(row.get("msgBacklog"), row.get("msgBacklogTrend"), row.get("msgRateOut"))
 
 
 def _used(row: Row, _: int) -> str:

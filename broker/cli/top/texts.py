@@ -1,11 +1,10 @@
 """Figures as short texts, beside those of the console (`magnetar.broker.console.formats`). Pure."""
 
 from collections.abc import Sequence
-from math import inf
 from typing import Final
 
-from magnetar.broker.console.formats import number, short, span
-from magnetar.broker.index.backlog_trend import catch_up_s, is_steady
+from magnetar.broker.console.formats import number, short
+from magnetar.broker.index.backlog_trend import is_steady
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 
@@ -17,14 +16,6 @@ def trend_text(per_second: float | None) -> str:
     if is_steady(per_second):
         return "steady"
     return f"{'+' if per_second > 0 else '-'}{short(round(abs(per_second) * 60))}/min"
-
-
-def catch_up_text(backlog: float | None, per_second: float | None) -> str:
-    """How long a backlog takes at its trend."""
-    if not backlog or per_second is None:
-        return number(None)
-    seconds = catch_up_s(backlog, per_second)
-    return "never" if seconds == inf else span(seconds)
 
 
 def bars_text(values: Sequence[float]) -> str:

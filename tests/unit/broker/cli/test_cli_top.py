@@ -19,7 +19,7 @@ from magnetar.broker.cli.top.lines import (
     head_lines,
     list_lines,
 )
-from magnetar.broker.cli.top.texts import bars_text, catch_up_text, cut, trend_text
+from magnetar.broker.cli.top.texts import bars_text, cut, trend_text
 from magnetar.broker.cli.top.top_command import top_target
 from magnetar.broker.console.admin_api import AdminApi, AdminError, Query
 from magnetar.broker.console.source import Source
@@ -256,9 +256,6 @@ def test_an_unknown_condition_is_said(text: str, view: str, told: str) -> None:
 def test_texts() -> None:
     assert [trend_text(each) for each in (None, 3.0, -2.5)] == ["–", "+180/min", "-150/min"]
     assert trend_text(0.01) == "steady"
-    assert [catch_up_text(*each) for each in ((None, 1), (9, 1), (90, -3.0), (0, -1))] == [
-        *("–", "never", "30 s", "–")
-    ]
     assert [bars_text(each) for each in ((), (5, 5), (0, 1))] == ["", "▁▁", "▁█"]
 
 

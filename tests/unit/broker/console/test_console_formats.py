@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 
 from magnetar.broker.console import formats
 from magnetar.broker.console.charts import chart
+from magnetar.broker.console.finding_view import finding_rows
 from magnetar.broker.console.formats import ceiling, number, short, size, span, visible
-from magnetar.broker.console.index_view import caught_up, trend
+from magnetar.broker.console.index_view import behind_rows, caught_up, trend
+from magnetar.broker.console.source import IndexPage
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import of_all_partitions, stored_topics, topic_figures
 
@@ -73,10 +76,57 @@ def test_trend_and_time_to_catch_up() -> None:
     assert (trend(None), trend(0.01), trend(2.0), trend(-2.0)) == (
         *("–", "steady", "+120 /min", "−120 /min"),
     )
-    assert caught_up(0, -1.0) == "–"
-    assert caught_up(100, 1.0) == "never"
-    assert caught_up(1200, -10.0) == "2 min"
-    assert caught_up(10**9, -0.1) == "never"
+    assert caught_up(0, -1.0, 0) == caught_up(None, 1.0, None) == "–"
+    assert caught_up(100, 1.0, 3.0) == "never"
+    assert caught_up(1200, -10.0, None) == "2 min"
+    assert caught_up(10**9, -0.1, 1e6) == "never"
+    assert caught_up(100, 1.0, 20.0) == "now"
+
+
+@pytest.mark.parametrize(
+    ("figures", "mark"),
+    [
+        *(((0, 0.0, 0.0, 2), "o"), ((9, 0.0, 0.0, 0), "n"), ((9, 5.0, 0.0, 2), "w")),
+        *(((9, 0.0, 0.0, 2), "w"), ((900, 5.0, 20.0, 2), "w"), ((90, 5.0, 20.0, 2), "o")),
+        *(((900, -5.0, 20.0, 2), "o"), ((None, None, None, None), "o")),
+    ],
+)
+def test_a_subscription_that_keeps_up_has_no_warning(figures: Any, mark: str) -> None:
+    names = ("msgBacklog", "msgBacklogTrend", "msgRateOut", "consumerCount")
+    row = {
+        "topic": "persistent://a/b/c",
+        "subscription": "s",
+        **dict(zip(names, figures, strict=True)),
+    }
+    (found,) = behind_rows(IndexPage([row], 1, 1))
+    assert found.kind == mark
+
+
+@pytest.mark.parametrize(
+    ("check", "subject", "href", "link"),
+    [
+        ("backlog-quota", "persistent://a/b/c?", "topic/persistent/a/b/c%3F", "a/b/c?"),
+        (
+            "subscription-stuck",
+            "persistent://a/b/c, subscription x/y",
+            "topic/persistent/a/b/c/subscriptions?open=x%2Fy",
+            "x/y",
+        ),
+        ("bundle-hot", "a/b/0x00000000_0xffffffff", "ns/a/b", "a/b/0x00000000_0xffffffff"),
+        ("broker-overloaded", "b1:8080", "brokers/b1%3A8080", "b1:8080"),
+        ("disk-full", "b5", "bookies", "b5"),
+        ("settings-differ", "maxTenants", "", ""),
+    ],
+)
+def test_a_finding_leads_to_what_it_is_about(
+    check: str, subject: str, href: str, link: str
+) -> None:
+    found = {"check": check, "severity": "critical", "subject": subject, "sinceMs": 7}
+    (row,) = finding_rows([{**found, "sentence": f"{subject}: it is so", "command": "c"}])
+    assert (row.kind, row.href, row.link, row.since_ms) == ("e", href, link, 7)
+    assert row.text.endswith(": it is so" if href else f"{subject}: it is so")
+    (other,) = finding_rows([{**found, "sentence": "3 more like these", "command": ""}])
+    assert (other.href, other.text) == ("", "3 more like these")
 
 
 def test_names_of_topics() -> None:

@@ -80,7 +80,6 @@ async def test_the_oldest_message_is_read_where_no_cache_has_it(
     monkeypatch.setattr(ManagedLedger, "cached_head", lambda log, position: None)
     tables = await broker.service.index.tables()
 
-    await eventually(lambda: tables._reading is not None and tables._reading.done())
     assert (await rows(tables))["t"]["earliestMsgPublishTimeInBacklogs"] == 1_700_000_000_000
 
 
