@@ -70,7 +70,7 @@ $(BOOKKEEPER_JARS)/.complete: tests/apache/pom.xml
 	@touch $@
 
 # Which ones are left out, and why: tests/ledger_store.py.
-ON_APACHE := tests/integration/test_apache_bookkeeper.py tests/integration/test_cluster_chaos.py tests/integration/test_cluster_failover.py tests/integration/test_cluster_http.py tests/integration/test_cluster_http_access.py tests/integration/test_cluster_placement.py tests/integration/test_cluster_shedding.py tests/integration/test_cluster_tls.py tests/integration/test_console_brokers.py tests/integration/test_console_cluster.py tests/pipeline/test_cluster_pipeline.py
+ON_APACHE := tests/integration/test_apache_bookkeeper.py tests/integration/test_cluster_chaos.py tests/integration/test_cluster_failover.py tests/integration/test_cluster_http.py tests/integration/test_cluster_http_access.py tests/integration/test_cluster_placement.py tests/integration/test_cluster_shedding.py tests/integration/test_cluster_tls.py tests/integration/test_console_brokers.py tests/integration/test_console_cluster.py tests/integration/test_migrate_in_place.py tests/integration/test_migrate_pulsar.py tests/integration/test_pulsar_entries.py tests/pipeline/test_cluster_pipeline.py
 
 test-apache-bookkeeper: $(STAMP) bookkeeper-jars  ## tests of clusters with Apache's bookies instead of ours [ROUNDS=12] [ONLY=files]
 	MAGNETAR_LEDGER_STORE=apache MAGNETAR_CHAOS_ROUNDS=$(or $(ROUNDS),12) $(if $(SEED),MAGNETAR_CHAOS_SEED=$(SEED)) \
@@ -126,7 +126,7 @@ chaos: $(STAMP)  ## make chaos [ROUNDS=100] [SEED=N]: random kills in a cluster 
 # have the usual one in them.
 PART := $(MAKE)
 # Tests that are smaller in CI (tests/nightly.py).
-FULL_SIZE := tests/integration/test_apache_bookkeeper.py tests/integration/test_apache_faults.py tests/integration/test_beside_other_packages.py tests/integration/test_broker_fuzz.py tests/integration/test_kill_nine.py tests/integration/test_cluster_shedding.py tests/pipeline/test_cluster_pipeline.py tests/pipeline/test_sink_restarts.py tests/pipeline/test_jobs.py tests/simulation/test_cluster.py tests/simulation/test_managed_ledger_offload.py tests/simulation/test_managed_ledger_takeover.py tests/unit/broker/schema/test_bounded_values.py tests/unit/broker/topic/test_loaded_topics.py tests/unit/managed_ledger/test_cursor_packed_bitmaps.py
+FULL_SIZE := tests/integration/test_apache_bookkeeper.py tests/integration/test_apache_faults.py tests/integration/test_beside_other_packages.py tests/integration/test_broker_fuzz.py tests/integration/test_kill_nine.py tests/integration/test_cluster_shedding.py tests/integration/test_migrate_pulsar.py tests/pipeline/test_cluster_pipeline.py tests/pipeline/test_sink_restarts.py tests/pipeline/test_jobs.py tests/simulation/test_cluster.py tests/simulation/test_managed_ledger_offload.py tests/simulation/test_managed_ledger_takeover.py tests/unit/broker/schema/test_bounded_values.py tests/unit/broker/topic/test_loaded_topics.py tests/unit/managed_ledger/test_cursor_packed_bitmaps.py
 
 nightly: $(STAMP)  ## make nightly [SEED=N] [ROUNDS=60] [EXAMPLES=300]: all planted bugs, many seeds, failing storage, chaos, fuzz; hours
 	failed=; seed=$(or $(SEED),$$(date +%s)); \

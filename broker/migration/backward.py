@@ -84,11 +84,15 @@ class Backward:
     async def run(self) -> SwapReport:
         """All steps; with ``write`` brokers of Pulsar may start afterwards.
 
+        A swap that isn't done is given up: it has changed nothing of Pulsar's.
+
         Raises:
             MigrationError: a broker runs, or the cluster isn't ours, or what was read back isn't
                 what was written. The command may be given again.
         """
         begun = await marker.read_marker(self._ours)
+        if await self._is_given_up(begun):
+            return self.report
         if begun is None or begun.serving not in (Serving.MAGNETAR, Serving.TO_PULSAR):
             raise MigrationError("this cluster isn't Magnetar's; nothing is to be given back")
         done = begun.done if begun.serving is Serving.TO_PULSAR else ""
@@ -104,6 +108,18 @@ class Backward:
         if self._write:
             await self._finish()
         return self.report
+
+    async def _is_given_up(self, begun: Marker | None) -> bool:
+        """Whether there was a swap that isn't done; it refuses Pulsar before it writes a mark."""
+        if begun is None or begun.serving is Serving.PULSAR:
+            if not await marker.is_pulsar_refused(self._pulsar.store):
+                return False
+        elif begun.serving is not Serving.TO_MAGNETAR:
+            return False
+        if self._write:
+            await marker.write_marker(self._ours, Marker(Serving.PULSAR))
+            await marker.admit_pulsar(self._pulsar.store)
+        return True
 
     async def _begin(self, begun: Marker) -> None:
         if begun.serving is Serving.MAGNETAR:

@@ -45,12 +45,13 @@ DOCUMENTS: Final = (
     "/admin/policies",
     "/admin/local-policies",
     "/admin/partitioned-topics",
-    "/bookies",
+    "/loadbalance/resource-quota",
 )
-"""Subtrees with the same values in both kinds of cluster."""
+"""Subtrees with the same values in both kinds of cluster. Both have racks in the same node."""
 NAMES: Final = "/counters/producer-name"
 _PARTITIONED: Final = "/admin/partitioned-topics/"
 _CONFIGURATION: Final = "/admin/configuration"
+_RESOURCE_GROUPS: Final = "/admin/resourcegroups"
 _TRANSACTIONS: Final = "__transaction_log_"
 _WRITER: Final = "migrate"
 
@@ -69,6 +70,7 @@ class Forward:
     ) -> None:
         self._pulsar, self._ours, self._now_ms = pulsar, ours, now_ms
         self._write = write
+        self._has_password = False
         self.report = SwapReport()
 
     async def begin(self) -> Marker:
@@ -118,6 +120,9 @@ class Forward:
             await self._namespace(namespace, is_done=namespace <= done)
             if self._write and namespace > done:
                 await marker.write_marker(self._ours, Marker(Serving.TO_MAGNETAR, namespace))
+        if self._has_password:
+            text = "Magnetar's brokers need managedLedgerPassword of Pulsar's"
+            self._find(Kind.NOTE, "ledgers with a password", text)
         if self._write:
             if self.report.mismatches:
                 raise MigrationError("; ".join(self.report.mismatches[:5]))
@@ -137,6 +142,9 @@ class Forward:
         found = await self._pulsar.store.get(_CONFIGURATION)
         if found is not None and found.value not in (b"", b"{}"):
             self._find(Kind.LEFT, "dynamic configuration", found.value.decode())
+        groups = await self._pulsar.store.children(_RESOURCE_GROUPS)
+        if groups:
+            self._find(Kind.LEFT, "resource groups", ", ".join(map(decode_name, sorted(groups))))
 
     async def _copy(self, path: str) -> None:
         found = await self._pulsar.store.get(path)
@@ -178,6 +186,7 @@ class Forward:
 
     async def _log(self, log: PulsarLog, *, is_done: bool) -> None:
         converted = convert_log(log.name, log.node, log.ends, self._now_ms())
+        self._has_password |= any(end is not None and end.password for end in log.ends.values())
         self.report.counts["topics"] += 1
         self.report.counts["ledgers"] += len(converted.info.ledgers)
         self.report.counts["messages or batches"] += sum(converted.entries.values())

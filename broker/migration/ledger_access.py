@@ -5,15 +5,17 @@ from typing import Final, Protocol
 
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.errors import BookkeeperError, NoSuchLedgerError
-from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C, LedgerMetadata, LedgerState
 from magnetar.bookkeeper.ledgers import Ledgers, ReadHandle
 from magnetar.broker.migration.errors import MigrationError
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.cursor_ledger import read_image
+from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER as IN_NODE
 from magnetar.managed_ledger.cursor.cursor_store import CursorNode
 from magnetar.managed_ledger.errors import ManagedLedgerError
 
 _COPIES: Final = 3
+_PULSAR: Final = b"pulsar"
 
 
 class LedgerAccess(Protocol):
@@ -51,6 +53,7 @@ class BookKeeperAccess:
 
     def __init__(self, ledgers: Ledgers, *, recover: bool) -> None:
         self._ledgers, self._recover = ledgers, recover
+        self._example: tuple[bytes, str] | None = None
 
     @property
     def _client(self) -> BookKeeperClient:
@@ -68,7 +71,8 @@ class BookKeeperAccess:
 
     async def _open(self, ledger_id: int) -> ReadHandle | None:
         try:
-            return await self._ledgers.open(ledger_id, recover=self._recover)
+            password = await self._password(ledger_id)
+            return await self._ledgers.open(ledger_id, password=password, recover=self._recover)
         except NoSuchLedgerError as error:
             # It may also be a bookie's word; only the metadata settles it.
             if await self.metadata(ledger_id) is None:
@@ -76,6 +80,11 @@ class BookKeeperAccess:
             raise MigrationError(f"ledger {ledger_id}: {error}") from error
         except BookkeeperError as error:
             raise MigrationError(f"ledger {ledger_id}: {error}") from error
+
+    async def _password(self, ledger_id: int) -> bytes:
+        """Metadata tell it, as to auto-recovery."""
+        found = await self.metadata(ledger_id)
+        return b"" if found is None else found.password
 
     async def last_entry(self, ledger_id: int) -> bytes | None:
         reader = await self._open(ledger_id)
@@ -96,24 +105,41 @@ class BookKeeperAccess:
             raise MigrationError(f"ledger {reader.ledger_id}: {error}") from error
 
     async def image(self, where: str, node: CursorNode) -> CursorImage:
-        if not self._recover:
-            return node.image(where)  # reading its ledger would fence a broker
+        if node.ledger_id == IN_NODE or not self._recover:
+            return node.image(where)  # reading a ledger would fence a broker
         try:
-            return await read_image(self._client, b"", where, node)
+            password = await self._password(node.ledger_id)
+            return await read_image(self._client, password, where, node)
         except ManagedLedgerError as error:
             raise MigrationError(str(error)) from error
 
     async def create(self, entries: Sequence[bytes], custom: dict[str, bytes]) -> int:
         try:
             count = min(_COPIES, max(1, len(self._client.bookies.writable)))
+            password, digest_type = await self._protection()
             ledger = await self._ledgers.create(
-                count, count, count // 2 + 1, custom_metadata=custom
+                *(count, count, count // 2 + 1),
+                password=password,
+                digest_type=digest_type,
+                custom_metadata=custom,
             )
             await ledger.append_all(entries)
             await ledger.close()
         except BookkeeperError as error:
             raise MigrationError(f"a ledger can't be written: {error}") from error
         return ledger.ledger_id
+
+    async def _protection(self) -> tuple[bytes, str]:
+        """Password and digest as Pulsar's brokers give them to all of their ledgers."""
+        if self._example is None:
+            async for ledger_id in self._ledgers.ids():
+                found = await self.metadata(ledger_id)
+                if found is not None and found.custom_metadata.get("application") == _PULSAR:
+                    self._example = found.password, found.digest_type
+                    break
+            else:
+                self._example = b"", DIGEST_CRC32C
+        return self._example
 
     async def delete(self, ledger_ids: Iterable[int]) -> None:
         for ledger_id in ledger_ids:

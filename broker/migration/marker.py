@@ -82,10 +82,11 @@ async def check_may_serve(store: MetadataStore) -> None:
         raise MigrationError(
             "Apache Pulsar's brokers serve this cluster; magnetar migrate in-place takes it over"
         )
-    word = "" if marker.serving is Serving.TO_MAGNETAR else " --back"
-    raise MigrationError(
-        f"this cluster is half converted; give magnetar migrate in-place{word} again"
-    )
+    if marker.serving is Serving.TO_MAGNETAR:
+        text = "give magnetar migrate in-place again, or with --back to give it up"
+    else:
+        text = "give magnetar migrate in-place --back again"
+    raise MigrationError(f"this cluster is half converted; {text}")
 
 
 async def refuse_pulsar(store: MetadataStore) -> None:
@@ -104,6 +105,12 @@ async def refuse_pulsar(store: MetadataStore) -> None:
                     f"a broker of Pulsar is the leader ({path}); its session ends with it, "
                     "or half a minute after it was killed"
                 ) from None
+
+
+async def is_pulsar_refused(store: MetadataStore) -> bool:
+    """Whether a node holds our text."""
+    found = [await store.get(path) for path in PULSAR_LEADERS]
+    return any(each is not None and each.value == REFUSAL for each in found)
 
 
 async def admit_pulsar(store: MetadataStore) -> None:

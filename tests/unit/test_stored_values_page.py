@@ -16,6 +16,7 @@ OTHERS = {
     *("/heartbeat", "/is_ready", "/livez", "/metrics", "/ownedNamespaces", "/ready", "/readyz"),
     *("/lost_bookie_recovery_delay", "/stats", "/status", "/subscription/", "/who_is_auditor"),
     *("/default-rack", "/default-zone/default-upgrade-domain"),  # places of bookies
+    "/admin/resourcegroups",  # of Pulsar's brokers alone
     "/magnetar",  # chroot of brokers beside Apache BookKeeper on one machine
 }
 

@@ -10,7 +10,7 @@ from pyroaring import BitMap
 from magnetar.broker.migration import backward, marker
 from magnetar.broker.migration import pulsar_metadata_pb2 as pb
 from magnetar.broker.migration.errors import MigrationError
-from magnetar.broker.migration.marker import Serving
+from magnetar.broker.migration.marker import Marker, Serving
 from magnetar.broker.migration.policy_events import EVENTS_TOPIC
 from magnetar.broker.migration.pulsar_cluster import PulsarCluster
 from magnetar.broker.migration.pulsar_forms import cursor_node, image_of_node, log_node
@@ -44,6 +44,35 @@ async def cluster() -> AsyncIterator[Cluster]:
     await found.forward().run()
     yield found
     await found.close()
+
+
+@pytest.mark.parametrize("serving", [None, Serving.TO_MAGNETAR, Serving.PULSAR])
+async def test_a_swap_that_is_not_done_is_given_up(serving: Serving | None) -> None:
+    """Also one that ended between the two nodes of which the first keeps Pulsar's brokers out."""
+    cluster = Cluster()
+    await restore(cluster.pulsar)
+    before = await tree_of(cluster.pulsar)
+    await marker.refuse_pulsar(cluster.pulsar)
+    if serving is not None:
+        await marker.write_marker(cluster.ours, Marker(serving, "acme/orders"))
+    await cluster.backward(write=False).run()
+    assert marker.PULSAR_LEADERS[0] in await tree_of(cluster.pulsar)
+    await cluster.backward().run()
+    assert await tree_of(cluster.pulsar) == before
+    with pytest.raises(MigrationError, match="nothing is to be given back"):
+        await cluster.backward().run()
+    await cluster.forward().run()
+    assert (await cluster.backward().run()).counts["topics"] == 13
+    await cluster.close()
+
+
+async def test_racks_that_were_changed_meanwhile_stay(cluster: Cluster) -> None:
+    """Brokers of both kinds have them in one node, beside the ledgers."""
+    await cluster.pulsar.put("/bookies", b'{"a":{}}')
+    await cluster.backward().run()
+    found = await cluster.pulsar.get("/bookies")
+    assert found is not None
+    assert found.value == b'{"a":{}}'
 
 
 async def test_without_a_change_all_is_as_it_was(cluster: Cluster) -> None:

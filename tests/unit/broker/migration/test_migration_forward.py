@@ -174,7 +174,7 @@ async def test_a_cluster_of_ours_is_not_converted_again(cluster: Cluster) -> Non
 @pytest.mark.parametrize(
     ("serving", "why"),
     [
-        (Serving.TO_MAGNETAR, "half converted; give magnetar migrate in-place again"),
+        (Serving.TO_MAGNETAR, "half converted; give magnetar migrate in-place again, or with"),
         (Serving.TO_PULSAR, "half converted; give magnetar migrate in-place --back again"),
         (Serving.PULSAR, "Apache Pulsar's brokers serve this cluster"),
     ],
@@ -185,6 +185,16 @@ async def test_our_brokers_refuse_a_cluster_that_is_not_theirs(
     await marker.write_marker(cluster.ours, Marker(serving))
     with pytest.raises(MigrationError, match=why):
         await marker.check_may_serve(cluster.ours)
+
+
+async def test_quotas_are_carried_and_resource_groups_are_told(cluster: Cluster) -> None:
+    await cluster.pulsar.put("/loadbalance/resource-quota/default", b"{}")
+    await cluster.pulsar.put("/admin/resourcegroups/g", b"{}")
+    report = await cluster.forward().run()
+    assert "left: resource groups: g" in report.lines()
+    found = await cluster.ours.get("/loadbalance/resource-quota/default")
+    assert found is not None
+    assert found.value == b"{}"
 
 
 async def test_lost_ledgers_are_told(cluster: Cluster) -> None:
