@@ -10,7 +10,8 @@ Ephemeral nodes are part of the tree and of no row: they live as long as this pr
 finds none by construction and they cost no sync. Parents made for them are persistent.
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
 
 from magnetar.metadata.errors import (
     BadVersionError,
@@ -44,8 +45,9 @@ class NodeTree:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {ROOT: Node(b"", 0, 0, 0, None)}
         self.counters: dict[str, int] = {}  # parent -> next sequence number; outlives the parent
-        self._children: dict[str, set[str]] = {}  # no empty sets
-        self._sorted: dict[str, list[str]] = {}  # made on demand, dropped on change
+        # Sorted, no empty lists. To sort 100,000 names for a reader would take 40 ms, to insert one
+        # into as many takes 20 µs.
+        self._children: dict[str, list[str]] = {}
         self._owned: dict[str, set[str]] = {}  # session -> its ephemeral paths; no empty sets
 
     def load(self, rows: Iterable[Row]) -> None:
@@ -58,22 +60,15 @@ class NodeTree:
             # One object for both times halves their memory: most nodes never change.
             modified = created_ms if modified_ms == created_ms else modified_ms
             self.nodes[path] = Node(value, version, created_ms, modified, None)
-            self._children.setdefault(parent_of(path), set()).add(name_of(path))
-        for path in self._children:
+            self._children.setdefault(parent_of(path), []).append(name_of(path))
+        for path, names in self._children.items():
             if path not in self.nodes:
                 raise ValueError(f"{path} has children but is missing")
+            names.sort()
 
-    def children(self, path: str) -> list[str]:
-        """Sorted names; the caller must not change the list."""
-        names = self._sorted.get(path)
-        if names is None:
-            names = sorted(self._children.get(path, ()))
-            if names:
-                self._sorted[path] = names
-        return names
-
-    def child_names(self, path: str) -> set[str]:
-        return self._children.get(path) or set()
+    def children(self, path: str) -> Sequence[str]:
+        """Sorted names; the caller must not change them."""
+        return self._children.get(path, ())
 
     def owned_by(self, session: str) -> set[str]:
         return self._owned.get(session) or set()
@@ -95,13 +90,12 @@ class NodeTree:
         self.counters.update(group.counters)
 
     def _relink(self, path: str, present: bool) -> None:
-        parent = parent_of(path)
-        self._sorted.pop(parent, None)
-        names = self._children.setdefault(parent, set())
+        parent, name = parent_of(path), name_of(path)
         if present:
-            names.add(name_of(path))
+            insort(self._children.setdefault(parent, []), name)
         else:
-            names.discard(name_of(path))
+            names = self._children[parent]
+            del names[bisect_left(names, name)]
             if not names:
                 del self._children[parent]
 
@@ -208,7 +202,7 @@ class CommitBatch:
 
     def _children_of(self, path: str) -> Iterator[str]:
         removed = self._removed.get(path, ())
-        for name in self._tree.child_names(path):
+        for name in self._tree.children(path):
             if name not in removed:
                 yield name
         yield from self._added.get(path, ())
@@ -237,7 +231,7 @@ class CommitBatch:
     def _create(self, path: str, value: bytes, owner: str | None) -> Node:
         node = self.changed[path] = Node(value, 0, self._now_ms, self._now_ms, owner)
         parent, name = parent_of(path), name_of(path)
-        if name in self._tree.child_names(parent):
+        if path in self._tree.nodes:
             self._removed[parent].discard(name)
         else:
             self._added.setdefault(parent, set()).add(name)
@@ -247,7 +241,7 @@ class CommitBatch:
     def _remove(self, path: str) -> None:
         self.changed[path] = None
         parent, name = parent_of(path), name_of(path)
-        if name in self._tree.child_names(parent):
+        if path in self._tree.nodes:
             self._removed.setdefault(parent, set()).add(name)
         else:
             self._added[parent].discard(name)

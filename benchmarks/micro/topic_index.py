@@ -144,7 +144,9 @@ async def measure(standalone: Standalone) -> None:
         " of a processor |\n|---|---|---|---|---|---|---|---|"
     )
     await measured("nothing", idle)
-    await measured("first page", ask, address, ["topics-index"])
+    await measured("first call of this process", ask, address, ["clusters"])
+    await measured("first page, a part", ask, address, ["topics-index?partial=true"])
+    await measured("first page, all of it", ask, address, ["topics-index"])
     for what, query in _QUERIES.items():
         paths = [query.format(n=20 + number) for number in range(CALLS)]
         await measured(what, ask, address, paths)

@@ -142,7 +142,7 @@ async def _subscriptions(ask: Ask, text: str) -> list[Found]:
 
 async def _namespaces(ask: Ask, text: str) -> list[Found]:
     async def found() -> list[Found]:
-        names = sorted(await ask.source.namespaces())
+        names = sorted((await ask.source.namespaces()).rows)
         return [
             Found(name, f"topics?namespace={segment(name)}")
             for name in names

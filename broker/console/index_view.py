@@ -15,7 +15,7 @@ from magnetar.broker.console.views import row_id
 from magnetar.broker.index.backlog_trend import catch_up_s, is_steady, keeps_up
 
 if TYPE_CHECKING:
-    from magnetar.broker.console.source import IndexPage
+    from magnetar.broker.console.source import IndexPage, NamespaceSums
 
 Json = Mapping[str, Any]
 
@@ -211,10 +211,12 @@ class Sums:
     stored: int
     oldest_ms: int | None
     trend: str
+    is_complete: bool
+    """Whether all topics were read."""
 
 
-def sums_of(namespaces: Mapping[str, Json]) -> Sums:
-    rows = list(namespaces.values())
+def sums_of(found: NamespaceSums) -> Sums:
+    rows = list(found.rows.values())
 
     def total(field: str) -> Any:
         return sum(each.get(field) or 0 for each in rows)
@@ -231,6 +233,7 @@ def sums_of(namespaces: Mapping[str, Json]) -> Sums:
         stored=total("storageSize"),
         oldest_ms=min((each for each in times if each), default=None),
         trend=trend(total("msgBacklogTrend")),
+        is_complete=found.is_complete,
     )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.formats import segment
-from magnetar.broker.console.views import Ask, View, panel, row_id
+from magnetar.broker.console.source import NamespaceSums
+from magnetar.broker.console.views import Ask, Panel, View, panel, row_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +34,23 @@ class ServedBundle:
 
 async def namespaces(ask: Ask) -> View:
     """Tenants, and the namespaces that have topics with the sums of their figures."""
-    sums = await panel("Namespaces", ask.source.namespaces(), dict)
-    tenants = await panel("Tenants", _tenants(ask, sums.value or {}), list)
-    rows = sorted(sums.value or {})
+    sums = await panel("Namespaces", _sums(ask), lambda found: found)
+    known = _rows(sums)
+    tenants = await panel("Tenants", _tenants(ask, known), list)
     content = {
         "tenants": tenants,
         "sums": sums,
-        "rows": [namespace_row(name, sums.value or {}) for name in rows],
+        "rows": [namespace_row(name, known) for name in sorted(known)],
     }
     return View("namespaces.html", "Namespaces", "namespaces", content)
+
+
+def _sums(ask: Ask) -> Awaitable[NamespaceSums]:
+    return ask.source.namespaces(partial=True)
+
+
+def _rows(sums: Panel[NamespaceSums]) -> Mapping[str, Any]:
+    return {} if sums.value is None else sums.value.rows
 
 
 async def _tenants(ask: Ask, sums: Mapping[str, Any]) -> list[str]:
@@ -65,13 +74,13 @@ async def tenant(ask: Ask) -> View:
     names, info, sums = await asyncio.gather(
         panel("Namespaces", get(api, f"namespaces/{segment(name)}"), list),
         panel("Tenant", get(api, f"tenants/{segment(name)}"), dict),
-        panel("Figures", ask.source.namespaces(), dict),
+        panel("Figures", _sums(ask), lambda found: found),
     )
     if names.error is not None and names.error.status == 404:
         text = {"text": names.error.reason}
         return View("message.html", "Nothing here", "namespaces", text, 404, live=0)
-    rows = [namespace_row(each, sums.value or {}) for each in sorted(names.value or ())]
-    content = {"name": name, "names": names, "rows": rows, "info": info}
+    rows = [namespace_row(each, _rows(sums)) for each in sorted(names.value or ())]
+    content = {"name": name, "names": names, "rows": rows, "info": info, "sums": sums}
     return View("tenant.html", name, "namespaces", content)
 
 
@@ -79,8 +88,8 @@ async def namespace(ask: Ask) -> View:
     tenant, local = ask.names["tenant"], ask.names["namespace"]
     name, api = f"{tenant}/{local}", ask.source.api
     rest = f"namespaces/{segment(tenant)}/{segment(local)}"
-    figures, bundles, permissions = await asyncio.gather(
-        panel("Figures", ask.source.namespaces(), lambda found: found.get(name)),
+    sums, bundles, permissions = await asyncio.gather(
+        panel("Figures", _sums(ask), lambda found: found),
         panel("Bundles", _bundles(ask, name, rest), list),
         panel("Permissions", get(api, f"{rest}/permissions"), dict),
     )
@@ -92,7 +101,8 @@ async def namespace(ask: Ask) -> View:
         "tenant": tenant,
         "local": local,
         "name": name,
-        "figures": figures,
+        "sums": sums,
+        "figures": _rows(sums).get(name),
         "bundles": bundles,
         "permissions": permissions,
     }

@@ -82,10 +82,12 @@ _TABS: Final = (
 
 async def overview(ask: Ask) -> View:
     source, shown = ask.source, range_of(ask.query.get("range", ""))
-    behind = IndexQuery(view="backlog", sort="msgBacklog", limit=_BEHIND, points=POINTS)
+    behind = IndexQuery(
+        view="backlog", sort="msgBacklog", limit=_BEHIND, points=POINTS, partial=True
+    )
     findings, sums, furthest, history = await asyncio.gather(
         panel("What needs attention", source.findings(), finding_rows),
-        panel("Figures", source.namespaces(), sums_of),
+        panel("Figures", source.namespaces(partial=True), sums_of),
         panel("Subscriptions", source.subscriptions(behind), _behind),
         panel("History", source.history(), lambda found: recent_of(found, shown)),
     )
@@ -164,7 +166,8 @@ async def subscriptions(ask: Ask) -> View:
 
 def _index_query(ask: Ask, sort: str) -> IndexQuery:
     asked: dict[str, Any] = {name: ask.query.get(name, "") for name in _ASKED}
-    return IndexQuery(**{**asked, "sort": asked["sort"] or sort}, limit=ROWS, points=POINTS)
+    asked["sort"] = asked["sort"] or sort
+    return IndexQuery(**asked, limit=ROWS, points=POINTS, partial=True)
 
 
 def _table(
@@ -182,7 +185,7 @@ def _table(
         page, read = rows.value
         if not query.grouped and any("-partition-" in row["topic"] for row in page.rows):
             page = replace(page, note=f"{page.note} Here each partition is a row.".lstrip())
-        names = ("total", "matching", "next", "views", "silent", "note")
+        names = ("total", "matching", "next", "views", "silent", "note", "is_complete")
         shown = {"rows": read, **{name: getattr(page, name) for name in names}}
     descending = query.order == "desc" if query.order else query.sort != "topic"
     return View(

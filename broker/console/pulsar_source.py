@@ -33,6 +33,7 @@ from magnetar.broker.console.source import (
     GrantsOfRole,
     IndexPage,
     IndexQuery,
+    NamespaceSums,
     Roles,
     Source,
     TopicSchema,
@@ -106,8 +107,9 @@ class PulsarSource(Source):
                 pass
         return page
 
-    async def namespaces(self) -> dict[str, dict[str, Any]]:
-        return sums_by_namespace((await self._figures()).topics)
+    async def namespaces(self, *, partial: bool = False) -> NamespaceSums:
+        """Of all topics that the last snapshot has, also where a part would do."""
+        return NamespaceSums(sums_by_namespace((await self._figures()).topics))
 
     async def explanations(
         self, topic: TopicPath, stats: Mapping[str, Any]

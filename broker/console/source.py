@@ -46,6 +46,8 @@ class IndexQuery:
     """Whether a partitioned topic is one row; only in the order of names, without a view."""
     points: int = 0
     """Of each row's history."""
+    partial: bool = False
+    """Whether the first topics will do while all of many are being read."""
 
     def given(self) -> dict[str, str | int]:
         """What isn't empty, as parameters of the route."""
@@ -66,6 +68,16 @@ class IndexPage:
     """Brokers that gave no answer, and why."""
     note: str = ""
     """What is different here than was asked for."""
+    is_complete: bool = True
+    """Whether all topics were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSums:
+    rows: dict[str, dict[str, Any]]
+    """By namespace; of those that have topics."""
+    is_complete: bool = True
+    """Whether all topics were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +173,15 @@ class Source:
         """Of all loaded topics. Raises AdminError."""
         return _page(await get(self.api, "subscriptions-index", **query.given()), "subscriptions")
 
-    async def namespaces(self) -> dict[str, dict[str, Any]]:
-        """Sums of topics' figures. Raises AdminError."""
-        found = await get(self.api, "namespaces-index")
-        return dict(found["namespaces"])
+    async def namespaces(self, *, partial: bool = False) -> NamespaceSums:
+        """Sums of topics' figures. Raises AdminError.
+
+        Args:
+            partial: whether the first topics will do while all of many are being read.
+        """
+        query = {"partial": True} if partial else {}
+        found = await get(self.api, "namespaces-index", **query)
+        return NamespaceSums(found["namespaces"], found.get("complete", True))
 
     async def explanations(
         self, topic: TopicPath, stats: Mapping[str, Any]
@@ -331,6 +348,7 @@ def _page(found: dict[str, Any], rows: str) -> IndexPage:
         found.get("next") or "",
         found.get("views", {}),
         found.get("silentBrokers", {}),
+        is_complete=found.get("complete", True),
     )
 
 

@@ -43,11 +43,15 @@ async def starred(source: Source, query: IndexQuery, names: Iterable[str]) -> In
         oldest_ms = stats.get("earliestMsgPublishTimeInBacklogs") or None
         return found | {"partitions": partitions, "earliestMsgPublishTimeInBacklogs": oldest_ms}
 
-    index = await source.topics(IndexQuery(q=query.q, namespace=query.namespace, limit=1))
+    index = await source.topics(
+        IndexQuery(q=query.q, namespace=query.namespace, limit=1, partial=query.partial)
+    )
     rows = await asyncio.gather(*map(row, shown))
     page = page_of(rows, replace(query, view=""), "" if shown else _NONE)
     views = {**index.views, STARRED: page.matching}
-    return replace(page, total=index.total, views=views, silent=index.silent)
+    return replace(
+        page, total=index.total, views=views, silent=index.silent, is_complete=index.is_complete
+    )
 
 
 _NONE: Final = "No topic is starred yet: the head of a topic's page has the box."

@@ -172,7 +172,7 @@ async def _namespace(ask: Ask) -> NamespaceSubject:
     bundles, sums = await asyncio.gather(
         get(ask.source.api, f"namespaces/{found.path}/bundles"), ask.source.namespaces()
     )
-    figures = sums.get(found.name, {})
+    figures = sums.rows.get(found.name, {})
     return NamespaceSubject(found.tenant, found.local, bundles["boundaries"], figures)
 
 

@@ -3,6 +3,7 @@
 It exists only while somebody asks: the first request lists the names and takes the first look at
 every loaded topic, the last one is a minute ago when it is dropped. In between it looks at all of
 them every five seconds, half a millisecond of the loop at a time and for at most a twentieth of it.
+Who doesn't want to wait for the first look at 100,000 topics gets the first ones that are known.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ _READS_MAX: Final = 64
 """Oldest entries that are read in a round; the others keep what was known of them."""
 _FIRST_READS_S: Final = 0.5
 """So long the first request waits for them: without, it told the oldest of a few messages."""
-_NAMES_AT_ONCE: Final = 200
+_FIRST_ROWS: Final = 2_000
+"""With more of them than that, who takes a part needn't wait for all: 30 ms of a processor."""
 _CACHED_PAGES_MAX: Final = 64
 
 
@@ -85,46 +87,44 @@ class BrokerIndex:
         self._tables: IndexTables | None = None
         self._task: asyncio.Task[None] | None = None
         self._asked_s = 0.0
-        self._opened: asyncio.Future[IndexTables] | None = None
 
-    async def tables(self) -> IndexTables:
+    async def tables(self, *, partial: bool = False) -> IndexTables:
         """What there is, of now where a look at all topics is a matter of milliseconds.
 
+        Args:
+            partial: whether a part will do while the first look at many topics is being taken.
         Raises:
             ServiceNotReadyError: the names can't be read now.
         """
         self._asked_s = self._service.loop.time()
-        if self._opened is None:
-            self._opened = self._service.loop.create_future()
-            self._task = self._service.run(self._keep(self._opened))
+        if (tables := self._tables) is None:
+            tables = self._tables = IndexTables(self._service)
+            self._task = self._service.run(self._keep(tables))
         try:
-            tables = await asyncio.shield(self._opened)
+            await asyncio.shield(tables.begun if partial else tables.opened)
         except STORAGE_ERRORS as error:
             raise ServiceNotReadyError(f"Names of topics can't be read: {error}") from error
         except asyncio.CancelledError:
-            if self._opened is None:  # not this request is cancelled: the broker stops
+            if self._tables is not tables:  # not this request is cancelled: the broker stops
                 raise ServiceNotReadyError("This broker is stopping") from None
             raise
-        await tables.renew_if_quick()
+        if tables.is_complete:
+            await tables.renew_if_quick()
         return tables
 
-    async def _keep(self, opened: asyncio.Future[IndexTables]) -> None:
-        tables = IndexTables(self._service)
+    async def _keep(self, tables: IndexTables) -> None:
         try:
             try:
                 await tables.open()
             except STORAGE_ERRORS as error:
-                opened.set_exception(error)
-                opened.exception()  # seen, even if who has asked is gone
+                tables.fail(error)
                 return
-            opened.set_result(tables)
             loop = self._service.loop
             while loop.time() < self._asked_s + _KEEP_S:
                 await asyncio.sleep(max(_EVERY_S, _SHARE * tables.took_s))
                 await tables.renew()
         finally:
-            opened.cancel()
-            self._opened = None
+            self._tables = None
             tables.close()
 
 
@@ -151,24 +151,50 @@ class IndexTables:
         self._renewing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._ended_s = 0.0
+        self.begun: asyncio.Future[None] = service.loop.create_future()
+        """Done when there is something to show: many topics, or all of them."""
+        self.opened: asyncio.Future[None] = service.loop.create_future()
         self._pages: dict[tuple[int, int, PageQuery], asyncio.Task[PageAnswer]] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all topics were looked at once."""
+        return self.opened.done()
 
     async def open(self) -> None:
         """Raises MetadataError."""
         if self._places is not None:
             self._places.open()
+        self.as_of_ms = self._service.clock()
+        served, turns = self._service.topics, _Turns()
+        served.on_loaded = self._loaded
+        for at, full in enumerate(list(served)):
+            self._loaded(full)
+            # Those that are shown first have figures, and each row behind them costs less.
+            if at < _FIRST_ROWS and (topic := served.get(full)) is not None:
+                slot = self.topics.slot_of.get(full)
+                if slot is not None:  # else it is the system's
+                    self._look(slot, topic, 0.0)
+            if turns.is_over:
+                await turns.next()
         await self._names.open()
-        self._service.topics.on_loaded = self._loaded
-        loaded = list(self._service.topics)
-        for start in range(0, len(loaded), _NAMES_AT_ONCE):
-            for full in loaded[start : start + _NAMES_AT_ONCE]:
-                self._loaded(full)
-            await asyncio.sleep(0)
         await self.renew()
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=_FIRST_READS_S)
+        for future in (self.begun, self.opened):
+            if not future.done():
+                future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """Whoever waits gets the error."""
+        for future in (self.begun, self.opened):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # seen, even if who has asked is gone
 
     def close(self) -> None:
+        self.begun.cancel()
+        self.opened.cancel()
         self._names.close()
         if self._places is not None:
             self._places.close()
@@ -181,12 +207,17 @@ class IndexTables:
 
     def _stored(self, full: str, namespace: str) -> None:
         if full not in self.topics.slot_of:
-            self.topics.add(full, full, namespace, UNLOADED, _group_of(full))
+            self._add(full, namespace)
 
     def _loaded(self, full: str) -> None:
         """Also of a topic that isn't stored, or not yet; the next look moves its row."""
         if full not in self.topics.slot_of and not is_system_topic(full):
-            self.topics.add(full, full, namespace_of(full), UNLOADED, _group_of(full))
+            self._add(full, namespace_of(full))
+
+    def _add(self, full: str, namespace: str) -> None:
+        slot = self.topics.add(full, full, namespace, UNLOADED, _group_of(full))
+        if slot >= _FIRST_ROWS and not self.begun.done():
+            self.begun.set_result(None)
 
     def _deleted(self, full: str) -> None:
         if full not in self._subscriptions_of:  # else its topic is just being closed
@@ -221,7 +252,7 @@ class IndexTables:
         served, keys, places = self._service.topics, self.topics.keys, self._places
         moved = frozenset[int]() if places is None else await places.renew(self.topics.space_names)
         recording = self._service.figure_recorder.begin(self._service.wall_clock())
-        begin, used, took_s, slot = perf_counter(), thread_time(), 0.0, 0
+        turns, slot = _Turns(), 0
         while slot < self.topics.end:  # rows may come meanwhile
             full = keys[slot]
             if (topic := served.get(full)) is not None:
@@ -231,11 +262,9 @@ class IndexTables:
             elif self.topics.spaces[slot] in moved:
                 self.topics.move(slot, self._place_of(full, self.topics.spaces[slot]))
             slot += 1
-            if perf_counter() - begin > _SLICE_S:
-                took_s += thread_time() - used
-                await asyncio.sleep(0)
-                begin, used = perf_counter(), thread_time()
-        self.took_s = took_s + thread_time() - used
+            if turns.is_over:
+                await turns.next()
+        self.took_s = turns.used_s
         self._ended_s = perf_counter()
         if recording is not None:
             recording.end()
@@ -372,7 +401,13 @@ class IndexTables:
         if query.points:
             await _run(HistoryScan(self._service.figure_recorder, rows, query.points))
         return PageAnswer(
-            self.as_of_ms, page.total, page.matching, page.views, rows, has_more=page.has_more
+            self.as_of_ms,
+            page.total,
+            page.matching,
+            page.views,
+            rows,
+            has_more=page.has_more,
+            is_complete=self.is_complete,
         )
 
     async def _grouped_page(self, query: PageQuery, sight: Sight | None) -> PageAnswer:
@@ -386,7 +421,13 @@ class IndexTables:
             whole = [row for row in rows if not row["partitions"]]
             await _run(HistoryScan(self._service.figure_recorder, whole, query.points))
         return PageAnswer(
-            self.as_of_ms, page.total, page.matching, page.views, rows, has_more=scan.has_more
+            self.as_of_ms,
+            page.total,
+            page.matching,
+            page.views,
+            rows,
+            has_more=scan.has_more,
+            is_complete=self.is_complete,
         )
 
     def _group_row(self, name: str, slots: list[int]) -> Row:
@@ -454,8 +495,32 @@ def _group_of(full: str) -> str | None:
 
 
 async def _run(scan: _Scan) -> None:
-    begin = perf_counter()
+    turns = _Turns()
     while scan.step():
-        if perf_counter() - begin > _SLICE_S:
-            await asyncio.sleep(0)
-            begin = perf_counter()
+        if turns.is_over:
+            await turns.next()
+
+
+class _Turns:
+    """Long work in turns of half a millisecond; others have theirs in between."""
+
+    def __init__(self) -> None:
+        self._before_s = 0.0  # used in the turns before
+        self._begin()
+
+    def _begin(self) -> None:
+        self._began_s, self._used_s = perf_counter(), thread_time()
+
+    @property
+    def is_over(self) -> bool:
+        return perf_counter() - self._began_s > _SLICE_S
+
+    @property
+    def used_s(self) -> float:
+        """Of a processor, in all turns."""
+        return self._before_s + thread_time() - self._used_s
+
+    async def next(self) -> None:
+        self._before_s = self.used_s
+        await asyncio.sleep(0)
+        self._begin()

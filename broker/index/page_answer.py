@@ -30,6 +30,8 @@ class PageAnswer:
     views: dict[str, int]
     rows: list[Row]
     has_more: bool = field(kw_only=True)
+    is_complete: bool = field(default=True, kw_only=True)
+    """Whether all topics were looked at; only who asks for a part gets one."""
 
     def to_json(self, rows_name: str, query: PageQuery, silent: dict[str, str]) -> dict[str, Any]:
         """The answer of the route, whose rows are called so. ``silent``: reasons by broker."""
@@ -41,6 +43,7 @@ class PageAnswer:
             "views": self.views,
             rows_name: self.rows,
             "next": None if last is None else key_text(_key_of(last, query.sort)),
+            "complete": self.is_complete,
             "silentBrokers": silent,
         }
 
@@ -53,6 +56,7 @@ class PageAnswer:
             document["views"],
             document[rows_name],
             has_more=document["next"] is not None,
+            is_complete=document.get("complete", True),  # brokers of before answer with all
         )
 
 
@@ -87,6 +91,7 @@ def merged(pages: Sequence[PageAnswer], query: PageQuery) -> PageAnswer:
         {view: sum(page.views.get(view, 0) for page in pages) for view in pages[0].views},
         found[: query.limit],
         has_more=len(found) > query.limit or any(page.has_more for page in pages),
+        is_complete=all(page.is_complete for page in pages),
     )
 
 

@@ -283,7 +283,7 @@ async def read_figures(
         AdminError: no answer, or the caller may not see the view.
         FilterTextError: an unknown condition.
     """
-    sums = _sums(await source.namespaces())
+    sums = _sums((await source.namespaces()).rows)
     kept = parse_filter_text(text, view.name)
     if view.sorts:
         query = IndexQuery(

@@ -80,6 +80,7 @@ _AROUND: Final = {
     "total": 12408,
     "matching": 318,
     "next": "-1795856000000.0:persistent://public/default/orders",
+    "complete": True,
     "silentBrokers": {},
 }
 
@@ -239,6 +240,23 @@ async def _everywhere(
 _Everywhere = Annotated[Everywhere, Depends(_everywhere)]
 
 
+async def _tables(
+    service: Service,
+    partial: Annotated[
+        str | None,
+        Flag(
+            False,
+            "`true`: the first topics will do while all of many are being looked at, as after a"
+            " minute in which nobody has asked; `complete` is false then",
+        ),
+    ] = None,
+) -> IndexTables:
+    return await service.index.tables(partial=flag(partial))
+
+
+_Tables = Annotated[IndexTables, Depends(_tables)]
+
+
 @routes.get(
     "/topics-index",
     example={
@@ -254,7 +272,7 @@ _Everywhere = Annotated[Everywhere, Depends(_everywhere)]
     },
 )
 async def topics_index(
-    service: Service,
+    tables: _Tables,
     everywhere: _Everywhere,
     asked: _Asked,
     sort: Annotated[Literal["topic", TopicField], Query(description=_SORT)] = "topic",
@@ -278,7 +296,6 @@ async def topics_index(
     `views` counts the topics of each view, with `q` and `namespace` applied. Only topics that the
     caller may look up are there.
     """
-    tables = await service.index.tables()
     query = asked.query(sort, view, everywhere.place_max, grouped=flag(grouped))
 
     async def here() -> PageAnswer:
@@ -296,7 +313,7 @@ async def topics_index(
     },
 )
 async def subscriptions_index(
-    service: Service,
+    tables: _Tables,
     everywhere: _Everywhere,
     asked: _Asked,
     sort: Annotated[Literal["topic", SubscriptionField], Query(description=_SORT)] = "topic",
@@ -311,7 +328,6 @@ async def subscriptions_index(
     `catchUpSeconds` is when it is gone at this trend; null: never. `history` has the backlog at
     even distances in the last hour.
     """
-    tables = await service.index.tables()
     query = asked.query(sort, view, everywhere.place_max)
 
     async def here() -> PageAnswer:
@@ -326,6 +342,7 @@ async def subscriptions_index(
     "/namespaces-index",
     example={
         "asOf": 1795867260000,
+        "complete": True,
         "namespaces": {
             "public/default": {
                 "topicCount": 12,
@@ -335,18 +352,18 @@ async def subscriptions_index(
         "silentBrokers": {},
     },
 )
-async def namespaces_index(service: Service, everywhere: _Everywhere) -> Response:
+async def namespaces_index(tables: _Tables, everywhere: _Everywhere) -> Response:
     """Sums of the topics' figures by namespace.
 
     Of `maxMsgBacklog` and the oldest message it is the greatest one. Namespaces without topics are
     left out.
     """
-    tables: IndexTables = await service.index.tables()
 
     async def here() -> dict[str, Any]:
         sight = await everywhere.visitor.sight(tables.topics)
         return {
             "asOf": tables.as_of_ms,
+            "complete": tables.is_complete,
             "namespaces": await tables.sums(sight, everywhere.place_max),
         }
 
@@ -354,6 +371,7 @@ async def namespaces_index(service: Service, everywhere: _Everywhere) -> Respons
     return JsonResponse(
         {
             "asOf": min(each["asOf"] for each in found),
+            "complete": all(each.get("complete", True) for each in found),
             "namespaces": merged_sums([each["namespaces"] for each in found]),
             "silentBrokers": silent,
         }

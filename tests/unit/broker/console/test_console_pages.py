@@ -25,6 +25,7 @@ from magnetar.broker.console.index_view import (
 )
 from magnetar.broker.console.pages import PAGES
 from magnetar.broker.http.server.app import create_app
+from magnetar.broker.index import broker_index
 from tests.console_paths import path_of
 from tests.unit.broker.doubles import Broker
 from tests.unit.broker.http.authorized import authorized_broker, client_of
@@ -110,6 +111,32 @@ async def test_a_partitioned_topic_is_one_row(client: httpx.AsyncClient) -> None
     assert "13 shown of 13" in page
     for wrong in ("sort=msgBacklog", "view=backlog"):
         assert (await client.get(f"{asked}&{wrong}")).status_code == 400
+
+
+async def test_pages_say_that_topics_are_still_being_read(
+    client: httpx.AsyncClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        path = f"/admin/v2/persistent/public/default/t{number}"
+        assert (await client.put(f"{path}/subscription/s")).is_success
+    listed, stored_topics = asyncio.Event(), broker.service.resources.stored_topics
+
+    async def late(namespace: str) -> list[str]:
+        await listed.wait()
+        return await stored_topics(namespace)
+
+    async def pages(*, are_partial: bool) -> None:
+        for page in ("", "topics", "subscriptions", "namespaces", "ns/public/default"):
+            text = (await client.get(f"/console/{page}")).text
+            assert ("Topics are still being read" in text) == are_partial, page
+            assert "No namespace has" not in text, page
+
+    monkeypatch.setattr(broker_index, "_FIRST_ROWS", 1)
+    monkeypatch.setattr(broker.service.resources, "stored_topics", late)
+    await pages(are_partial=True)
+    listed.set()
+    await broker.service.index.tables()
+    await pages(are_partial=False)
 
 
 @pytest.mark.parametrize(

@@ -151,9 +151,9 @@ def test_views_are_documented() -> None:
 async def test_nothing_is_kept_before_the_first_request(broker: Broker) -> None:
     index = broker.service.index
     assert isinstance(index, BrokerIndex)
-    assert index._opened is None
+    assert index._tables is None
     await ask(broker, "topics-index")
-    assert index._opened is not None
+    assert index._tables is not None
 
 
 @pytest.fixture

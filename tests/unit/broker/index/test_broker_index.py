@@ -121,9 +121,43 @@ async def test_it_is_there_only_while_somebody_asks(
     first = await index.tables()
     assert await index.tables() is first
     monkeypatch.setattr(broker_index, "_KEEP_S", 0.0)
-    await eventually(lambda: index._opened is None)
+    await eventually(lambda: index._tables is None)
     monkeypatch.setattr(broker_index, "_KEEP_S", 60.0)
     assert await index.tables() is not first
+
+
+async def test_a_part_is_there_before_all_of_many_topics(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        await make(broker, name)
+    await broker.service.loader.unload(PREFIX + "a")
+    listed, tenants = asyncio.Event(), broker.service.resources.tenants
+
+    async def late() -> list[str]:
+        await listed.wait()
+        return await tenants()
+
+    monkeypatch.setattr(broker.service.resources, "tenants", late)
+    monkeypatch.setattr(broker_index, "_FIRST_ROWS", 1)
+    index = broker.service.index
+    tables = await index.tables(partial=True)
+    whole = asyncio.ensure_future(index.tables())
+    page = await tables.topic_page(PageQuery(sort="subscriptionCount", descending=True))
+    assert [row["topic"].removeprefix(PREFIX) for row in page.rows] == ["b", "c"]
+    assert [row["subscriptionCount"] for row in page.rows] == [1, None]
+    assert not page.is_complete
+    assert not whole.done()
+    listed.set()
+    assert await whole is tables
+    assert (await tables.topic_page(PageQuery())).is_complete
+    assert list(await rows(tables)) == ["a", "b", "c"]
+
+
+async def test_few_topics_are_waited_for(broker: Broker) -> None:
+    await make(broker, "a")
+    tables = await broker.service.index.tables(partial=True)
+    assert (await tables.topic_page(PageQuery())).is_complete
 
 
 async def test_names_that_cannot_be_read_are_an_error_of_that_request_alone(
@@ -136,6 +170,8 @@ async def test_names_that_cannot_be_read_are_an_error_of_that_request_alone(
         patch.setattr(broker.service.resources, "tenants", fail)
         with pytest.raises(ServiceNotReadyError, match="lost"):
             await broker.service.index.tables()
+        with pytest.raises(ServiceNotReadyError, match="lost"):
+            await broker.service.index.tables(partial=True)
     await broker.service.index.tables()
 
 

@@ -57,7 +57,7 @@ async def test_the_sampling_of_rates_is_a_point_without_anybody_who_looks(broker
     now_ms = service.wall_clock()
     for number in range(2):
         await service._periodic_tasks._sample(now_ms + number * POINT_MS)
-    assert service.index._opened is None
+    assert service.index._tables is None
     found = recorder.totals.series(TOTAL)
     assert found is not None
     assert found.times_ms == [now_ms, now_ms + POINT_MS]
