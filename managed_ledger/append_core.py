@@ -193,6 +193,11 @@ class AppendCore:
     _effects: list[Effect] = field(default_factory=list, init=False)
     _done: list[AppendsDone] = field(default_factory=list, init=False)
 
+    @property
+    def oldest_sent_s(self) -> float:
+        """The shell's note on the oldest batch that isn't confirmed; 0: none is written."""
+        return self._sent[0].sent_s if self._sent else 0.0
+
     # Orders
 
     def append(

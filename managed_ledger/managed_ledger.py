@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
+from time import perf_counter
 
 import orjson
 
@@ -164,6 +165,12 @@ class ManagedLedger:
     def pending_bytes(self) -> int:
         """Bytes of appends that aren't confirmed: what back-pressure goes by."""
         return 0 if self.appends is None else self.appends.core.pending_bytes
+
+    @property
+    def pending_ms(self) -> int:
+        """For how long the oldest of them has been written; 0: none is, as without a ledger."""
+        written_s = 0.0 if self.appends is None else self.appends.core.oldest_sent_s
+        return max(1, round((perf_counter() - written_s) * 1000)) if written_s else 0
 
     @property
     def missing_bookies(self) -> int:

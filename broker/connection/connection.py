@@ -72,6 +72,15 @@ _JOIN_MEAN_BYTES = 2048
 """Below this mean size one joined copy is cheaper than a vector of small pieces."""
 _JOIN_BELOW_BYTES = 4096
 
+_LASTING: Final = {
+    PauseReason.RATE: "a publish rate holds its producers",
+    PauseReason.IN_FLIGHT: "too much of what it published is not stored yet",
+    PauseReason.PROCESS: "too much of what clients published is not stored yet "
+    "(maxMessagePublishBufferSizeInMB)",
+    PauseReason.OUTGOING: "its client does not read what it is sent",
+}
+"""Why a connection may not be read for long, in words."""
+
 
 class Connection(asyncio.BufferedProtocol):
     """The shell around the protocol; command handlers are functions in ``*_commands.py``.
@@ -439,6 +448,11 @@ class Connection(asyncio.BufferedProtocol):
     def paused(self) -> bool:
         """Whether something keeps it from reading: a rate, memory, unsent answers."""
         return self._paused != 0
+
+    @property
+    def unheard(self) -> str:
+        """What it isn't read for, if that may last; "": nothing."""
+        return next((why for reason, why in _LASTING.items() if self._paused & reason), "")
 
     def pause_reading(self, reason: PauseReason) -> None:
         """Stop reading for ``reason``; idempotent."""

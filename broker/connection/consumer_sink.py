@@ -57,6 +57,10 @@ class BinaryConsumerSink:
     def writable(self) -> bool:
         return self.connection.writable
 
+    @property
+    def unheard(self) -> str:
+        return self.connection.unheard
+
     def attach(self, consumer: Consumer) -> None:
         """Follow the connection: wake the consumer with it, end it with it."""
         connection = self.connection

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _CONSUMERS_MAX: Final = 100
 """Consumers that an explanation lists."""
+_PARTS_MAX: Final = 10
+"""Parts of a message that it names."""
 
 
 class Reason(StrEnum):
@@ -24,6 +26,7 @@ class Reason(StrEnum):
 
     ACKNOWLEDGED = "acknowledged"
     PENDING = "pending"
+    INCOMPLETE = "incomplete"
     DELAYED = "delayed"
     FILTERED = "filtered"
     TRIMMED = "trimmed"
@@ -33,6 +36,9 @@ class Reason(StrEnum):
     NO_PRODUCER = "noProducer"
     TERMINATED = "terminated"
     QUOTA_HELD = "quotaHeld"
+    PUBLISH_RATE_LIMITED = "publishRateLimited"
+    STORING = "storing"
+    STORAGE_FAILED = "storageFailed"
     DELIVERING = "delivering"
     NO_CONSUMER = "noConsumer"
     NO_PERMITS = "noPermits"
@@ -55,7 +61,7 @@ class Reason(StrEnum):
 STALLS: Final = frozenset(Reason) - {
     *(Reason.ACKNOWLEDGED, Reason.FILTERED, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END),
     *(Reason.CAUGHT_UP, Reason.NO_PRODUCER, Reason.TERMINATED, Reason.DELIVERING),
-    *(Reason.PENDING, Reason.DELAYED),
+    *(Reason.PENDING, Reason.DELAYED, Reason.STORING),
 }
 """Something keeps messages from being delivered that could be."""
 STALL_MS: Final = 60_000
@@ -121,8 +127,19 @@ def duration(ms: int) -> str:
 def acknowledged() -> Explanation:
     return Explanation(
         Reason.ACKNOWLEDGED,
-        "The subscription has acknowledged the message: a consumer, an expiry or a command did.",
+        "The subscription has acknowledged the message: a consumer, an expiry or a command did, or "
+        "the subscription was created behind it.",
         "It is not delivered again unless the subscription is reset to it or before it.",
+    )
+
+
+def duplicate() -> Explanation:
+    """Of the message id -1:-1, which a producer is told then."""
+    return Explanation(
+        Reason.NOT_FOUND,
+        "Nothing was stored under this id: deduplication took the message for a duplicate.",
+        "The message that it repeats is delivered. A producer with the name of another one goes on "
+        "with its sequence ids (brokerDeduplicationEnabled).",
     )
 
 
@@ -137,12 +154,48 @@ def pending(
     known = {} if messages is None else {"unackedMessages": messages}
     return Explanation(
         Reason.PENDING,
-        f"Consumer {consumer.label} has it and has not acknowledged it{waits}.",
+        f"Consumer {consumer.label} has it and has not acknowledged it{waits}."
+        + _unheard(consumer),
         "It is done when the consumer acknowledges it. It is delivered again when the consumer "
         "asks for that, or disconnects.",
         consumer.name,
         since_ms,
         details={"redeliveryCount": redeliveries, **known},
+    )
+
+
+def of_encrypted(found: Explanation, keys: Sequence[str]) -> Explanation:
+    """A pending entry that clients must decrypt; ``keys``: their names."""
+    return replace(
+        found,
+        message=f"{found.message} It is encrypted (key {', '.join(keys)}): a client without the "
+        "private key does not give it to its application.",
+        details={**found.details, "encryptionKeys": list(keys)},
+    )
+
+
+def of_chunk(found: Explanation, part: int, parts: int) -> Explanation:
+    """A pending entry that is a part of a message, from 1 on."""
+    return replace(
+        found,
+        message=f"{found.message} It is part {part} of {parts} of a chunked message, which a "
+        "client gives to its application when it has all parts.",
+        details={**found.details, "part": part, "parts": parts},
+    )
+
+
+def incomplete(found: Explanation, missing: Sequence[int]) -> Explanation:
+    """A pending part of a message whose other parts aren't there; see ``of_chunk``."""
+    named = ", ".join(map(str, missing[:_PARTS_MAX]))
+    more = ", ..." if len(missing) > _PARTS_MAX else ""
+    return replace(
+        found,
+        reason=Reason.INCOMPLETE,
+        message=f"{found.message} No client can have them: part {named}{more} is not among the "
+        "unacknowledged messages.",
+        next="If its producer is still sending, the rest comes. Else a client gives it up after a "
+        "while (expireTimeOfIncompleteChunkedMessage), or it is skipped (topics skip).",
+        details={**found.details, "missingParts": list(missing[:_PARTS_MAX])},
     )
 
 
@@ -196,20 +249,31 @@ def past_end(last: Position) -> Explanation:
 # --- of a subscription with nothing to deliver
 
 
-def all_sent(oldest: Position, cause: Explanation) -> Explanation:
-    """``cause``: what became of the oldest entry without an acknowledgment."""
+def all_sent(
+    oldest: Position, cause: Explanation, publishing: Explanation | None = None
+) -> Explanation:
+    """Args:
+    cause: what became of the oldest entry without an acknowledgment.
+    publishing: why nothing new is published; None: it is up to producers.
+    """
+    known = {} if publishing is None else {"publishing": publishing.reason.value}
     return replace(
         cause,
         message="Every message was sent or is delayed. The oldest one without an acknowledgment is "
-        f"{oldest[0]}:{oldest[1]}. {cause.message}",
-        details={**cause.details, "messageId": f"{oldest[0]}:{oldest[1]}"},
+        f"{oldest[0]}:{oldest[1]}. {cause.message}"
+        + ("" if publishing is None else f" Of new ones: {publishing.message}"),
+        details={**cause.details, "messageId": f"{oldest[0]}:{oldest[1]}", **known},
     )
 
 
-def caught_up(since_ms: int) -> Explanation:
+def caught_up(since_ms: int, publishing: Explanation | None = None) -> Explanation:
+    """``publishing``: as for ``all_sent``."""
+    text = "Every message is acknowledged."
+    if publishing is not None:
+        return replace(publishing, message=f"{text} {publishing.message}")
     return Explanation(
         Reason.CAUGHT_UP,
-        "Every message is acknowledged.",
+        text,
         "The next message that is published is delivered.",
         since_ms=since_ms,
     )
@@ -218,7 +282,7 @@ def caught_up(since_ms: int) -> Explanation:
 def no_producer() -> Explanation:
     return Explanation(
         Reason.NO_PRODUCER,
-        "There is nothing to deliver, and no producer is connected.",
+        "No producer is connected.",
         "The next message that is published is delivered.",
     )
 
@@ -226,7 +290,7 @@ def no_producer() -> Explanation:
 def terminated() -> Explanation:
     return Explanation(
         Reason.TERMINATED,
-        "Every message is acknowledged, and the topic is terminated.",
+        "The topic is terminated.",
         "Nothing more is delivered; the consumers were told that the topic has ended.",
     )
 
@@ -237,14 +301,59 @@ def quota_held(kind: str, subscription: str, *, is_held: bool) -> Explanation:
     subscription: with the largest backlog.
     is_held: producers wait; else they are refused.
     """
-    waits = "producers wait" if is_held else "producers are refused"
+    waits = "Producers wait" if is_held else "Producers are refused"
     return Explanation(
         Reason.QUOTA_HELD,
-        f"Every message is acknowledged, and {waits}: the backlog of subscription {subscription} "
-        f"exceeds the backlog quota {kind}.",
+        f"{waits}: the backlog of subscription {subscription} exceeds the backlog quota {kind}.",
         "Producers come back when that backlog is consumed, skipped or expired, or the quota is "
         "raised (namespaces set-backlog-quota).",
         details={"quota": kind, "subscription": subscription},
+    )
+
+
+def publish_rate_limited(scope: str, waiting: int, wait_ms: int) -> Explanation:
+    """Args:
+    scope: whose publish rate it is: topic or broker.
+    waiting: producers of the topic that wait.
+    wait_ms: until the first of the line goes on.
+    """
+    return Explanation(
+        Reason.PUBLISH_RATE_LIMITED,
+        f"The publish rate of the {scope} is used up for now: {counted(waiting, 'producer')} "
+        f"{'waits' if waiting == 1 else 'wait'}.",
+        f"Publishing goes on in {duration(wait_ms)} at the earliest, in turn with others under the "
+        "same limit; or raise the rate.",
+        details={"scope": scope, "waitingProducers": waiting},
+    )
+
+
+def storing(size: int, waited_ms: int, missing_bookies: int, now_ms: int) -> Explanation:
+    """Args:
+    size: bytes that were published and aren't confirmed by storage.
+    waited_ms: since the first of them was written; 0: it wasn't yet, there is no open ledger.
+    missing_bookies: how many more must take new ledgers before one can be opened.
+    """
+    since = f" for {duration(waited_ms)}" if waited_ms else ""
+    waits = f"{counted(size, 'byte')} of published messages wait{since}"
+    why = "storage has not confirmed them"
+    if missing_bookies:
+        waits = waits if size else "Nothing can be published now"
+        why = f"a new ledger needs {counted(missing_bookies, 'more writable bookie')}"
+    return Explanation(
+        Reason.STORING,
+        f"{waits}: {why}.",
+        "A message is delivered when it is stored. If this lasts, look at the bookies.",
+        since_ms=now_ms - waited_ms if waited_ms else None,
+        details={"pendingBytes": size, "missingBookies": missing_bookies},
+    )
+
+
+def storage_failed() -> Explanation:
+    return Explanation(
+        Reason.STORAGE_FAILED,
+        "The topic takes no messages: its storage failed.",
+        "The broker closes the topic and loads it anew; producers come back by themselves. If this "
+        "lasts, look at the bookies.",
     )
 
 
@@ -296,16 +405,51 @@ def _stall_of(consumer: ConsumerState) -> Reason | None:
     return None if consumer.writable else Reason.CONNECTION_FULL
 
 
+def _unheard(consumer: ConsumerState) -> str:
+    """What the consumer's connection waits for, as a further sentence; "": for nothing."""
+    if not (why := consumer.unheard):
+        return ""
+    return (
+        " The broker does not read its connection now, nor what it asks for and acknowledges on "
+        f"it: {why}."
+    )
+
+
+def single_active_stall(
+    active: ConsumerState, others: int, *, failover: bool
+) -> Explanation | None:
+    """What keeps entries from the one consumer that gets them all; None: nothing.
+
+    Args:
+        others: consumers that would take its place.
+    """
+    found = consumer_stall(active, 0)
+    if found is None:
+        return None
+    if not failover:
+        more = "An Exclusive subscription admits no other consumer meanwhile."
+    elif others:
+        verb = "waits" if others == 1 else "wait"
+        more = f"It is the active one: {counted(others, 'other consumer')} {verb} for it to leave."
+    else:
+        more = ""
+    standby = {"standbyConsumers": others} if failover else {}
+    return replace(
+        found, message=f"{found.message} {more}".strip(), details={**found.details, **standby}
+    )
+
+
 def consumer_stall(consumer: ConsumerState, unacked_max: int) -> Explanation | None:
     """What keeps entries from one consumer; None: nothing, it can take some."""
     reason, label, permits = _stall_of(consumer), consumer.label, consumer.permits
     figures = {"availablePermits": permits, "unackedMessages": consumer.unacked}
+    held = _unheard(consumer)
     if reason is Reason.CONSUMER_UNACKED_LIMIT:
         more = " and has no permits" if permits <= 0 else ""
         return Explanation(
             Reason.CONSUMER_UNACKED_LIMIT,
             f"Consumer {label} has {counted(consumer.unacked, 'unacknowledged message')}, the "
-            f"limit is {unacked_max:,}{more}.",
+            f"limit is {unacked_max:,}{more}.{held}",
             f"Delivery goes on when it has {unacked_max // 2:,} or fewer: let it acknowledge, or "
             "raise maxUnackedMessagesPerConsumer (topicPolicies "
             "set-max-unacked-messages-per-consumer).",
@@ -316,7 +460,7 @@ def consumer_stall(consumer: ConsumerState, unacked_max: int) -> Explanation | N
     if reason is Reason.NO_PERMITS:
         return Explanation(
             Reason.NO_PERMITS,
-            f"Consumer {label} has no permits: its client has asked for no more messages.",
+            f"Consumer {label} has no permits: its client has asked for no more messages.{held}",
             "Delivery goes on when the client asks for more, which it does as the application "
             "takes messages: look at what the application waits for.",
             consumer.name,

@@ -113,6 +113,11 @@ class ConsumerState:
         return True
 
     @property
+    def unheard(self) -> str:
+        """Why nothing that it sends arrives now; "": it does."""
+        return ""
+
+    @property
     def available(self) -> bool:
         """Whether an entry may be sent to it now."""
         return self.permits > 0 and not self.blocked and self.writable

@@ -225,7 +225,8 @@ class SingleActiveDispatcher(Dispatcher):
         if self._switching:
             return explanation.failover_delay(active, self._switch_at_ms, now_ms)
         if self.is_unread(position):
-            return explanation.consumer_stall(active, 0)
+            others = len(self.consumers) - 1
+            return explanation.single_active_stall(active, others, failover=self._failover)
         messages = None if head is None else head.message_count
         sent = (ms for ms, end in self._samples if position < end)
         return explanation.pending(

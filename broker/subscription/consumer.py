@@ -36,6 +36,10 @@ class ConsumerSink(Protocol):
     def writable(self) -> bool:
         """False while too much is buffered; call ``subscription.wake()`` when it turns true."""
 
+    @property
+    def unheard(self) -> str:
+        """Why nothing is read from the client now; "": it is."""
+
     def deliver(
         self,
         consumer: Consumer,
@@ -150,6 +154,10 @@ class Consumer(ConsumerState):
     @property
     def writable(self) -> bool:
         return self.sink.writable
+
+    @property
+    def unheard(self) -> str:
+        return self.sink.unheard
 
     @property
     def available(self) -> bool:

@@ -459,12 +459,12 @@ class PersistentSubscription(Subscription):
     def _explain(self, publishing: Explanation | None) -> Explanation:
         state, core = self.cursor.state, self._core
         if not state.backlog:
-            return publishing or explanation.caught_up(self._moved_ms)
+            return explanation.caught_up(self._moved_ms, publishing)
         oldest = state.first_unacked()
         unread = state.first_unacked_from(self.read_position)
         following = unread if core is None else core.next_entry(unread)
         found = self._explain_unsent(following or oldest, None) or explanation.delivering(None)
-        return explanation.all_sent(oldest, found) if following is None else found
+        return found if following else explanation.all_sent(oldest, found, publishing)
 
     def explain_entry(self, position: Position, head: EntryHeader | None) -> Explanation:
         """What became of an entry, or what keeps it from being delivered.

@@ -4,22 +4,18 @@ Everything here is durable when it returns.
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from magnetar.broker.dispatch import explanation
-from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.dispatch.interfaces import remaining_messages
-from magnetar.broker.errors import STORAGE_ERRORS
-from magnetar.broker.protocol.entry_header import FLAG_MARKER, EntryHeader, parse_header
+from magnetar.broker.protocol.entry_header import FLAG_MARKER, parse_header
 from magnetar.broker.subscription.persistent_subscription import (
     PersistentSubscription,
     cursor_errors,
 )
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.entry_batch import EntryBatch
-from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 
 T = TypeVar("T")
@@ -105,45 +101,6 @@ async def set_properties(
     wanted = dict(properties)
     await _done(subscription, subscription.cursor.set_cursor_properties(wanted))
     subscription.properties = wanted
-
-
-async def explain_message(
-    subscription: PersistentSubscription, position: Position, batch_index: int = -1
-) -> Explanation:
-    """What became of a message, or why it isn't delivered yet. Nothing is moved by this.
-
-    Args:
-        batch_index: of a message in a batch; -1: of the whole entry.
-    """
-    ledger, state = subscription.ledger, subscription.cursor.state
-    if (missing := _explain_missing(ledger, position)) is not None:
-        return missing
-    head: EntryHeader | None = None
-    if not state.is_acked(position):
-        try:
-            batch = await ledger.read(position, 1, 1)
-        except STORAGE_ERRORS:  # the dispatcher knows more of it
-            batch = None
-        if batch is not None and (batch.ledger_id, batch.first) == position:
-            head = parse_header(batch.heads[0])
-    left = state.batch_ack_set(position) if batch_index >= 0 else None
-    if state.is_acked(position) or (left is not None and not _has_bit(left, batch_index)):
-        return explanation.acknowledged()
-    return subscription.explain_entry(position, head)
-
-
-def _has_bit(words: Sequence[int], index: int) -> bool:
-    return index >= 64 * len(words) or bool(words[index // 64] >> index % 64 & 1)
-
-
-def _explain_missing(ledger: ManagedLedger, position: Position) -> Explanation | None:
-    """Why there is no such entry; None: it exists."""
-    last, entries = ledger.last_confirmed, ledger.offsets.entries(position[0])
-    if position > last:
-        return explanation.past_end(last)
-    if entries is None:
-        return explanation.trimmed(position)
-    return explanation.not_found(position, entries) if position[1] >= entries else None
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, PeriodBuckets
 from magnetar.broker.dispatch import explanation
-from magnetar.broker.dispatch.explanation import Explanation
+from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
     AlreadyExistsError,
@@ -534,7 +534,19 @@ class PersistentTopic(Topic):
     def explain_publishing(self) -> Explanation | None:
         if self.terminated:
             return explanation.terminated()
-        return self.backlog.explain() or super().explain_publishing()
+        if self.fenced and not self.closing:
+            return explanation.storage_failed()
+        found = self.backlog.explain() or super().explain_publishing()
+        ledger = self.ledger
+        is_waiting = ledger.pending_bytes or ledger.missing_bookies
+        if is_waiting and (found is None or found.reason is Reason.NO_PRODUCER):
+            return explanation.storing(
+                ledger.pending_bytes,
+                ledger.pending_ms,
+                ledger.missing_bookies,
+                self.service.clock(),
+            )
+        return found
 
     @property
     def stored_bytes(self) -> int:

@@ -13,7 +13,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.dispatch.explanation import Explanation, no_producer
+from magnetar.broker.dispatch.explanation import (
+    Explanation,
+    no_producer,
+    publish_rate_limited,
+)
 from magnetar.broker.errors import (
     AlreadyExistsError,
     BrokerError,
@@ -496,13 +500,16 @@ class Topic(ABC):
 
     # --- statistics
 
-    def explain(self) -> dict[str, Explanation]:
-        """By subscription: why it delivers nothing now, or that it does."""
-        publishing = self.explain_publishing()
-        return {name: each.explain(publishing) for name, each in self.subscriptions.items()}
-
     def explain_publishing(self) -> Explanation | None:
         """Why nothing is published here now; None: it is up to producers."""
+        for scope, limiter in (
+            ("topic", self.rate_limits.publish),
+            ("broker", self.service.publish_throttle),
+        ):
+            if limiter is not None and (
+                waiting := sum(limiter.is_waiting(each.sink) for each in self.registry)
+            ):
+                return publish_rate_limited(scope, waiting, limiter.wait_ms())
         return None if self.producers else no_producer()
 
     def sample(self, now_ms: int) -> None:

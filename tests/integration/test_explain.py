@@ -83,6 +83,7 @@ def test_partitions_and_refusals(admin: httpx.Client) -> None:
     assert asked(f"{path}-partition-1", "7:0:1:3").json()["reason"] == "pastEnd"
     assert asked(f"{path}-partition-1", "7:0:0").status_code == 412
     assert [asked(path, text).status_code for text in ("7:0", "7:0:2")] == [412, 412]
+    assert [asked(path, text).json()["reason"] for text in ("-1:-1", "-1:-1:0")] == ["notFound"] * 2
     assert [asked(path, text).status_code for text in ("7", "x:y", "-1:0")] == [400, 400, 400]
     volatile = f"/non-persistent/public/default/{local}"
     assert asked(volatile, "7:0").status_code == 405

@@ -15,8 +15,8 @@ from magnetar.broker.policies.effective import Rate
 from magnetar.broker.protocol.entry_header import FLAG_KEY, parse_header
 from magnetar.broker.rate_limits.rate_limiter import RateLimiter
 from magnetar.broker.subscription.consumer import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
+from magnetar.broker.subscription.message_explanation import explain_message
 from magnetar.broker.subscription.subscription import SINGLE_ACTIVE
-from magnetar.broker.subscription.subscription_admin import explain_message
 from magnetar.managed_ledger.position import Position
 from tests.manual_clock import ManualLoop
 from tests.simulation.simulator import seeds

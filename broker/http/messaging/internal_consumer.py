@@ -117,6 +117,8 @@ class ConsumedMessage:
 class _Source:
     """ConsumerSink of one topic or partition; hands everything to its feed."""
 
+    unheard = ""
+
     def __init__(
         self, consumer_feed: InternalConsumer, partition: int, remote: str, client_version: str
     ) -> None:

@@ -21,7 +21,11 @@ from magnetar.broker.http.topics.topic_access import (
 )
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
-from magnetar.broker.subscription import subscription_admin as subscription_admin
+from magnetar.broker.subscription.message_explanation import (
+    NO_MESSAGE,
+    explain_message,
+    explain_now,
+)
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.topic import Topic as LoadedTopic
@@ -71,7 +75,11 @@ async def explain_all(
     async def one(name: TopicName, message: _Message | None) -> dict[str, Any]:
         found = await loaded(service, name)
         if message is None:
-            return {of: each.as_json() for of, each in found.explain().items()}
+            publishing = found.explain_publishing()
+            return {
+                of: (await explain_now(each, publishing)).as_json()
+                for of, each in _subscriptions(found)
+            }
         return {of: await _of_message(each, message) for of, each in _subscriptions(found)}
 
     return await _answer(service, topic, spread, messageId, one)
@@ -100,7 +108,7 @@ async def explain(
     async def one(name: TopicName, message: _Message | None) -> dict[str, Any]:
         found = find_subscription(await loaded(service, name), subscription)
         if message is None:
-            return found.explain(found.topic.explain_publishing()).as_json()
+            return (await explain_now(found, found.topic.explain_publishing())).as_json()
         return await _of_message(found, message)
 
     return await _answer(
@@ -110,7 +118,7 @@ async def explain(
 
 async def _of_message(subscription: Subscription, message: _Message) -> dict[str, Any]:
     assert isinstance(subscription, PersistentSubscription)
-    return (await subscription_admin.explain_message(subscription, *message)).as_json()
+    return (await explain_message(subscription, *message)).as_json()
 
 
 async def _answer(
@@ -149,6 +157,8 @@ def _parse_id(text: str, topic: TopicName, count: int | None) -> tuple[TopicName
     Raises:
         ApiError: 400, 405, 412.
     """
+    if text.split(":")[:2] == ["-1", "-1"]:  # what a producer is told of a duplicate
+        return topic if count is None else topic.partition(0), (NO_MESSAGE, -1)
     partition, ledger_id, entry_id, batch_index, _ = parse_message_id_text(
         f"{text}:-1" if text.count(":") == 1 else text
     )

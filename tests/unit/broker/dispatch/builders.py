@@ -61,6 +61,7 @@ class FakeSink:
         self.remote = "127.0.0.1:5"
         self.client_version = "test"
         self.writable = True
+        self.unheard = ""
         self.alive = alive
         self.probes = 0
         self.got: list[Position] = []

@@ -44,12 +44,18 @@ class MemoryLedger:
             for _ in range(size):
                 self.append(ledger_id=ledger_id)
 
-    def append(self, entry_head: bytes | None = None, *, ledger_id: int | None = None) -> Position:
+    def append(
+        self,
+        entry_head: bytes | None = None,
+        *,
+        ledger_id: int | None = None,
+        body: Buffer | None = None,
+    ) -> Position:
         if ledger_id is None:
             ledger_id = max(self.ledgers, default=10)
         entries = self.ledgers.setdefault(ledger_id, [])
         position = (ledger_id, len(entries))
-        entries.append((entry_head or head(), b"%d:%d" % position))
+        entries.append((entry_head or head(), body or b"%d:%d" % position))
         return position
 
     @property

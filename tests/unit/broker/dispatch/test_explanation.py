@@ -25,7 +25,7 @@ from magnetar.broker.subscription.consumer import (
     Consumer,
     SubscribeRequest,
 )
-from magnetar.broker.subscription.subscription_admin import explain_message
+from magnetar.broker.subscription.message_explanation import explain_message
 from magnetar.managed_ledger.position import Position
 from tests.manual_clock import ManualLoop
 from tests.unit.broker.dispatch.builders import Bench, FakeSink, non_persistent, settle
@@ -404,9 +404,42 @@ async def test_nothing_is_published() -> None:
     await bench.consumer(SHARED, permits=1)
     held = explanation.quota_held("destination_storage", "slow", is_held=True)
     for publishing in (held, explanation.terminated(), explanation.no_producer()):
-        assert now(bench, publishing) is publishing
+        found = now(bench, publishing)
+        assert found.reason is publishing.reason
+        assert found.message == f"Every message is acknowledged. {publishing.message}"
     bench.ledger.append()
     assert now(bench, held).reason is Reason.DELIVERING, "there is something to deliver"
+    bench.subscription.wake()
+    await settle()
+    found = now(bench, held)
+    assert (found.reason, found.details["publishing"]) == (Reason.PENDING, "quotaHeld")
+    assert found.message.endswith(held.message)
+
+
+@pytest.mark.parametrize("sub_type", [SHARED, FAILOVER])
+async def test_a_consumer_that_nothing_arrives_from(sub_type: int) -> None:
+    """A publish rate holds the connection that its permits and acknowledgments come over."""
+    bench = Bench([2])
+    _, sink = await bench.consumer(sub_type, permits=1)
+    assert "does not read" not in now(bench).message
+    sink.unheard = "a publish rate holds its producers"
+    assert now(bench).message.endswith(f"acknowledges on it: {sink.unheard}.")
+    assert (await of(bench, 10, 0)).message.endswith(f"acknowledges on it: {sink.unheard}.")
+
+
+async def test_a_consumer_that_holds_others_off() -> None:
+    bench = Bench([2], active_consumer_failover_delay_time_millis=0)
+    await bench.consumer(FAILOVER, "a")
+    assert "standbyConsumers" in now(bench).details
+    assert "active one" not in now(bench).message
+    await bench.consumer(FAILOVER, "b")
+    found = await both(bench, 10, 0)
+    assert (found.reason, found.consumer) in [(Reason.NO_PERMITS, name) for name in "ab"]
+    assert found.details["standbyConsumers"] == 1
+    assert "It is the active one: 1 other consumer waits" in found.message
+    alone = Bench([2])
+    await alone.consumer(EXCLUSIVE, "a")
+    assert now(alone).message.endswith("admits no other consumer meanwhile.")
 
 
 async def test_a_subscription_that_moves_or_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.dispatch.explanation import Reason
+from magnetar.broker.dispatch.explanation import Explanation, Reason
+from magnetar.broker.policies.effective import Rate
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.topic.persistent_topic import PersistentTopic
 from magnetar.managed_ledger.position import EARLIEST, LATEST
@@ -281,23 +283,51 @@ async def test_a_topic_that_asks_for_more_bookies_than_there_are_has_no_producer
     assert created.type == pb.BaseCommand.PRODUCER_SUCCESS  # the ledger of now takes more
 
 
+def explained(topic: PersistentTopic) -> dict[str, Explanation]:
+    publishing = topic.explain_publishing()
+    return {name: each.explain(publishing) for name, each in topic.subscriptions.items()}
+
+
 @pytest.mark.parametrize("action", [*REFUSED, "consumer_backlog_eviction"])
 async def test_a_subscription_without_backlog_is_told_whose_backlog_stops_producers(
     broker: Broker, action: str
 ) -> None:
     _, topic = await filled(broker)
     await topic.create_subscription("done", LATEST)
-    assert topic.explain()["done"].reason is Reason.CAUGHT_UP
+    assert explained(topic)["done"].reason is Reason.CAUGHT_UP
     await set_quota(broker, action, size=10_000)
-    found = topic.explain()
+    found = explained(topic)
     assert found["s"].reason is Reason.NO_CONSUMER
     if action not in REFUSED:
         assert found["done"].reason is Reason.CAUGHT_UP
         return
     assert (found["done"].reason, found["done"].details["subscription"]) == ("quotaHeld", "s")
-    waits = "producers wait" if action == "producer_request_hold" else "producers are refused"
+    waits = "Producers wait" if action == "producer_request_hold" else "Producers are refused"
     assert waits in found["done"].message
     await set_quota(broker, action, size=100_000)
-    assert topic.explain()["done"].reason is Reason.CAUGHT_UP
+    assert explained(topic)["done"].reason is Reason.CAUGHT_UP
     await topic.terminate()
-    assert topic.explain()["done"].reason is Reason.TERMINATED
+    assert explained(topic)["done"].reason is Reason.TERMINATED
+
+
+async def test_a_subscription_is_told_why_nothing_is_published(broker: Broker) -> None:
+    client, topic = await filled(broker, 1)
+    await topic.create_subscription("done", LATEST)
+    service: Any = topic.service
+    service.publish_throttle = PublishRateLimiter(Rate(1, 0), service.loop)
+    client.feed(message(1) + message(2))
+    receipts(await client.receive(2))
+    done = topic.subscriptions["done"]
+    assert isinstance(done, PersistentSubscription)
+    done.clear_backlog()
+    found = explained(topic)["done"]
+    assert (found.reason, found.details["scope"]) == (Reason.PUBLISH_RATE_LIMITED, "broker")
+    assert found.details["waitingProducers"] == 1
+    service.publish_throttle.close()
+    assert explained(topic)["done"].reason is Reason.CAUGHT_UP
+    topic.fenced = True
+    assert explained(topic)["done"].reason is Reason.STORAGE_FAILED
+    topic.fenced = False
+    topic.ledger.append_path().core.append([b"h"], [b"0123456789"], lambda *_: None, 0)
+    found = explained(topic)["done"]
+    assert (found.reason, found.details["pendingBytes"]) == (Reason.STORING, 11)

@@ -1,0 +1,147 @@
+"""Why a stored subscription delivers nothing now, and what became of one of its messages.
+
+Its dispatcher knows most of it. Here is what needs the entry itself: whether there is one, and what
+keeps a client from giving it to its application. Nothing is moved by this.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from magnetar.broker.dispatch import explanation
+from magnetar.broker.dispatch.explanation import Explanation, Reason
+from magnetar.broker.errors import STORAGE_ERRORS
+from magnetar.broker.protocol.entry_header import FLAG_CHUNK, EntryHeader, parse_header
+from magnetar.broker.protocol.framing import MalformedFrameError, parse_entry_body
+from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.subscription.subscription import Subscription
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import Position
+
+NO_MESSAGE: Final = (-1, -1)
+"""Position that a producer is told of a message which wasn't stored."""
+_SCAN_ENTRIES: Final = 1_000
+_SCAN_BYTES: Final = 64 << 20
+"""So many entries and bytes are looked at for the parts of a chunked message."""
+_READ_BYTES: Final = 4 << 20
+
+
+async def explain_now(subscription: Subscription, publishing: Explanation | None) -> Explanation:
+    """As ``Subscription.explain``; of a message that a client has, also what its bytes say."""
+    found = subscription.explain(publishing)
+    if found.reason is Reason.PENDING and isinstance(subscription, PersistentSubscription):
+        oldest = subscription.cursor.state.first_unacked()
+        batch = await _read(subscription.ledger, oldest)
+        found = await _of_content(subscription, oldest, batch, found)
+    return found
+
+
+async def explain_message(
+    subscription: PersistentSubscription, position: Position, batch_index: int = -1
+) -> Explanation:
+    """What became of a message, or why it isn't delivered yet.
+
+    Args:
+        batch_index: of a message in a batch; -1: of the whole entry.
+    """
+    ledger, state = subscription.ledger, subscription.cursor.state
+    if (missing := _explain_missing(ledger, position)) is not None:
+        return missing
+    batch = None if state.is_acked(position) else await _read(ledger, position)
+    head: EntryHeader | None = None if batch is None else parse_header(batch.heads[0])
+    left = state.batch_ack_set(position) if batch_index >= 0 else None
+    if state.is_acked(position) or (left is not None and not _has_bit(left, batch_index)):
+        return explanation.acknowledged()
+    found = subscription.explain_entry(position, head)
+    return await _of_content(subscription, position, batch, found)
+
+
+def _has_bit(words: Sequence[int], index: int) -> bool:
+    return index >= 64 * len(words) or bool(words[index // 64] >> index % 64 & 1)
+
+
+def _explain_missing(ledger: ManagedLedger, position: Position) -> Explanation | None:
+    """Why there is no such entry; None: it exists."""
+    if position == NO_MESSAGE:
+        return explanation.duplicate()
+    last, entries = ledger.last_confirmed, ledger.offsets.entries(position[0])
+    if position > last:
+        return explanation.past_end(last)
+    if entries is None:
+        return explanation.trimmed(position)
+    return explanation.not_found(position, entries) if position[1] >= entries else None
+
+
+async def _read(ledger: ManagedLedger, position: Position) -> EntryBatch | None:
+    """The entry at a position; None: it can't be read, of which the dispatcher knows more."""
+    try:
+        batch = await ledger.read(position, 1, 1)
+    except STORAGE_ERRORS:
+        return None
+    if batch is None or (batch.ledger_id, batch.first) != position:
+        return None
+    return batch
+
+
+async def _of_content(
+    subscription: PersistentSubscription,
+    position: Position,
+    batch: EntryBatch | None,
+    found: Explanation,
+) -> Explanation:
+    """What a client needs besides the entry, to give the message to its application.
+
+    Args:
+        batch: the entry at ``position``; None: it couldn't be read.
+    """
+    if found.reason is not Reason.PENDING or batch is None:
+        return found
+    if (metadata := _metadata(batch.bodies[0])) is None:
+        return found
+    if metadata.encryption_keys:
+        found = explanation.of_encrypted(found, [each.key for each in metadata.encryption_keys])
+    parts = metadata.num_chunks_from_msg
+    if parts > 1:
+        found = explanation.of_chunk(found, metadata.chunk_id + 1, parts)
+        there = await _parts(subscription, metadata)
+        if there is not None and (missing := [n + 1 for n in range(parts) if n not in there]):
+            found = explanation.incomplete(found, missing)
+    return found
+
+
+def _metadata(body: Buffer) -> MessageMetadata | None:
+    """None: a producer stored what is no message."""
+    try:
+        return parse_entry_body(body)[0]
+    except (MalformedFrameError, DecodeError):
+        return None
+
+
+async def _parts(subscription: PersistentSubscription, wanted: MessageMetadata) -> set[int] | None:
+    """Chunk ids of a message that are unacknowledged; None: there is too much to look at."""
+    ledger, state = subscription.ledger, subscription.cursor.state
+    found, position = set[int](), state.first_unacked()
+    entries, size = 0, 0
+    while entries < _SCAN_ENTRIES and size < _SCAN_BYTES:
+        try:
+            batch = await ledger.read(position, _SCAN_ENTRIES, _READ_BYTES)
+        except STORAGE_ERRORS:
+            return None
+        if batch is None:
+            return found
+        acked = frozenset(state.acked_in(batch.ledger_id, batch.first, len(batch.heads)) or ())
+        for index, raw in enumerate(batch.heads):
+            if batch.first + index in acked or not parse_header(raw).flags & FLAG_CHUNK:
+                continue
+            metadata = _metadata(batch.bodies[index])
+            if metadata is not None and metadata.uuid == wanted.uuid:
+                found.add(metadata.chunk_id)
+        if len(found) >= wanted.num_chunks_from_msg:
+            return found
+        entries += len(batch.heads)
+        size += sum(map(len, batch.bodies))
+        position = (batch.ledger_id, batch.first + len(batch.heads))
+    return None
