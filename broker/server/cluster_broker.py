@@ -1,5 +1,6 @@
 """A broker of a cluster: metadata in ZooKeeper, bookies elsewhere, nothing on its own disk."""
 
+import asyncio
 import random
 import time
 from contextlib import AsyncExitStack
@@ -28,15 +29,18 @@ from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context
 from magnetar.broker.bookie_client_settings import bookie_health, placement_config
 from magnetar.broker.cluster.load_sharing import LoadSharing
 from magnetar.broker.config import BrokerConfig, ConfigError
+from magnetar.broker.migration.errors import MigrationError
 from magnetar.broker.migration.marker import check_may_serve
 from magnetar.broker.server.standalone import Standalone, run_node
 from magnetar.broker.service.bookie_access import BookieAddressResolver, RegisteredBookies
 from magnetar.broker.service.bookie_cluster import BookieCluster
 from magnetar.broker.service.broker_service import BrokerService
+from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.sasl.jaas import read_credentials
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore, SessionEvent
 
 _MIB = 1024 * 1024
+_RETRY_S = 1.0
 _BACKLOG_BYTES = 64 * _MIB
 _FRAME_OVERHEAD_BYTES = 10 * 1024
 _ENTRY_OVERHEAD_BYTES = 64 * 1024
@@ -47,6 +51,7 @@ class ClusterBroker(Standalone):
     """The parts of one broker process; see ``Standalone``."""
 
     word = "broker"
+    _looking: asyncio.Task[None] | None = None
 
     async def _open_store(self) -> MetadataStore:
         if not self.config.metadata_store_url:
@@ -62,7 +67,25 @@ class ClusterBroker(Standalone):
         except BaseException:
             await store.close()
             raise
+        store.on_session_event(partial(self._on_store_session_event, store))
         return store
+
+    def _on_store_session_event(self, store: MetadataStore, event: SessionEvent) -> None:
+        # Without a session it wasn't among the live brokers that a swap looks for.
+        if event is SessionEvent.SESSION_REESTABLISHED:
+            if self._looking is not None:
+                self._looking.cancel()
+            self._looking = asyncio.get_running_loop().create_task(self._look_at_swaps(store))
+
+    async def _look_at_swaps(self, store: MetadataStore) -> None:
+        """End if the cluster was given to Pulsar's brokers: they don't see what this one stores."""
+        while True:
+            try:
+                return await check_may_serve(store)
+            except MigrationError as error:
+                return self._on_fatal(error)
+            except MetadataError:
+                await asyncio.sleep(_RETRY_S)
 
     async def _open_bookies(self, stack: AsyncExitStack, store: MetadataStore) -> BookieCluster:
         config = self.config

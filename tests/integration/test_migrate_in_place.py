@@ -18,6 +18,7 @@ from magnetar.metadata.factory import connect_store
 from tests.apache_bookies import needs_bookkeeper, start_bookies
 from tests.broker_process import BrokerProcess
 from tests.official_client import client_of
+from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
 
 pytestmark = needs_bookkeeper
@@ -58,11 +59,12 @@ async def give_to_us(zookeeper: ZooKeeperProcess) -> None:
     await store.close()
 
 
-def broker_of(zookeeper: ZooKeeperProcess, log: Path) -> BrokerProcess:
+def broker_of(zookeeper: ZooKeeperProcess, log: Path, *more: str) -> BrokerProcess:
     uri = f"zk+hierarchical://127.0.0.1:{zookeeper.port}/ledgers"
     settings = (
         f"bookkeeperMetadataServiceUri={uri}",
         "acknowledgmentAtBatchIndexLevelEnabled=true",
+        *more,
     )
     options = [word for each in settings for word in ("--set", each)]
     return BrokerProcess(log, zookeeper.url("/magnetar"), *options)
@@ -109,3 +111,18 @@ def test_forth_and_back_and_forth(zookeeper: ZooKeeperProcess, tmp_path: Path) -
         assert sorted(int(each.data()) for each in messages) == list(range(0, 100, 3))
         with pytest.raises(pulsar.Timeout):
             consumer.receive(500)
+
+
+def test_a_broker_that_was_asleep_during_a_swap_ends(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    """Its session has ended, so the command didn't see it. It would store what nobody reads."""
+    asyncio.run(give_to_us(zookeeper))
+    session = "metadataStoreSessionTimeoutMillis=1000"
+    with broker_of(zookeeper, tmp_path / "asleep", session) as broker:
+        broker.pause()
+        wait_until(lambda: "may start" in migrate(zookeeper, "--back"))
+        broker.resume()
+        wait_until(lambda: not broker.is_running, lambda: broker.log)
+        assert broker.take().wait() == 3
+        assert "Apache Pulsar's brokers serve this cluster" in broker.log
