@@ -221,7 +221,9 @@ class BookieProcess:
         settings = self.settings
         port = settings.bookie_protocol_port
         # Without BookKeeper's layout no client of BookKeeper finds it.
-        wants_any = isinstance(layout, BookKeeperLayout) and not settings.authentication_enabled
+        login = settings.protocol_login()
+        is_guarded = login is not None or not settings.authentication_enabled
+        wants_any = isinstance(layout, BookKeeperLayout) and is_guarded
         if port < 0 or (port == 0 and not wants_any):
             return None
         return ProtocolServer(
@@ -231,6 +233,7 @@ class BookieProcess:
             server.reads,
             settings.transport().connections_max,
             None if tls is None else functools.partial(server_context, tls),
+            login,
         )
 
     async def _start_integrity_service(

@@ -3,6 +3,7 @@
 Unlike ``config.py``, which is what the bookie's parts are given: sizes in bytes, times in seconds.
 """
 
+import functools
 import logging
 import re
 import resource
@@ -17,6 +18,13 @@ from magnetar.bookkeeper.bookie.config import BookieConfig, GarbageCollectionCon
 from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
 from magnetar.bookkeeper.bookie.integrity.integrity_service import IntegrityServiceConfig
 from magnetar.bookkeeper.bookie.integrity.scrubber import ScrubConfig
+from magnetar.bookkeeper.bookie_protocol.login_server import (
+    ALLOWED_IDS,
+    PROVIDER,
+    SECTION,
+    LoginPlugin,
+    SaslLoginPlugin,
+)
 from magnetar.bookkeeper.environment import PREFIXES
 from magnetar.bookkeeper.layout.cookie_format import Directories
 from magnetar.bookkeeper.network_location import place
@@ -24,6 +32,7 @@ from magnetar.bookkeeper.process_settings import ALIASES, ProcessSettings
 from magnetar.bookkeeper.settings_parser import SettingsParser, raising
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.metadata.sasl.jaas import read_passwords
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +59,7 @@ class BookieSettings(ProcessSettings):
     bookie_port: int = 3181  # 0: any free port
     bookie_add_port: int = 0  # own key: adds go on here, without gRPC; 0: any free port; -1: no
     # own key: BookKeeper's protocol, for clients of Apache BookKeeper; -1: no. 0: any free port, in
-    # BookKeeper's layout and without authentication, else none
+    # BookKeeper's layout, and with authentication only if there is a login for it, else none
     bookie_protocol_port: int = 0
     advertised_address: str = ""  # "": the bind address, or the host's name for 0.0.0.0
     upgrade_domains: int = 0  # own key: > 0: /zone/ud<number at the host name's end, modulo this>
@@ -103,6 +112,10 @@ class BookieSettings(ProcessSettings):
     tls_key_path: str = ""
     tls_trust_path: str = ""
     tls_client_authentication: bool = False
+    bookie_auth_provider_factory_class: str = ""  # SASL: a login at bookieProtocolPort
+    bookie_login_config_path: str = ""  # own key: JAAS file with its users and passwords
+    sasl_jaas_bookie_section_name: str = SECTION  # of that file
+    sasl_jaas_client_allowed_ids: str = ALLOWED_IDS  # regular expression of users
     max_connections: int = 0  # own key: of all clients; 0: half of the files that may be open
     stream_max_in_flight_bytes: int = 32 * _MIB  # own key: of one client
     read_replies_max_bytes: int = 64 * _MIB  # own key: of all clients
@@ -127,16 +140,52 @@ class BookieSettings(ProcessSettings):
                 raise BookieSettingsError(f"{key}={port}: not a port number")
         if not self.ledgers:
             raise BookieSettingsError("ledgerDirectories is empty")
-        if self.bookie_protocol_port > 0 and self.authentication_enabled:
-            raise BookieSettingsError(
-                f"bookieProtocolPort={self.bookie_protocol_port}: not with authenticationEnabled, "
-                "because clients of BookKeeper's protocol can't be asked for a token"
-            )
+        self._check_protocol_login()
         if self.upgrade_domains < 0:
             raise BookieSettingsError(f"upgradeDomains={self.upgrade_domains}: negative")
         with raising(BookieSettingsError):
             self.check_process()
             self.tls()
+
+    def _check_protocol_login(self) -> None:
+        provider = self.bookie_auth_provider_factory_class
+        if not provider:
+            if self.bookie_protocol_port > 0 and self.authentication_enabled:
+                raise BookieSettingsError(
+                    f"bookieProtocolPort={self.bookie_protocol_port}: with authenticationEnabled "
+                    f"clients must log in there: bookieAuthProviderFactoryClass={PROVIDER}"
+                )
+            return
+        if provider != PROVIDER:
+            raise BookieSettingsError(
+                f"bookieAuthProviderFactoryClass={provider}: {PROVIDER} is supported"
+            )
+        if not self.authentication_enabled:
+            raise BookieSettingsError(
+                "bookieAuthProviderFactoryClass: without authenticationEnabled=true everybody may "
+                "use the other ports"
+            )
+        if not self.bookie_login_config_path:
+            raise BookieSettingsError(
+                "bookieAuthProviderFactoryClass: bookieLoginConfigPath is missing, a JAAS file"
+            )
+
+    @raising(BookieSettingsError)
+    def protocol_login(self) -> LoginPlugin | None:
+        """What clients of BookKeeper's protocol must do first; None: nothing.
+
+        Raises:
+            BookieSettingsError: settings or a file that can't be used.
+        """
+        if not self.bookie_auth_provider_factory_class:
+            return None
+        path = Path(self.bookie_login_config_path)
+        read = functools.partial(read_passwords, path, self.sasl_jaas_bookie_section_name)
+        try:
+            read()  # mistakes are told at the start
+            return SaslLoginPlugin(read, self.sasl_jaas_client_allowed_ids)
+        except (OSError, re.error) as error:
+            raise BookieSettingsError(f"{path}: {error}") from error
 
     @classmethod
     def load(

@@ -135,8 +135,6 @@ class CallsV3:
         match request.header.operation:
             case pb.READ_ENTRY if request.HasField("readRequest"):
                 await self._read(request.readRequest, response)
-            case pb.AUTH if request.HasField("authRequest"):
-                response.authResponse.CopyFrom(auth_disabled())
             case pb.WRITE_LAC if request.HasField("writeLacRequest"):
                 await self._write_lac(request.writeLacRequest, response)
             case pb.READ_LAC if request.HasField("readLacRequest"):

@@ -13,7 +13,7 @@ class FramePieces:
 
     def __init__(self, frame_bytes_max: int) -> None:
         """``frame_bytes_max``: BookKeeper's ``nettyMaxFrameSizeBytes``."""
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
         self._parts: list[bytes] = []
         self._size = 0
         self._wanted = 0
@@ -40,7 +40,7 @@ class FramePieces:
         if left >= wanted:
             size: int = LENGTH.unpack_from(view, at)[0]
             wanted += size
-            if wanted > self._frame_bytes_max:
+            if wanted > self.frame_bytes_max:
                 raise FrameError(f"a frame of {size} bytes")
             if wanted <= left:
                 return at + wanted

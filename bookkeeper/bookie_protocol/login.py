@@ -23,7 +23,8 @@ SECTION: Final = "BookKeeper"
 """Of the JAAS file, unless the setting says another."""
 _DISABLED: Final = "AuthDisabledPlugin"
 """What a bookie without authentication answers."""
-_SERVICE: Final = "bookkeeper"
+SERVICE: Final = "bookkeeper"
+"""Of the names that both sides prove to know."""
 _HEADER_BYTES: Final = 4
 _VERSION_3_BEGINS: Final = b"\x0a"
 _NO_LEDGER: Final = 2**63 - 1
@@ -48,7 +49,7 @@ class SaslLogin:
             OSError, ValueError: the credentials can't be read, or the connection failed.
         """
         credentials = self._credentials()
-        client = DigestMd5Client(credentials, _SERVICE, _SERVICE, secrets.token_urlsafe(24))
+        client = DigestMd5Client(credentials, SERVICE, SERVICE, secrets.token_urlsafe(24))
         try:
             asking.send(client.respond(b""))
             challenge = await asking.receive()

@@ -140,6 +140,10 @@ class RequestDecoder:
         self._buffer = FramePieces(frame_bytes_max)
         self._is_v2 = False
 
+    def allow_frames(self, frame_bytes_max: int) -> None:
+        """Of this size, from the next one on."""
+        self._buffer.frame_bytes_max = frame_bytes_max
+
     def feed(self, data: bytes) -> Iterator[ClientRequest]:
         """
         Raises:
@@ -318,6 +322,15 @@ def encode_batch_reply(
     for packet in packets:
         parts += (LENGTH.pack(len(packet)), packet)
     return b"".join(parts)
+
+
+def encode_refusal(request: AddsV2 | ReadsV2 | BatchReadV2, code: int) -> bytes:
+    """Of all that it asks for."""
+    word, ledger_id, first = request.word, request.ledger_id, request.first
+    if isinstance(request, BatchReadV2):
+        return encode_batch_reply(word, code, ledger_id, first, request.request_id, ())
+    count = len(request.heads) if isinstance(request, AddsV2) else request.count
+    return encode_add_replies(word, code, ledger_id, range(first, first + count))
 
 
 def encode_auth_reply(word: int, message: bytes) -> bytes:

@@ -26,6 +26,7 @@ from magnetar.bookkeeper.bookie_protocol.frames_v2 import (
     HIGH_PRIORITY,
     LAST_ENTRY,
 )
+from magnetar.bookkeeper.bookie_protocol.login_server import LoginPlugin
 from magnetar.bookkeeper.bookie_protocol.result_codes import (
     EBADREQ,
     EOK,
@@ -35,7 +36,7 @@ from magnetar.bookkeeper.bookie_protocol.result_codes import (
     to_v2,
 )
 from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
-from magnetar.bookkeeper.errors import FrameError
+from magnetar.bookkeeper.errors import FrameError, UnauthorizedAccessError
 from magnetar.bookkeeper.packet import Buffer
 from magnetar.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
 from magnetar.bookkeeper.transport import AddRequest, ReadRequest
@@ -55,6 +56,12 @@ _READS_BYTES_MAX: Final = 4 * 1024 * 1024
 _READ_CHARGE: Final = 256 * 1024
 """Of a read whose entry may have any size."""
 _TLS_HANDSHAKE_S: Final = 10.0
+_LOGIN_S: Final = 10.0
+"""For a new connection, where a login is asked for."""
+_LOGIN_FRAME_BYTES_MAX: Final = 8192
+"""Of a client that nobody knows yet."""
+_UNAUTHENTICATED_MAX: Final = 64
+"""Connections of such clients; the oldest is closed for a new one."""
 
 
 class ProtocolServer:
@@ -68,6 +75,7 @@ class ProtocolServer:
         adds, reads: what all clients of the bookie have in memory, those of other ports included.
         connections_max: that it accepts; 0: any number.
         tls: makes the context of a new connection; None: connections are plain.
+        login: what clients must do first; None: nothing.
     """
 
     def __init__(
@@ -78,12 +86,15 @@ class ProtocolServer:
         reads: ByteSemaphore,
         connections_max: int = 0,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        login: LoginPlugin | None = None,
     ) -> None:
         self.frame_bytes_max, self.connection_bytes_max = frame_bytes_max, connection_bytes_max
         self.adds, self.reads = adds, reads
         self.bookie: Bookie | None = None
         self.lac_bodies: dict[int, bytes] = {}
+        self.login = login
         self._connections_max, self._tls = connections_max, tls
+        self._unauthenticated: dict[ServerConnection, asyncio.TimerHandle] = {}  # oldest first
         self._connections: set[ServerConnection] = set()
         self._server: asyncio.Server | None = None
 
@@ -123,11 +134,22 @@ class ProtocolServer:
         if self._connections_max and len(self._connections) >= self._connections_max:
             return False
         self._connections.add(connection)
+        if self.login is not None:
+            if len(self._unauthenticated) >= _UNAUTHENTICATED_MAX:
+                next(iter(self._unauthenticated)).close()
+            loop = asyncio.get_running_loop()
+            self._unauthenticated[connection] = loop.call_later(_LOGIN_S, connection.close)
         return True
+
+    def on_login(self, connection: "ServerConnection") -> None:
+        """Its client may use the bookie."""
+        if (timer := self._unauthenticated.pop(connection, None)) is not None:
+            timer.cancel()
 
     def forget(self, connection: "ServerConnection") -> None:
         """It is closed."""
         self._connections.discard(connection)
+        self.on_login(connection)
 
 
 @dataclass(slots=True, eq=False)
@@ -146,7 +168,10 @@ class ServerConnection(asyncio.Protocol):
     def __init__(self, server: ProtocolServer) -> None:
         self._port = server
         self._loop = asyncio.get_running_loop()
-        self._decoder = v2.RequestDecoder(server.frame_bytes_max)
+        self._login = None if server.login is None else server.login.begin()
+        self._must_log_in = self._login is not None
+        frame_bytes_max = _LOGIN_FRAME_BYTES_MAX if self._must_log_in else server.frame_bytes_max
+        self._decoder = v2.RequestDecoder(frame_bytes_max)
         self._transport: asyncio.Transport
         self._bookie: Bookie
         self._calls_v3: CallsV3
@@ -162,6 +187,11 @@ class ServerConnection(asyncio.Protocol):
     def close(self) -> None:
         """Disconnect."""
         self._transport.abort()
+
+    @property
+    def _client_name(self) -> str:
+        peer = self._transport.get_extra_info("peername")
+        return f"a client of BookKeeper's protocol at {peer}"
 
     # ---- asyncio.Protocol
 
@@ -185,9 +215,12 @@ class ServerConnection(asyncio.Protocol):
             for request in self._decoder.feed(data):
                 self._take(request)
         except (FrameError, DecodeError) as error:
-            peer = self._transport.get_extra_info("peername")
-            _log.warning("a client of BookKeeper's protocol at %s is disconnected: %s", peer, error)
+            _log.warning("%s is disconnected: %s", self._client_name, error)
             self._transport.abort()
+            return
+        except UnauthorizedAccessError as error:
+            _log.warning("%s is refused: %s", self._client_name, error)
+            self._transport.close()  # once it is told
             return
         self.read_on()
 
@@ -266,11 +299,12 @@ class ServerConnection(asyncio.Protocol):
         elif isinstance(request, v2.RefusedV2):
             self._reply(request.reply)
         elif isinstance(request, v2.AuthV2):
-            pb.AuthMessage.FromString(request.message)
-            answer = auth_disabled().SerializeToString()
-            self._reply(v2.encode_auth_reply(request.word, answer))
+            answer = self._authenticate(pb.AuthMessage.FromString(request.message))
+            self._reply(v2.encode_auth_reply(request.word, answer.SerializeToString()))
         elif self._must_encrypt:
             raise FrameError("a request before START_TLS")
+        elif self._must_log_in:
+            self._reply(v2.encode_refusal(request, EUA.v2))
         elif isinstance(request, v2.AddsV2):
             self._add(request)
         elif isinstance(request, v2.ReadsV2):
@@ -280,6 +314,28 @@ class ServerConnection(asyncio.Protocol):
                 self._start(self._read_singles(request))
         else:
             self._start(self._read_batch(request))
+
+    def _authenticate(self, message: pb.AuthMessage) -> pb.AuthMessage:
+        """The answer to a message of a login.
+
+        Raises:
+            UnauthorizedAccessError: the client is refused.
+        """
+        # Apache's clients send an empty message behind the last one, and want this answer.
+        if self._login is None or not self._must_log_in:
+            return auth_disabled()
+        assert self._port.login is not None
+        name = self._port.login.name
+        if message.authPluginName != name:
+            raise UnauthorizedAccessError(
+                f"it has the plug-in {message.authPluginName!r}, not {name}"
+            )
+        answer = pb.AuthMessage(authPluginName=name, payload=self._login.respond(message.payload))
+        if self._login.is_complete:
+            self._must_log_in = False
+            self._decoder.allow_frames(self._port.frame_bytes_max)
+            self._port.on_login(self)
+        return answer
 
     def _add(self, adds: v2.AddsV2) -> None:
         ids = range(adds.first, adds.first + len(adds.heads))
@@ -424,12 +480,24 @@ class ServerConnection(asyncio.Protocol):
     def _take_v3(self, request: pb.Request) -> None:
         if request.header.operation == pb.START_TLS:
             self._start_tls(request)
-        elif self._must_encrypt and request.header.operation != pb.AUTH:
+        elif request.header.operation == pb.AUTH and request.HasField("authRequest"):
+            self._authenticate_v3(request)
+        elif self._must_encrypt or self._must_log_in:
             self._reply_v3(self._calls_v3.refused(request, EUA))
         elif request.header.operation == pb.ADD_ENTRY and request.HasField("addRequest"):
             self._calls_v3.add(request, self._submit, self._on_answered, self._reply_v3)
         else:
             self._call_v3(request)
+
+    def _authenticate_v3(self, request: pb.Request) -> None:
+        response = self._calls_v3.refused(request, EOK)
+        try:
+            response.authResponse.CopyFrom(self._authenticate(request.authRequest))
+        except UnauthorizedAccessError:
+            self._reply_v3(self._calls_v3.refused(request, EUA))
+            self._flush()
+            raise
+        self._reply_v3(response)
 
     def _call_v3(self, request: pb.Request) -> None:
         if not self._calls_v3.is_long_poll(request):
@@ -475,8 +543,7 @@ class ServerConnection(asyncio.Protocol):
                 ssl_handshake_timeout=_TLS_HANDSHAKE_S,
             )
         except OSError as error:  # ssl.SSLError is one
-            peer = self._transport.get_extra_info("peername")
-            _log.warning("no TLS with a client at %s: %s", peer, error)
+            _log.warning("no TLS with %s: %s", self._client_name, error)
             self._transport.abort()
             return
         assert transport is not None

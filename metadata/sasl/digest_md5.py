@@ -1,4 +1,4 @@
-"""The client's side of SASL DIGEST-MD5 (RFC 2831, quality of protection ``auth``). No I/O, no dice.
+"""SASL DIGEST-MD5 (RFC 2831, quality of protection ``auth``), both sides. No I/O, no dice.
 
 Both sides prove that they know the password, which isn't sent. Who reads the exchange can try
 passwords, and go on in the connection: use it over TLS.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MECHANISM: Final = "DIGEST-MD5"
-_NONCE_COUNT: Final = "00000001"
+_NONCE_COUNT: Final = b"00000001"
 # key=value or key="value" with backslashes before what is quoted, and commas between (section 7.1).
 _DIRECTIVE: Final = re.compile(
     rb'[ \t\r\n,]*([^ \t\r\n,="]+)[ \t\r\n]*=[ \t\r\n]*("(?:[^"\\]|\\.)*"|[^ \t\r\n,"]*)', re.DOTALL
@@ -20,11 +20,13 @@ _DIRECTIVE: Final = re.compile(
 _BETWEEN: Final = re.compile(rb"[ \t\r\n,]*")
 _CHALLENGE_BYTES_MAX: Final = 2048
 """The RFC's own limit for what a server sends."""
+_RESPONSE_BYTES_MAX: Final = 4096
+"""The same for a client."""
 
 
 class SaslError(Exception):
-    """A challenge that can't be answered, or a server that didn't prove that it is the right one;
-    the text never has a password."""
+    """A challenge or response that can't be answered, or a peer that didn't prove that it knows the
+    password; the text never has a password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,34 +80,22 @@ class DigestMd5Client:
             raise SaslError("the server wants DIGEST-MD5 with integrity or encryption, not in here")
         is_utf8 = found.get("charset", b"").lower() == b"utf-8"
         realm = found.get("realm", b"")
-        secret = self._secret(realm, nonce, is_utf8=is_utf8)
-        self._proof = self._digest(secret, nonce, "")
+        client_nonce, uri = self._client_nonce.encode(), self._uri.encode()
+        hashed = _Hashed(self._credentials, realm, nonce, client_nonce, uri, is_utf8=is_utf8)
+        self._proof = hashed.digest(b"")
         encoding = "utf-8" if is_utf8 else "latin-1"
         fields = {
             "username": _quoted(_encoded(self._credentials.username, encoding)),
             "realm": _quoted(realm),
             "nonce": _quoted(nonce),
-            "cnonce": _quoted(self._client_nonce.encode()),
-            "nc": _NONCE_COUNT.encode(),
+            "cnonce": _quoted(client_nonce),
+            "nc": _NONCE_COUNT,
             "qop": b"auth",
-            "digest-uri": _quoted(self._uri.encode()),
-            "response": self._digest(secret, nonce, "AUTHENTICATE"),
+            "digest-uri": _quoted(uri),
+            "response": hashed.digest(b"AUTHENTICATE"),
             **({"charset": b"utf-8"} if is_utf8 else {}),
         }
         return b",".join(key.encode() + b"=" + value for key, value in fields.items())
-
-    def _secret(self, realm: bytes, nonce: bytes, *, is_utf8: bool) -> bytes:
-        """A1 of section 2.1.2.1, hashed."""
-        texts = (self._credentials.username, self._credentials.password)
-        # In UTF-8 only where ISO 8859-1 can't: so that a password has one hash with all clients.
-        name, password = (_encoded(each, "latin-1", is_utf8=is_utf8) for each in texts)
-        inner = hashlib.md5(b":".join((name, realm, password)), usedforsecurity=False).digest()
-        return _md5_hex(b":".join((inner, nonce, self._client_nonce.encode())))
-
-    def _digest(self, secret: bytes, nonce: bytes, method: str) -> bytes:
-        a2 = _md5_hex(f"{method}:{self._uri}".encode())
-        count, client_nonce = _NONCE_COUNT.encode(), self._client_nonce.encode()
-        return _md5_hex(b":".join((secret, nonce, count, client_nonce, b"auth", a2)))
 
     def _check(self, challenge: bytes) -> None:
         assert self._proof is not None
@@ -115,12 +105,104 @@ class DigestMd5Client:
         self.is_complete = True
 
 
-def _directives(challenge: bytes) -> Mapping[str, bytes]:
+class DigestMd5Server:
+    """One exchange: ``respond`` to what the client sends, until ``username`` is known.
+
+    Args:
+        passwords: of users by name.
+        service, host: its own names; ``host`` is the realm, too.
+        nonce: text that no other exchange has; printable, without quotes and backslashes.
+    """
+
+    def __init__(self, passwords: Mapping[str, str], service: str, host: str, nonce: str) -> None:
+        self.username: str | None = None
+        self._passwords = passwords
+        self._uri, self._realm = f"{service}/{host}".encode(), host.encode()
+        self._nonce = nonce.encode()
+        self._is_begun = False
+
+    def respond(self, response: bytes) -> bytes:
+        """What to send next: the challenge, then the proof that it knows the password.
+
+        Raises:
+            SaslError: the client doesn't know the password of one of the users, or sent anything
+                else. It isn't told which.
+        """
+        if self.username is not None:
+            raise SaslError("a message behind the last one")
+        if not self._is_begun:
+            self._is_begun = True
+            fields = (b"realm=%s" % _quoted(self._realm), b"nonce=%s" % _quoted(self._nonce))
+            return b",".join((*fields, b'qop="auth",charset=utf-8,algorithm=md5-sess'))
+        found = _directives(response, _RESPONSE_BYTES_MAX)
+        is_utf8 = found.get("charset", b"").lower() == b"utf-8"
+        try:
+            username = found.get("username", b"").decode("utf-8" if is_utf8 else "latin-1")
+        except UnicodeDecodeError:
+            raise SaslError("the user's name can't be read") from None
+        expected = {
+            "realm": self._realm,
+            "nonce": self._nonce,
+            "nc": _NONCE_COUNT,
+            "digest-uri": self._uri,
+        }
+        if any(found.get(key) != value for key, value in expected.items()):
+            raise SaslError(f"user {username!r} answers another challenge")
+        if found.get("qop", b"auth") != b"auth":
+            raise SaslError(f"user {username!r} wants integrity or encryption")
+        authzid = found.get("authzid")
+        if authzid is not None and authzid != username.encode():
+            raise SaslError(f"user {username!r} wants to be another one")
+        hashed = _Hashed(
+            # Of a user that isn't there as long as of one that is.
+            SaslCredentials(username, self._passwords.get(username, "")),
+            *(self._realm, self._nonce, found.get("cnonce", b""), self._uri),
+            is_utf8=is_utf8,
+            authzid=authzid,
+        )
+        given = found.get("response", b"")
+        is_right = hmac.compare_digest(given, hashed.digest(b"AUTHENTICATE"))
+        if not is_right or username not in self._passwords:
+            raise SaslError(f"user {username!r} is not known, or the password is wrong")
+        self.username = username
+        return b"rspauth=" + hashed.digest(b"")
+
+
+class _Hashed:
+    """A1 of section 2.1.2.1, hashed, and what it is used for."""
+
+    def __init__(
+        self,
+        credentials: SaslCredentials,
+        realm: bytes,
+        nonce: bytes,
+        client_nonce: bytes,
+        uri: bytes,
+        *,
+        is_utf8: bool,
+        authzid: bytes | None = None,
+    ) -> None:
+        texts = (credentials.username, credentials.password)
+        # In UTF-8 only where ISO 8859-1 can't: so that a password has one hash with all clients.
+        name, password = (_encoded(each, "latin-1", is_utf8=is_utf8) for each in texts)
+        inner = hashlib.md5(b":".join((name, realm, password)), usedforsecurity=False).digest()
+        rest = (nonce, client_nonce) if authzid is None else (nonce, client_nonce, authzid)
+        self._secret = _md5_hex(b":".join((inner, *rest)))
+        self._nonces = nonce, _NONCE_COUNT, client_nonce
+        self._uri = uri
+
+    def digest(self, method: bytes) -> bytes:
+        """``method`` is empty for what the server sends."""
+        a2 = _md5_hex(method + b":" + self._uri)
+        return _md5_hex(b":".join((self._secret, *self._nonces, b"auth", a2)))
+
+
+def _directives(challenge: bytes, bytes_max: int = _CHALLENGE_BYTES_MAX) -> Mapping[str, bytes]:
     """
     Raises:
         SaslError: not of this form.
     """
-    if len(challenge) > _CHALLENGE_BYTES_MAX:
+    if len(challenge) > bytes_max:
         raise SaslError(f"a challenge of {len(challenge)} bytes")
     found: dict[str, bytes] = {}
     at = 0

@@ -22,18 +22,37 @@ _TOKEN: Final = re.compile(
 
 
 def read_credentials(path: Path, section: str) -> SaslCredentials:
-    """Of the section's first module. The file is read anew by each call.
+    """Of a client: the section's first module. The file is read anew by each call.
 
     Raises:
         OSError: the file can't be read.
         ValueError: no such section, or a login that isn't DIGEST-MD5.
     """
+    options, where = _options(path, section)
+    if not options.get("username") or "password" not in options:
+        raise ValueError(f"{where}: username and password are expected")
+    return SaslCredentials(options["username"], options["password"])
+
+
+def read_passwords(path: Path, section: str) -> dict[str, str]:
+    """Of a server's users by name: options ``user_NAME="password"``. As ``read_credentials``."""
+    options, where = _options(path, section)
+    prefix = "user_"
+    found = {k.removeprefix(prefix): v for k, v in options.items() if k.startswith(prefix)}
+    if not found:
+        raise ValueError(f'{where}: user_NAME="password" is expected')
+    return found
+
+
+def _options(path: Path, section: str) -> tuple[dict[str, str], str]:
+    """With what errors begin with."""
     tokens = _tokens(path.read_text("utf-8"), path)
     try:
         for name in tokens:
             words = _section(tokens)
             if _unquoted(name) == section:
-                return _credentials(words, f"{path}, section {section}")
+                where = f"{path}, section {section}"
+                return _options_of(words, where), where
     except StopIteration:
         raise ValueError(f"{path}: it ends within a section") from None
     raise ValueError(f"{path}: there is no section {section}")
@@ -54,19 +73,16 @@ def _section(tokens: Iterator[str]) -> list[str]:
     return words
 
 
-def _credentials(words: list[str], where: str) -> SaslCredentials:
+def _options_of(words: list[str], where: str) -> dict[str, str]:
     module = words[0] if words else ""
     if module != _DIGEST_MODULE:
         kind = "GSSAPI (Kerberos)" if module.endswith("Krb5LoginModule") else f"module {module!r}"
         raise ValueError(f"{where}: {kind} isn't supported, {MECHANISM} by {_DIGEST_MODULE} is")
-    options = {
+    return {
         words[at - 1]: _unquoted(words[at + 1])
         for at in range(1, len(words) - 1)
         if words[at] == "="
     }
-    if not options.get("username") or "password" not in options:
-        raise ValueError(f"{where}: username and password are expected")
-    return SaslCredentials(options["username"], options["password"])
 
 
 def _tokens(text: str, path: Path) -> Iterator[str]:

@@ -9,7 +9,8 @@ import pytest
 from pulsar import InitialPosition
 
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
-from magnetar.bookkeeper.bookie_protocol.login import SaslLogin
+from magnetar.bookkeeper.bookie_protocol.login import PLUGINS, SaslLogin
+from magnetar.bookkeeper.bookie_protocol.login_server import PROVIDER
 from magnetar.bookkeeper.errors import LedgerError, UnauthorizedAccessError
 from magnetar.bookkeeper.ledgers import Ledgers, connect_ledgers
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
@@ -17,8 +18,11 @@ from magnetar.metadata.errors import AccessDeniedError, MetadataError
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.sasl.digest_md5 import SaslCredentials
 from tests.apache_bookies import ApacheBookie, needs_bookkeeper
+from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.certificates import Authority
+from tests.integration.test_bookkeeper_access_processes import SECRET, options
+from tests.nightly import NIGHTLY
 from tests.official_client import client_of
 from tests.waiting import eventually
 from tests.zookeeper_process import ZooKeeperProcess
@@ -227,3 +231,50 @@ async def test_zookeepers_login(tmp_path: Path) -> None:
             await connect_store(zookeeper.url("/a"), properties())
         with pytest.raises(ValueError, match="GSSAPI"):
             await connect_store(zookeeper.url("/a"), properties("Kerberos"))
+
+
+@needs_bookkeeper
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly: JVMs that log in at a bookie of ours")
+@pytest.mark.parametrize("v2", [False, True])
+def test_apaches_client_logs_in_at_a_bookie_of_ours(tmp_path: Path, v2: bool) -> None:
+    """With the JAAS file and the keys that it would have for Apache's; ours has tokens beside."""
+    jaas, key, plain = tmp_path / "jaas.conf", tmp_path / "key", tmp_path / "plain.conf"
+    jaas.write_text(jaas_text(), "utf-8")
+    plain.write_text(jaas_text("wrong"), "utf-8")
+    key.write_bytes(SECRET)
+    settings = options(
+        authenticationEnabled="true",
+        authenticationProviders="token",
+        tokenSecretKey=f"file://{key}",
+        bookieAllowedRoles="broker",
+        bookieAuthProviderFactoryClass=PROVIDER,
+        bookieLoginConfigPath=str(jaas),
+    )
+    with (
+        ZooKeeperProcess(tmp_path / "zk") as zookeeper,
+        BookieProcess(tmp_path / "bookie", zookeeper.url(), *settings) as bookie,
+    ):
+        uri = f"zk+hierarchical://127.0.0.1:{zookeeper.port}/ledgers"
+        words = ("simpletest", "-ensemble", "1", "-writeQuorum", "1", "-ackQuorum", "1")
+        for file, section in ((jaas, "BookKeeper"), (plain, "BookKeeper"), (jaas, "Outsider")):
+            shell = ApacheBookie(
+                tmp_path / f"shell-{file.stem}-{section}",
+                uri,
+                {
+                    "clientAuthProviderFactoryClass": PLUGINS[1],
+                    "saslJaasClientSectionName": section,
+                    "useV2WireProtocol": str(v2).lower(),
+                },
+                (
+                    f"-Djava.security.auth.login.config={file}",
+                    *("-Dfile.encoding=UTF-8", "-Dzookeeper.sasl.client=false"),
+                ),
+            )
+            told = shell.shell(*words, "-numEntries", "20")
+            is_known = (file, section) == (jaas, "BookKeeper")
+            assert ("20 entries written" in told) == is_known, told
+            # Version 2 has no answer to a login that fails: its connection is closed.
+            error = "NotEnoughBookies" if v2 else "UnauthorizedAccessException"
+            assert is_known or error in told, told
+        assert bookie.log.count("is refused: user 'bookkeeper' is not known, or the password") == 1
+        assert "user 'outsider' isn't among saslJaasClientAllowedIds" in bookie.log

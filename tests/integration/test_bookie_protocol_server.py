@@ -28,15 +28,18 @@ from magnetar.bookkeeper.bookie_protocol.digests import (
     encode_lac,
     to_stored,
 )
+from magnetar.bookkeeper.bookie_protocol.login import SaslLogin
+from magnetar.bookkeeper.bookie_protocol.login_server import SaslLoginPlugin
 from magnetar.bookkeeper.bookie_protocol.protocol_client import ProtocolBookieClient
 from magnetar.bookkeeper.bookie_protocol.server import ProtocolServer
 from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
-from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.errors import LedgerError, UnauthorizedAccessError
 from magnetar.bookkeeper.packet import encode_head
 from magnetar.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
 from magnetar.bookkeeper.transport import AddRequest, ReadReply, ReadRequest
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context, server_context
 from magnetar.metadata.embedded import EmbeddedMetadataStore
+from magnetar.metadata.sasl.digest_md5 import SaslCredentials
 from tests.certificates import Authority
 from tests.integration.bookie_node import Node
 from tests.waiting import eventually
@@ -544,6 +547,85 @@ async def test_tls_begins_on_the_connection(tmp_path: Path) -> None:
         await server.close()
         await bookie.close()
         await store.close()
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Served]:
+    """It wants a login."""
+    store = EmbeddedMetadataStore.open(None)
+    bookie = await Node(tmp_path, store).start()
+    users = {"bookkeeper": "pw", "outsider": "pw"}
+    login = SaslLoginPlugin(lambda: users, "book.*")
+    server = ProtocolServer(LIMIT, 1 << 20, AddLimits(1 << 24), ByteSemaphore(1 << 24), login=login)
+    served = Served(bookie, server, await server.listen("127.0.0.1", 0))
+    server.serve(bookie)
+    yield served
+    for client in served.clients:
+        client.writer.transport.abort()
+    await server.close()
+    await bookie.close()
+    await store.close()
+
+
+async def add_one(client: ProtocolBookieClient, packet: bytes) -> int:
+    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    client.add_entries(
+        AddRequest(
+            *(7, KEY, range(1), [packet], [b""], len(packet), False),
+            lambda _, code: done.set_result(code),
+        )
+    )
+    return await done
+
+
+def logging_in(user: str, password: str) -> ProtocolConfig:
+    return ProtocolConfig(login=SaslLogin(lambda: SaslCredentials(user, password)))
+
+
+async def test_who_logs_in_uses_the_bookie(guarded: Served) -> None:
+    """By versions 2 and 3; frames have any size from then on."""
+    client = guarded.client(config=logging_in("bookkeeper", "pw"))
+    packet = packet_of(7, 0, b"x" * 500_000)
+    assert await add_one(client, packet) == codes.OK
+    assert (await client.read_entries(ReadRequest(7, 0, 1))).packets == [packet]
+    assert (await client.info()).total_bytes > 0
+    assert guarded.server._unauthenticated == {}
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("bookkeeper", "wrong"), ("nobody", "pw"), ("outsider", "pw")]
+)
+async def test_who_may_not_log_in_is_refused(guarded: Served, user: str, password: str) -> None:
+    client = guarded.client(config=logging_in(user, password))
+    with pytest.raises(UnauthorizedAccessError, match=f"user '{user}'"):
+        await client.info()
+    assert await add_one(client, packet_of(7, 0)) == codes.UNAUTHORIZED
+    await client.close()
+
+
+async def test_who_doesnt_log_in_gets_eua_and_little_room(
+    guarded: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await guarded.connect()
+    assert await client.add(7, 0) == EUA
+    assert (await client.read(7, 0))[0] == EUA
+    assert (await client.read(7, -1, flags=1, key=KEY))[0] == EUA
+    client.send(v2.encode_batch_read(7, 0, 4711, 50, LIMIT))
+    assert unpack_from(">iqqq", await client.receive(), 8) == (EUA, 7, 0, 4711)
+    async with guarded.v3() as v3:
+        asked = pb.Request(getBookieInfoRequest=pb.GetBookieInfoRequest(requested=3))
+        assert (await v3.call(asked, pb.GET_BOOKIE_INFO, 9)).status == 502
+        other = pb.Request(authRequest=pb.AuthMessage(authPluginName="other", payload=b""))
+        assert (await v3.call(other, pb.AUTH, 9)).status == 502
+    client.send(pack(">I", 9000))
+    assert await client.is_closed()
+    # Whoever doesn't say who he is makes room for others, or is closed soon.
+    clients = [await guarded.connect() for _ in range(65)]
+    assert await clients[0].is_closed()
+    assert await clients[-1].add(7, 0) == EUA
+    monkeypatch.setattr("magnetar.bookkeeper.bookie_protocol.server._LOGIN_S", 0.01)
+    assert await (await guarded.connect()).is_closed()
 
 
 async def test_a_writer_that_is_too_fast_is_not_read(served: Served) -> None:

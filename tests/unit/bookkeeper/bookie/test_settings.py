@@ -10,6 +10,7 @@ from magnetar.bookkeeper.bookie.settings import (
     BookieSettingsError,
     normal_metadata_url,
 )
+from magnetar.bookkeeper.bookie_protocol.login_server import PROVIDER
 
 URI = {"metadataServiceUri": "zk:here:2181"}
 
@@ -82,6 +83,13 @@ def test_other_metadata_addresses_are_refused(text: str) -> None:
         ({"tlsCertificatePath": "/c"}, "certificate and key"),
         ({"tlsClientAuthentication": "true"}, "certificate"),
         ({"logLevel": "LOUD"}, "logLevel"),
+        ({"bookieProtocolPort": "3182", "authenticationEnabled": "true"}, "must log in"),
+        ({"bookieAuthProviderFactoryClass": "org.x.Y"}, "org.x.Y: .*SASL.* is supported"),
+        ({"bookieAuthProviderFactoryClass": PROVIDER}, "authenticationEnabled"),
+        (
+            {"bookieAuthProviderFactoryClass": PROVIDER, "authenticationEnabled": "true"},
+            "bookieLoginConfigPath is missing",
+        ),
         ({"upgradeDomains": "-1"}, "negative"),
         ({"scrubBytesPerSecond": "-1"}, "scrubBytesPerSecond"),
         ({"scrubInterval": "-5"}, "scrubInterval"),
@@ -136,6 +144,26 @@ def test_a_host_without_a_number_has_no_upgrade_domain() -> None:
 def test_what_clients_are_told_to_connect_to(bind: str, advertised: str, host: str) -> None:
     settings = BookieSettings(bind_address=bind, advertised_address=advertised)
     assert settings.advertised_host == host
+
+
+def test_a_login_at_the_port_of_bookkeepers_protocol(tmp_path: Path) -> None:
+    """Mistakes are told at the start, passwords never."""
+    jaas = tmp_path / "jaas.conf"
+    settings = {
+        "bookieAuthProviderFactoryClass": PROVIDER,
+        "bookieLoginConfigPath": str(jaas),
+        "authenticationEnabled": "true",
+    }
+    assert BookieSettings.load(URI).protocol_login() is None
+    with pytest.raises(BookieSettingsError, match=r"jaas\.conf"):
+        BookieSettings.load(URI, settings).protocol_login()
+    module = "org.apache.zookeeper.server.auth.DigestLoginModule"
+    jaas.write_text(f'Bookie {{ {module} required user_a="secret"; }};')
+    assert BookieSettings.load(URI, settings).protocol_login() is not None
+    for key, value in (("saslJaasBookieSectionName", "X"), ("saslJaasClientAllowedIds", "(")):
+        with pytest.raises(BookieSettingsError) as raised:
+            BookieSettings.load(URI, settings, {key: value}).protocol_login()
+        assert "secret" not in str(raised.value)
 
 
 def test_adds_may_have_a_port_of_their_own_or_none() -> None:
