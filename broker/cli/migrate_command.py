@@ -10,9 +10,8 @@ from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.progress import progress
 from magnetar.broker.errors import BrokerError
-from magnetar.broker.migration.errors import MigrationError
+from magnetar.broker.migration.errors import LossRefusedError, MigrationError
 from magnetar.broker.migration.swap import SwapPlace, look, look_back, swap, swap_back
-from magnetar.broker.migration.swap_report import SwapReport
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.metadata.errors import MetadataError
 
@@ -28,19 +27,20 @@ def run_migrate(options: argparse.Namespace) -> int:
     try:
         place = SwapPlace.of(options.metadata)
         start = time.monotonic()
-        with progress("reading the cluster", None):
-            report = asyncio.run((look_back if options.back else look)(place, config))
-        _tell(report, start)
-        if report.losses and not options.accept_data_loss:
-            print("nothing was changed; --accept-data-loss goes on without what is lost")
-            return 1
         if options.dry_run:
+            with progress("reading the cluster", None):
+                report = asyncio.run((look_back if options.back else look)(place, config))
+            _tell(report.lines(), start)
             print("nothing was changed")
-            return 0
-        start = time.monotonic()
+            return 1 if report.losses and not options.accept_data_loss else 0
+        run = swap_back if options.back else swap
         with progress("converting", None):
-            report = asyncio.run((swap_back if options.back else swap)(place, config))
-        _tell(report, start)
+            report = asyncio.run(run(place, config, accept_loss=options.accept_data_loss))
+        _tell(report.lines(), start)
+    except LossRefusedError as error:
+        _tell(error.lines, start)
+        print("nothing was changed; --accept-data-loss goes on without what is lost")
+        return 1
     except _FAILURES as error:
         raise CliError(str(error)) from error
     if options.back:
@@ -52,7 +52,7 @@ def run_migrate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(report: SwapReport, start: float) -> None:
-    for line in report.lines():
+def _tell(lines: list[str], start: float) -> None:
+    for line in lines:
         print(line)
     print(f"{time.monotonic() - start:.1f} seconds")

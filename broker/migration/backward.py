@@ -20,7 +20,7 @@ from magnetar.broker.migration.conversion import (
     list_for_pulsar,
     unacknowledged,
 )
-from magnetar.broker.migration.errors import MigrationError
+from magnetar.broker.migration.errors import MigrationError, PulsarFormatError
 from magnetar.broker.migration.forward import DOCUMENTS, NAMES, is_left_document
 from magnetar.broker.migration.ledger_access import LedgerAccess
 from magnetar.broker.migration.marker import Marker, Serving
@@ -73,9 +73,10 @@ class Backward:
         now_ms: Callable[[], int],
         *,
         write: bool,
+        accept_loss: bool = False,
     ) -> None:
         self._pulsar, self._ours, self._ledgers = pulsar, ours, ledgers
-        self._now_ms, self._write = now_ms, write
+        self._now_ms, self._write, self._accept_loss = now_ms, write, accept_loss
         self._unnamed = set[int]()  # ledgers that nodes named before this run
         self._named = set[int]()  # those that nodes name after it
         self._since_ms = 0
@@ -88,7 +89,7 @@ class Backward:
 
         Raises:
             MigrationError: a broker runs, or the cluster isn't ours, or what was read back isn't
-                what was written. The command may be given again.
+                what was written. The command may be given again. LossRefusedError: see there.
         """
         begun = await marker.read_marker(self._ours)
         if await self._is_given_up(begun):
@@ -128,6 +129,11 @@ class Backward:
             await marker.check_none_live(self._ours, "brokers of Magnetar")
             await marker.refuse_pulsar(self._pulsar.store)
             await marker.check_none_live(self._pulsar.store, "brokers of Pulsar")
+            if not self._accept_loss:
+                looked = Backward(
+                    self._pulsar, self._ours, self._ledgers, self._now_ms, write=False
+                )
+                (await looked.run()).refuse_losses()
         except MigrationError:
             await marker.write_marker(self._ours, begun)
             raise
@@ -389,15 +395,18 @@ class Backward:
                 SwapFinding(Kind.LOST, f"policies of {event.topic}", text) for event in events
             )
             return
-        self.report.counts["changed policies of topics"] += len(events)
-        if not self._write:
-            return
-        now_ms = self._now_ms()
         cluster = (await self._pulsar.store.children("/admin/clusters"))[0]
-        entries = [
-            encode_event(event, definition, version, cluster, number, now_ms)
-            for number, event in enumerate(events)
-        ]
+        entries, now_ms = list[bytes](), self._now_ms()
+        for event in events:
+            try:
+                entries.append(
+                    encode_event(event, definition, version, cluster, len(entries), now_ms)
+                )
+            except PulsarFormatError as error:
+                self._find(Kind.LOST, f"policies of {event.topic}", str(error))
+        self.report.counts["changed policies of topics"] += len(entries)
+        if not self._write or not entries:
+            return
         name = logs[0] if logs else f"{namespace}/{_PERSISTENT}/{EVENTS_TOPIC}"
         custom = {**_MANAGED_LEDGER, "pulsar/managed-ledger": name.encode()}
         ledger_id = await self._ledgers.create(entries, custom)

@@ -1,12 +1,25 @@
 """What the migration of a cluster is refused for.
 
 MigrationError             the swap can't be done, or not now; nothing is half done
+  LossRefusedError            something would be lost, and nobody has accepted it
   PulsarFormatError        a stored value isn't of the form that Pulsar 4 writes
 """
 
 
 class MigrationError(RuntimeError):
     """The swap can't be done, or not now. The command can be given again."""
+
+
+class LossRefusedError(MigrationError):
+    """Something would be lost, and nobody has accepted it; nothing was changed.
+
+    Attributes:
+        lines: of the report that tells it.
+    """
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("something would be lost")
+        self.lines = lines
 
 
 class PulsarFormatError(MigrationError):

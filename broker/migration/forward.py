@@ -14,6 +14,7 @@ import orjson
 
 from magnetar.broker.migration import marker
 from magnetar.broker.migration.conversion import (
+    PENDING_ACK,
     convert_cursor,
     convert_log,
     cursor_findings,
@@ -63,21 +64,28 @@ class Forward:
         ours: the store of our brokers, which is a chroot of its own.
         now_ms: wall clock, for ledgers whose end Pulsar hasn't dated.
         write: False: only tell what there is.
+        accept_loss: write although something would be lost.
     """
 
     def __init__(
-        self, pulsar: PulsarCluster, ours: MetadataStore, now_ms: Callable[[], int], *, write: bool
+        self,
+        pulsar: PulsarCluster,
+        ours: MetadataStore,
+        now_ms: Callable[[], int],
+        *,
+        write: bool,
+        accept_loss: bool = False,
     ) -> None:
         self._pulsar, self._ours, self._now_ms = pulsar, ours, now_ms
-        self._write = write
+        self._write, self._accept_loss = write, accept_loss
         self._has_password = False
         self.report = SwapReport()
 
     async def begin(self) -> Marker:
-        """Makes sure that no broker of either kind runs; where to go on.
+        """Makes sure that no broker of either kind runs, and that nothing is lost; where to go on.
 
         Raises:
-            MigrationError: one does, or the cluster is ours already.
+            MigrationError: one does, or the cluster is ours already. LossRefusedError.
         """
         before = await marker.read_marker(self._ours)
         if before is not None and before.serving in (Serving.MAGNETAR, Serving.TO_PULSAR):
@@ -89,12 +97,19 @@ class Forward:
             await marker.check_none_live(self._pulsar.store, "brokers of Pulsar")
             await marker.write_marker(self._ours, begun)  # from here on ours don't start
             await marker.check_none_live(self._ours, "brokers of Magnetar")
+            if not self._accept_loss:
+                await self._check_nothing_is_lost()
         except MigrationError:
             if is_new:
                 await marker.admit_pulsar(self._pulsar.store)
                 await self._restore(before)
             raise
         return begun
+
+    async def _check_nothing_is_lost(self) -> None:
+        # Only now: while a broker may write, ledgers that are open can't be read to their ends.
+        looked = Forward(self._pulsar, self._ours, self._now_ms, write=False)
+        (await looked.run()).refuse_losses()
 
     async def _restore(self, before: Marker | None) -> None:
         if before is not None:
@@ -108,6 +123,7 @@ class Forward:
 
         Raises:
             MigrationError: what was read back isn't what was written. Give the command again.
+            LossRefusedError: see there.
         """
         done = ""
         if self._write:
@@ -294,6 +310,8 @@ class Forward:
                     self._find(Kind.LOST, log.name, text)
             elif sum(counts.values()):
                 text = "messages of aborted transactions are served"
+                if local.endswith(PENDING_ACK):
+                    text = "what a transaction acknowledged that is open is delivered again"
                 self._find(Kind.LEFT, log.name, f"{sum(counts.values())} records: {text}")
 
     async def _producer_names(self) -> None:

@@ -84,14 +84,16 @@ async def look(place: SwapPlace, config: Path | None = None) -> SwapReport:
         return await Forward(pulsar, ours, _now_ms, write=False).run()
 
 
-async def swap(place: SwapPlace, config: Path | None = None) -> SwapReport:
+async def swap(
+    place: SwapPlace, config: Path | None = None, *, accept_loss: bool = False
+) -> SwapReport:
     """Gives a cluster to our brokers; may be repeated after any failure.
 
     Raises:
-        MigrationError: see `Forward`; the report before it says what is lost.
+        MigrationError, LossRefusedError: see `Forward`.
     """
     async with _connect(place, config, write=True) as (pulsar, ours):
-        return await Forward(pulsar, ours, _now_ms, write=True).run()
+        return await Forward(pulsar, ours, _now_ms, write=True, accept_loss=accept_loss).run()
 
 
 async def look_back(place: SwapPlace, config: Path | None = None) -> SwapReport:
@@ -100,10 +102,15 @@ async def look_back(place: SwapPlace, config: Path | None = None) -> SwapReport:
         return await Backward(pulsar, ours, pulsar.ledgers, _now_ms, write=False).run()
 
 
-async def swap_back(place: SwapPlace, config: Path | None = None) -> SwapReport:
+async def swap_back(
+    place: SwapPlace, config: Path | None = None, *, accept_loss: bool = False
+) -> SwapReport:
     """Gives a cluster back to Pulsar's brokers; as `swap`."""
     async with _connect(place, config, write=True) as (pulsar, ours):
-        return await Backward(pulsar, ours, pulsar.ledgers, _now_ms, write=True).run()
+        back = Backward(
+            *(pulsar, ours, pulsar.ledgers, _now_ms), write=True, accept_loss=accept_loss
+        )
+        return await back.run()
 
 
 def _now_ms() -> int:

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from magnetar.broker.migration.errors import LossRefusedError
+
 
 class Kind(Enum):
     """What becomes of a thing."""
@@ -42,6 +44,14 @@ class SwapReport:
     @property
     def losses(self) -> list[SwapFinding]:
         return [each for each in self.findings if each.kind is Kind.LOST]
+
+    def refuse_losses(self) -> None:
+        """
+        Raises:
+            LossRefusedError: there are some.
+        """
+        if self.losses:
+            raise LossRefusedError(self.lines())
 
     def lines(self) -> list[str]:
         """For a terminal: what counts most comes last."""

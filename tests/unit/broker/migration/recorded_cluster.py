@@ -89,13 +89,17 @@ class Cluster:
         self.ours: MetadataStore = EmbeddedMetadataStore.open(None)
         self.ledgers = RecordedLedgers()
 
-    def forward(self, *, write: bool = True) -> Forward:
+    def forward(self, *, write: bool = True, accept_loss: bool = False) -> Forward:
         cluster = PulsarCluster(self.pulsar, self.ledgers)
-        return Forward(cluster, self.ours, lambda: NOW_MS, write=write)
+        return Forward(cluster, self.ours, lambda: NOW_MS, write=write, accept_loss=accept_loss)
 
-    def backward(self, *, write: bool = True) -> Backward:
+    def backward(self, *, write: bool = True, accept_loss: bool = False) -> Backward:
         cluster = PulsarCluster(self.pulsar, self.ledgers)
-        return Backward(cluster, self.ours, self.ledgers, lambda: NOW_MS, write=write)
+        return Backward(
+            *(cluster, self.ours, self.ledgers, lambda: NOW_MS),
+            write=write,
+            accept_loss=accept_loss,
+        )
 
     async def close(self) -> None:
         await self.pulsar.close()

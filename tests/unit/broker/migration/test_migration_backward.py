@@ -9,7 +9,7 @@ from pyroaring import BitMap
 
 from magnetar.broker.migration import backward, marker
 from magnetar.broker.migration import pulsar_metadata_pb2 as pb
-from magnetar.broker.migration.errors import MigrationError
+from magnetar.broker.migration.errors import LossRefusedError, MigrationError
 from magnetar.broker.migration.marker import Marker, Serving
 from magnetar.broker.migration.policy_events import EVENTS_TOPIC
 from magnetar.broker.migration.pulsar_cluster import PulsarCluster
@@ -289,6 +289,17 @@ async def test_a_list_too_long_for_pulsar_is_told(
     report = await cluster.backward(write=False).run()
     told = "acme/orders/persistent/holes: a list of 2 ledgers, too long for Pulsar's node"
     assert f"lost: {told}" in {str(each) for each in report.losses}
+
+
+async def test_policies_that_pulsars_record_does_not_take_are_told(cluster: Cluster) -> None:
+    document = b'{"local":{"max_producers_per_topic":"many"}}'
+    await cluster.ours.put(f"{POLICIES}/typed", document)
+    with pytest.raises(LossRefusedError):
+        await cluster.backward().run()
+    report = await cluster.backward(accept_loss=True).run()
+    assert [each.subject for each in report.losses] == [
+        "policies of persistent://acme/orders/typed"
+    ]
 
 
 async def test_policies_in_a_namespace_that_had_none(cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from magnetar.broker.migration import marker
-from magnetar.broker.migration.errors import MigrationError
+from magnetar.broker.migration.errors import LossRefusedError, MigrationError
 from magnetar.broker.migration.marker import Marker, Serving
 from magnetar.broker.schema.history import SchemaHistory
 from magnetar.managed_ledger.cursor.errors import CursorFormatError
@@ -195,6 +195,19 @@ async def test_quotas_are_carried_and_resource_groups_are_told(cluster: Cluster)
     found = await cluster.ours.get("/loadbalance/resource-quota/default")
     assert found is not None
     assert found.value == b"{}"
+
+
+async def test_a_loss_is_refused_though_a_look_before_could_not_know_it(cluster: Cluster) -> None:
+    """An open ledger is read to its end only when no broker writes it any more."""
+    before = await tree_of(cluster.pulsar)
+    await cluster.ledgers.delete([6])
+    with pytest.raises(LossRefusedError) as caught:
+        await cluster.forward().run()
+    assert any(line.startswith("lost: ") for line in caught.value.lines)
+    assert await tree_of(cluster.pulsar) == before
+    assert await marker.read_marker(cluster.ours) is None
+    assert len((await cluster.forward(accept_loss=True).run()).losses) == 1
+    assert await is_ours(cluster)
 
 
 async def test_lost_ledgers_are_told(cluster: Cluster) -> None:
