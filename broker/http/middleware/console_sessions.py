@@ -42,11 +42,18 @@ _READ_S: Final = 10.0
 """How old what the store told may be: so long a session may outlast its end at another broker."""
 _KEY: Final = "/console/key"
 _ENDED: Final = "/console/ended-sessions"
-"""Names of nodes: when the session would have ended by itself, and its id."""
+"""Names of nodes: when the session would have ended by itself, whose it was, and its id. Instead of
+an id, seconds since 1970 and "all": every session that was opened until then."""
 _ENDED_MAX: Final = 5_000
 """When so many were ended in eight hours, all others end with them: a new key is made."""
+_ENDED_OF_ONE_MAX: Final = 50
+"""With the same credentials. The next one ends all that these have opened, in a single node, so
+that nobody can end the sessions of others by logging in and out."""
+_ALL: Final = "all"
 _HEAD: Final = struct.Struct(">Q8s")
 """Seconds since 1970 of the last use, id."""
+_ID: Final = struct.Struct(">L4s")
+"""Seconds since 1970 when the session was opened, random bytes."""
 _NONCE_BYTES: Final = 12
 _PIECE_CHARACTERS: Final = 3500
 """Browsers take 4,096 with the name and the attributes."""
@@ -77,6 +84,8 @@ class ConsoleSessions:
         """Empty: not read yet."""
         self._ended: frozenset[str] = frozenset()
         """Hexadecimal ids."""
+        self._all_ended_s: dict[str, int] = {}
+        """By owner: until when sessions were opened that have all ended."""
         self._read_at_s = float("-inf")
 
     async def refresh(self) -> None:
@@ -99,6 +108,9 @@ class ConsoleSessions:
         assert node is not None
         self._key = node.value
         self._ended = frozenset(name.rpartition("-")[2] for name in names)
+        self._all_ended_s = {}
+        for _, owner, opened_s in (each[:3] for name in names if len(each := name.split("-")) == 4):
+            self._all_ended_s[owner] = max(int(opened_s), self._all_ended_s.get(owner, 0))
 
     def form_key(self) -> bytes:
         """For tokens of forms: a page of one broker may be sent to another. REQUIRES: refreshed."""
@@ -110,7 +122,8 @@ class ConsoleSessions:
 
         REQUIRES: the credentials are good now, and at most CREDENTIALS_MAX bytes; refreshed.
         """
-        return self._sealed(_Session(int(self._clock_s()), secrets.token_bytes(8), credentials))
+        now_s = int(self._clock_s())
+        return self._sealed(_Session(now_s, _ID.pack(now_s, secrets.token_bytes(4)), credentials))
 
     async def close(self, scope: Scope) -> None:
         """Ends the session of a request at all brokers. Raises MetadataError: it can't."""
@@ -124,13 +137,30 @@ class ConsoleSessions:
             await self._store().delete_recursive(_KEY)
             await self._store().delete_recursive(_ENDED)
             return
-        for name in names:
-            if name.partition("-")[0].isdecimal() and int(name.partition("-")[0]) < now_s:
-                with suppress(NotFoundError):
-                    await self._store().delete(f"{_ENDED}/{name}")
+        past = {name for name in names if int(name.partition("-")[0]) < now_s}
+        await self._delete(past)
+        owner = self._owner(session)
+        of_one = [name for name in names if name not in past and name.split("-")[1] == owner]
+        what = session.id.hex()
+        if len(of_one) >= _ENDED_OF_ONE_MAX:
+            what = f"{now_s}-{_ALL}"
+            self._all_ended_s[owner] = now_s
+        ended = f"{now_s + _IDLE_S}-{owner}-{what}"
         with suppress(BadVersionError):
-            path = f"{_ENDED}/{now_s + _IDLE_S}-{session.id.hex()}"
-            await self._store().put(path, b"", CREATE_ONLY)
+            await self._store().put(f"{_ENDED}/{ended}", b"", CREATE_ONLY)
+        if what.endswith(_ALL):
+            await self._delete(name for name in of_one if name != ended)
+
+    async def _delete(self, ended: Iterable[str]) -> None:
+        for name in ended:
+            with suppress(NotFoundError):
+                await self._store().delete(f"{_ENDED}/{name}")
+
+    def _owner(self, session: _Session) -> str:
+        """The same for the same credentials; without the key nobody can try passwords by it."""
+        credentials = session.credentials
+        content = b"%s\0%s" % (credentials.method.encode(), credentials.data)
+        return hashlib.blake2b(content, digest_size=8, key=b"owners" + self._key).hexdigest()
 
     def credentials(self, scope: Scope) -> Credentials | None:
         """Of the session that a request for the console belongs to; they may have expired.
@@ -153,6 +183,10 @@ class ConsoleSessions:
         session = self._opened(value)
         if session is None or session.id.hex() in self._ended:
             return None
+        if self._all_ended_s:
+            opened_s, _ = _ID.unpack(session.id)
+            if opened_s <= self._all_ended_s.get(self._owner(session), -1):
+                return None
         return None if self._clock_s() - session.used_s > _IDLE_S else session
 
     def _sealed(self, session: _Session) -> str:

@@ -207,15 +207,38 @@ async def test_too_many_ended_sessions_end_all(
 ) -> None:
     monkeypatch.setattr(console_sessions, "_ENDED_MAX", 2)
     other = _shown(brokers.one.open(Credentials("token", b"t")))
-    for _ in range(3):
+    for number in range(3):
         assert brokers.two.credentials(_scope(other)) is not None
-        await brokers.one.close(_scope(_shown(brokers.one.open(Credentials("token", b"t")))))
+        await brokers.one.close(
+            _scope(_shown(brokers.one.open(Credentials("token", b"%d" % number))))
+        )
     brokers.now_s += 11
     await brokers.refresh()
     assert brokers.two.credentials(_scope(other)) is None
     assert await broker.service.store.children("/console/ended-sessions") == []
     again = _shown(brokers.one.open(Credentials("token", b"t")))
     assert brokers.two.credentials(_scope(again)) is not None
+
+
+async def test_nobody_ends_the_sessions_of_others_by_ending_many(
+    brokers: Brokers, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_sessions, "_ENDED_MAX", 4)
+    monkeypatch.setattr(console_sessions, "_ENDED_OF_ONE_MAX", 2)
+    mine, theirs = Credentials("token", b"t"), Credentials("token", b"u")
+    before, other = (_shown(brokers.one.open(each)) for each in (mine, theirs))
+    for _ in range(10):
+        brokers.now_s += 1
+        await brokers.one.close(_scope(_shown(brokers.one.open(mine))))
+        stored = await broker.service.store.children("/console/ended-sessions")
+        assert len(stored) <= 2
+        assert not any(b"t".hex() in name.split("-") for name in stored)
+    brokers.now_s += 11
+    await brokers.refresh()
+    for each in (brokers.one, brokers.two):
+        assert each.credentials(_scope(other)) == theirs
+        assert each.credentials(_scope(before)) is None  # so are the others of who has ended many
+        assert each.credentials(_scope(_shown(brokers.one.open(mine)))) == mine
 
 
 async def test_a_session_ends_when_nobody_uses_it(brokers: Brokers) -> None:
