@@ -15,6 +15,7 @@ from magnetar.bookkeeper.bookie_protocol.connections import LazyConnection, Reso
 from magnetar.bookkeeper.bookie_protocol.digests import Digest, DigestOf
 from magnetar.bookkeeper.bookie_protocol.result_codes import from_v2
 from magnetar.bookkeeper.errors import FrameError, LedgerError, UnauthorizedAccessError
+from magnetar.bookkeeper.packet import Buffer
 from magnetar.bookkeeper.transport import AddRequest
 
 _log = logging.getLogger(__name__)
@@ -32,9 +33,9 @@ class EncodedAdds:
     def __init__(self, bytes_max: int = 8 << 20) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._found: dict[tuple[int, bool], tuple[list[bytes], bytes]] = {}
+        self._found: dict[tuple[int, bool], tuple[list[bytes], list[Buffer], int]] = {}
 
-    def encode(self, request: AddRequest, digest: Digest) -> bytes:
+    def encode(self, request: AddRequest, digest: Digest) -> list[Buffer]:
         key = (id(request.heads), request.recovery)
         if (found := self._found.get(key)) is not None:
             return found[1]
@@ -46,12 +47,13 @@ class EncodedAdds:
             digest=digest,
         )
         # The list is kept with the frames, so that no other one can get its identity.
-        self._found[key] = request.heads, frames
-        self._bytes += len(frames)
+        size = sum(map(len, frames))
+        self._found[key] = request.heads, frames, size
+        self._bytes += size
         while len(self._found) > _KEPT_MAX or (
             len(self._found) > 1 and self._bytes > self._bytes_max
         ):
-            self._bytes -= len(self._found.pop(next(iter(self._found)))[1])
+            self._bytes -= self._found.pop(next(iter(self._found)))[2]
         return frames
 
 
@@ -162,7 +164,8 @@ class AddChannel:
             if self._timer is None:
                 self._timer = self._loop.call_later(_CHECK_S, self._check)
         if self._in_flight.begin(request):
-            connection.write(self._encoded.encode(request, self._digest_of(request.ledger_id)))
+            digest = self._digest_of(request.ledger_id)
+            connection.write_all(self._encoded.encode(request, digest))
 
     def _send_queued(self) -> None:
         connection = self._connection.current
@@ -178,7 +181,7 @@ class AddChannel:
         for request in ready:
             if connection is not None:
                 digest = self._digest_of(request.ledger_id)
-                connection.write(self._encoded.encode(request, digest))
+                connection.write_all(self._encoded.encode(request, digest))
         for request, code in done:
             self._done(request, from_v2(code))
         if self._queue:

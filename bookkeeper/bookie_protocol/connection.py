@@ -6,7 +6,7 @@ owner answers what was under way with UNAVAILABLE: that proves nothing.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, cast
 
 from google.protobuf.message import DecodeError
@@ -15,6 +15,7 @@ from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
 from magnetar.bookkeeper.bookie_protocol.frame_pieces import LENGTH, FramePieces
 from magnetar.bookkeeper.bookie_protocol.frames_v2 import Reply, ReplyDecoder
 from magnetar.bookkeeper.errors import BookieUnavailableError, FrameError
+from magnetar.bookkeeper.packet import Buffer
 from magnetar.bookkeeper.proto.bookkeeper_protocol_pb2 import OperationType, Request, Response
 
 
@@ -28,15 +29,19 @@ class BookieConnection(asyncio.Protocol):
         """``on_lost`` is called once, also for an error of ours; never after ``close``."""
         self._on_lost: Callable[[BookieConnection, Exception], None] | None = on_lost
         self._transport: asyncio.Transport | None = None
-        self._queue: list[bytes] = []
+        self._queue: list[Buffer] = []
         self._loop = asyncio.get_running_loop()
         self.is_lost = False
 
     def write(self, frame: bytes) -> None:
         """Send it at the end of this turn of the loop."""
+        self.write_all((frame,))
+
+    def write_all(self, pieces: Sequence[Buffer]) -> None:
+        """The same with frames in pieces, which stay as they are. At least one."""
         if not self._queue:
             self._loop.call_soon(self._flush)
-        self._queue.append(frame)
+        self._queue += pieces
 
     def _flush(self) -> None:
         queue, self._queue = self._queue, []

@@ -68,6 +68,8 @@ _BULK_BYTES_MAX = 1024 * 1024
 """Messages' bytes of one tick after which they are handed to the socket at once."""
 _OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 """Unsent bytes at which the client's commands wait until it reads."""
+_HELD_BYTES_MAX = 1024 * 1024
+"""Of reads whose SENDs wait for the next read of the same turn."""
 _JOIN_MEAN_BYTES = 2048
 """Below this mean size one joined copy is cheaper than a vector of small pieces."""
 _JOIN_BELOW_BYTES = 4096
@@ -135,6 +137,8 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._paused = 0
         self._rest = b""  # of a read with more commands than one turn takes
+        self._asked_bytes = 0  # room of the read under way
+        self._held_bytes = 0  # read, and their SENDs not published yet
         self.read_max = 0  # bytes of one read while publish limits hold here; 0: what comes
         self._heard = True  # any byte since the last keep-alive tick
         self._ping_sent = False
@@ -172,7 +176,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         target = self._buffer.target()
-        return target[: self.read_max] if self.read_max else target
+        if self.read_max:
+            target = target[: self.read_max]
+        self._asked_bytes = len(target)
+        return target
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard = True
@@ -205,7 +212,20 @@ class Connection(asyncio.BufferedProtocol):
                 self._buffer.keep(view, start, end)
         # What was accepted before a bad frame is published: a malformed frame ends the connection,
         # not the messages in front of it.
-        self.sends.publish(nbytes)
+        held = self._held_bytes + nbytes
+        if nbytes < self._asked_bytes or held > _HELD_BYTES_MAX or self.read_max or self.closed:
+            self._held_bytes = 0
+            self.sends.publish(held)
+        else:  # the loop reads again at once, as the read filled its room: one append for all
+            if not self._held_bytes:
+                self._loop.call_soon(self._publish_held)
+            self._held_bytes = held
+
+    def _publish_held(self) -> None:
+        """No read has followed that published them."""
+        if self._held_bytes:
+            held, self._held_bytes = self._held_bytes, 0
+            self.sends.publish(held)
 
     def _take_frames(self, view: memoryview, end: int) -> int:
         """Handle every complete frame of ``view[0:end]``; where the incomplete one begins."""

@@ -1,8 +1,8 @@
 """The hot path of one connection: SEND in, receipts out. Few calls: it runs per message.
 
-The SENDs of one read are collected per producer and handed to its topic as one batch when the read
-is done. Receipts and errors of a producer leave in the order of its SENDs, since clients match them
-with the front of a queue: an error waits for the receipts of the
+The SENDs of one read, or of several in a turn that fill their room, are collected per producer and
+handed to its topic as one batch. Receipts and errors of a producer leave in the order of its SENDs,
+since clients match them with the front of a queue: an error waits for the receipts of the
 messages in front of it.
 """
 

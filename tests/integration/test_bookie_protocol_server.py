@@ -202,7 +202,7 @@ async def test_a_pipeline_is_answered_whole(served: Served) -> None:
     """Runs of adds and reads become one call of the bookie each."""
     client = await served.connect()
     heads = [packet_of(7, entry_id, b"%04d" % entry_id * 30) for entry_id in range(3000)]
-    client.send(v2.encode_adds(KEY, heads, [b""] * 3000, recovery=False))
+    client.send(b"".join(v2.encode_adds(KEY, heads, [b""] * 3000, recovery=False)))
     added = [unpack_from(">iqq", await client.receive(), 8) for _ in heads]
     assert sorted(added) == [(EOK, 7, entry_id) for entry_id in range(3000)]
     client.send(b"".join(v2.encode_read(7, entry_id) for entry_id in range(3002)))
@@ -220,7 +220,7 @@ async def test_one_entry_that_differs_refuses_no_neighbour(served: Served) -> No
     client = await served.connect()
     assert await client.add(7, 2, b"old") == EOK
     heads = [packet_of(7, entry_id, b"new") for entry_id in range(5)]
-    client.send(v2.encode_adds(KEY, heads, [b""] * 5, recovery=False))
+    client.send(b"".join(v2.encode_adds(KEY, heads, [b""] * 5, recovery=False)))
     replies = [unpack_from(">iqq", await client.receive(), 8) for _ in heads]
     assert {entry_id: code for code, _, entry_id in replies} == {0: 0, 1: 0, 2: 101, 3: 0, 4: 0}
     assert (await client.read(7, 2))[1] == packet_of(7, 2, b"old")
@@ -632,7 +632,7 @@ async def test_a_writer_that_is_too_fast_is_not_read(served: Served) -> None:
     client = await served.connect()
     packet = packet_of(7, 0, b"x" * 100_000)
     heads = [packet_of(7, n, b"x" * 100_000) for n in range(200)]
-    frames = v2.encode_adds(KEY, heads, [b""] * 200, recovery=False)
+    frames = b"".join(v2.encode_adds(KEY, heads, [b""] * 200, recovery=False))
     client.send(frames)
     peak = 0
     for _ in range(200):

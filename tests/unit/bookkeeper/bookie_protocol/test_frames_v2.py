@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
-from magnetar.bookkeeper.bookie_protocol.digests import Digest, DigestType
+from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest, DigestType
 from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.packet import encode_head, encode_heads
 
@@ -30,24 +30,29 @@ def batch_reply(request_id: int, code: int, packets: list[bytes]) -> bytes:
     return pack(">IIiqqq", 32 + len(body), 0x02070000, code, 5, 0, request_id) + body
 
 
+def encode_adds(
+    heads: list[bytes], bodies: list[bytes], *, recovery: bool, digest: Digest = CRC32C
+) -> bytes:
+    return b"".join(v2.encode_adds(KEY, heads, bodies, recovery=recovery, digest=digest))
+
+
 def test_an_add_of_apaches_client() -> None:
     head = encode_head(36, 0, -1, 6, b"fake", b" 0")
     expected = (
         f"00000042 02010000 {KEY_TEXT} 0000000000000024 0000000000000000 ffffffffffffffff"
         " 0000000000000006 ecb30004 66616b652030"
     )
-    assert v2.encode_adds(KEY, [head], [b" 0"], recovery=False) == bytes.fromhex(expected)
+    assert encode_adds([head], [b" 0"], recovery=False) == bytes.fromhex(expected)
 
 
 def test_a_recovery_add_has_both_flags() -> None:
-    frame = v2.encode_adds(KEY, [encode_head(1, 0, -1, 0, b"", b"")], [b""], recovery=True)
+    frame = encode_adds([encode_head(1, 0, -1, 0, b"", b"")], [b""], recovery=True)
     assert frame[4:8].hex() == "02010006"
 
 
 def test_an_add_with_another_digest() -> None:
     digest = Digest.create(DigestType.CRC32, b"secret")
-    frame = v2.encode_adds(
-        KEY,
+    frame = encode_adds(
         [encode_head(6, 1, 0, 14, b"", b"hello 1")],
         [b"hello 1"],
         recovery=False,
@@ -135,7 +140,17 @@ def test_senseless_replies(data: bytes) -> None:
 
 def test_many_adds_are_one_message() -> None:
     heads, _ = encode_heads(3, 0, -1, 0, [b"a", b"b"], [b"1", b"22"])
-    frame = v2.encode_adds(KEY, heads, [b"1", b"22"], recovery=False)
-    one = v2.encode_adds(KEY, heads[:1], [b"1"], recovery=False)
+    frame = encode_adds(heads, [b"1", b"22"], recovery=False)
+    one = encode_adds(heads[:1], [b"1"], recovery=False)
     assert frame.startswith(one)
-    assert frame[len(one) :] == v2.encode_adds(KEY, heads[1:], [b"22"], recovery=False)
+    assert frame[len(one) :] == encode_adds(heads[1:], [b"22"], recovery=False)
+
+
+def test_large_bodies_are_not_copied() -> None:
+    bodies = [b"1", bytes(20_000), bytes(30_000)]
+    heads, _ = encode_heads(3, 0, -1, 0, [b""] * 3, bodies)
+    pieces = v2.encode_adds(KEY, heads, bodies, recovery=False)
+    assert [any(piece is body for piece in pieces) for body in bodies[1:]] == [True, True]
+    pairs = zip(heads, bodies, strict=True)
+    each = [encode_adds([head], [body], recovery=False) for head, body in pairs]
+    assert b"".join(pieces) == b"".join(each)

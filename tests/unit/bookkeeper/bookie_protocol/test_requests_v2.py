@@ -30,7 +30,7 @@ def decode(data: bytes, frame_bytes_max: int = LIMIT) -> list[bookie.ClientReque
 
 def add(ledger_id: int, entry_id: int, payload: bytes, digest: Digest = CRC32C) -> bytes:
     head = encode_head(ledger_id, entry_id, entry_id - 1, 7, b"", payload)
-    return v2.encode_adds(KEY, [head], [payload], recovery=False, digest=digest)
+    return b"".join(v2.encode_adds(KEY, [head], [payload], recovery=False, digest=digest))
 
 
 def test_an_add_of_apaches_client() -> None:

@@ -1,4 +1,6 @@
-"""One read has room for thousands of commands: others get turns between them."""
+"""One read has room for thousands of commands: others get turns between them. SENDs of several
+reads in one turn are published together.
+"""
 
 import asyncio
 from typing import Any
@@ -6,7 +8,9 @@ from typing import Any
 import pytest
 
 from magnetar.broker.connection import connection as connection_module
+from magnetar.broker.producer.producer import Producer, PublishBatch
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 from tests.raw_client import encode_command
 from tests.unit.broker.doubles import Broker, message
 from tests.unit.managed_ledger.cluster import eventually
@@ -90,4 +94,55 @@ async def test_the_rest_of_a_lost_connection_is_forgotten(monkeypatch: pytest.Mo
     for _ in range(10):
         await asyncio.sleep(0)
     assert not taken
+    await broker.close()
+
+
+async def published(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Any, list[int]]:
+    """A client with a producer, and how many messages each call of its topic's publish has."""
+    sizes: list[int] = []
+    publish = PersistentTopic.publish
+
+    def counted(topic: PersistentTopic, producer: Producer, batch: PublishBatch) -> None:
+        sizes.append(len(batch.sequence_ids))
+        publish(topic, producer, batch)
+
+    monkeypatch.setattr(PersistentTopic, "publish", counted)
+    broker, client = await ready(monkeypatch)
+    return broker, client, sizes
+
+
+def large(first: int, end: int) -> bytes:
+    return b"".join(message(n, payload=bytes(100_000)) for n in range(first, end))
+
+
+async def test_reads_that_fill_their_room_are_one_publish(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, client, sizes = await published(monkeypatch)
+    client.feed(large(0, 8))  # 512 KiB, then the rest of the sixth, then less than there is room
+    assert sizes == [8]
+    await client.receive(8)
+    await broker.close()
+
+
+async def test_a_read_that_fills_its_room_may_be_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, client, sizes = await published(monkeypatch)
+    client.feed(large(0, 6))  # the second read is the rest of the sixth, and nothing follows
+    assert not sizes
+    await asyncio.sleep(0)
+    assert sizes == [6]
+    await client.receive(6)
+    client.feed(large(6, 12))
+    client.lose()  # what came before the end is stored, as ever
+    await asyncio.sleep(0)
+    assert sizes == [6, 6]
+    await broker.close()
+
+
+async def test_what_waits_for_the_next_read_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, client, sizes = await published(monkeypatch)
+    client.feed(large(0, 60))
+    await asyncio.sleep(0)
+    assert sum(sizes) == 60
+    assert max(sizes) * 100_000 < 2_000_000  # a megabyte, and the read that goes beyond it
     await broker.close()
