@@ -8,7 +8,7 @@ is loaded serves on; a bundle is unloaded when another owner is seen.
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 OWNERS_ROOT = "/namespace"
 _EXPECT_RETRY_S = 1.0
+_UNLOADS_KEPT = 1_000
 
 UnloadBundle = Callable[[str], Awaitable[None]]
 
@@ -128,6 +129,7 @@ class OwnershipService:
         self.factory = BundleFactory(store, default_bundle_count)
         self._owned: dict[str, _OwnedBundle] = {}
         self._acquiring: dict[str, asyncio.Task[_OwnedBundle]] = {}
+        self._unloads: deque[tuple[float, str]] = deque(maxlen=_UNLOADS_KEPT)
         self._unloading: dict[str, float] = {}  # bundles whose hook runs, also lost ones; since
         self._lost: set[str] = set()  # those of them that another broker owns
         self._new_owners: dict[
@@ -650,11 +652,17 @@ class OwnershipService:
         now_s = asyncio.get_running_loop().time()
         return {bundle: now_s - since_s for bundle, since_s in self._unloading.items()}
 
+    def unloads(self, within_s: float) -> Counter[str]:
+        """How often the topics of a bundle were closed in the last seconds, as far as is kept."""
+        since_s = asyncio.get_running_loop().time() - within_s
+        return Counter(bundle for at_s, bundle in self._unloads if at_s >= since_s)
+
     def _note_unloading(self, bundle: str) -> None:
         self._unloading.setdefault(bundle, asyncio.get_running_loop().time())
 
     async def _run_unload(self, bundle: str) -> None:
         self._note_unloading(bundle)
+        self._unloads.append((asyncio.get_running_loop().time(), bundle))
         try:
             async with asyncio.timeout(self._unload_timeout_s):
                 await self._unload(bundle)

@@ -17,6 +17,9 @@ _CPU_MAX: Final = 0.85
 _USED_MAX: Final = 0.9
 UNLOADING_S_MAX: Final = 10
 """A bundle is unloaded within a second or two; a broker gives up after a minute."""
+UNLOADS_S: Final = 600
+_UNLOADS_MAX: Final = 5
+"""Of a bundle within ``UNLOADS_S``: a load balancer moves it once."""
 OPEN_FILES: Final = "limit of open files"
 
 
@@ -48,6 +51,7 @@ class BrokerFacts:
         usage: part of CPU, memory and ``OPEN_FILES`` in use, by name.
         without_effect: why settings that were given do nothing; "": there are none.
         unloading_s: bundles whose topics it is closing, and for how many seconds so far.
+        unloads: how often it closed the topics of a bundle within the last ``UNLOADS_S``.
     """
 
     broker_id: str
@@ -58,6 +62,7 @@ class BrokerFacts:
     credentials: Sequence[CredentialFacts] = ()
     without_effect: str = ""
     unloading_s: Mapping[str, float] = field(default_factory=dict)
+    unloads: Mapping[str, int] = field(default_factory=dict)
 
 
 def check_broker(facts: BrokerFacts) -> Iterator[Finding]:
@@ -72,6 +77,7 @@ def check_broker(facts: BrokerFacts) -> Iterator[Finding]:
         )
     yield from check_credentials(facts.credentials, facts.now_ms)
     yield from _check_unloading(facts)
+    yield from _check_moving(facts)
     yield from _check_usage(facts)
     yield from _check_settings(facts)
 
@@ -87,6 +93,21 @@ def _check_unloading(facts: BrokerFacts) -> Iterator[Finding]:
                 " Its topics can't be reached until they are closed, or until the broker gives up",
                 f"magnetar probe http://{facts.broker_id}/readyz",
                 facts.now_ms - int(seconds * 1000),
+            )
+
+
+def _check_moving(facts: BrokerFacts) -> Iterator[Finding]:
+    for bundle, count in facts.unloads.items():
+        if count >= _UNLOADS_MAX:
+            yield Finding(
+                "bundle-moving",
+                Severity.WARNING,
+                bundle,
+                f"{bundle}: {facts.broker_id} has unloaded the bundle {count} times within"
+                f" {UNLOADS_S // 60} minutes. Each time its clients connect again, and"
+                " unacknowledged messages are delivered again. If nobody asks for it, look at the"
+                " load balancer's settings",
+                "magnetar admin access audit",
             )
 
 

@@ -13,7 +13,12 @@ from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.cluster.bundle_load import loads_by_bundle
 from magnetar.broker.config import key_of, without_effect
 from magnetar.broker.dispatch.explanation import Explanation, Reason
-from magnetar.broker.doctor.broker_checks import OPEN_FILES, BrokerFacts, CredentialFacts
+from magnetar.broker.doctor.broker_checks import (
+    OPEN_FILES,
+    UNLOADS_S,
+    BrokerFacts,
+    CredentialFacts,
+)
 from magnetar.broker.doctor.credentials import (
     certificate_facts,
     client_facts,
@@ -22,6 +27,7 @@ from magnetar.broker.doctor.credentials import (
 from magnetar.broker.doctor.topic_checks import (
     SubscriptionFacts,
     TopicsFacts,
+    is_held_up,
     is_suspect,
     subscription_facts,
 )
@@ -58,6 +64,7 @@ async def collect_broker(service: BrokerService) -> BrokerFacts:
         credentials=await asyncio.to_thread(_credentials, service),
         without_effect=without_effect(service.config),
         unloading_s=service.bundles.unloading_s(),
+        unloads=service.bundles.unloads(UNLOADS_S),
     )
 
 
@@ -130,8 +137,12 @@ class _TopicWalk:
             self.idle += 1
             if self.largest_idle is None or found.backlog > self.largest_idle.backlog:
                 self.largest_idle = found
-        elif is_suspect(found, self._service.clock()) and self._has_room(self.waiting):
-            self.waiting.append(replace(found, explanation=subscription.explain(publishing)))
+            return
+        now_ms = self._service.clock()
+        is_quiet = is_suspect(found, now_ms)
+        if (is_quiet or is_held_up(found, now_ms)) and self._has_room(self.waiting):
+            why = subscription.explain(publishing) if is_quiet else subscription.explain_oldest()
+            self.waiting.append(replace(found, explanation=why))
 
     def _has_room(self, noted: Sized) -> bool:
         has_room = len(noted) < NOTED_MAX

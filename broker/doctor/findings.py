@@ -29,9 +29,11 @@ CHECKS: Final = (
     *("bookies-too-few", "ledgers-in-dispute", "ledgers-without-replica", "entries-damaged"),
     *("bookie-lost", "bookie-silent", "bookie-in-limbo", "bookie-failing"),
     *("topic-fenced", "backlog-quota", "bundle-stuck", "subscription-stuck", "subscription-slow"),
+    "subscription-held-up",
     *("certificate-end", "token-end", "clock-skew", "bookie-read-only", "disk-full"),
     *("broker-unreachable", "repair-off", "auditor-missing", "ledgers-under-replicated"),
-    *("settings-differ", "settings-at-odds", "broker-overloaded", "bundle-hot"),
+    *("settings-differ", "settings-at-odds", "broker-overloaded", "bundle-moving"),
+    "bundle-hot",
     "offload-failing",
     *("versions-differ", "subscription-idle"),
 )

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from magnetar.broker.dispatch.explanation import STALL_MS, STALLS, Explanation, Reason
+from magnetar.broker.dispatch.explanation import (
+    STALL_MS,
+    STALLS,
+    Explanation,
+    Reason,
+    counted,
+    duration,
+)
 from magnetar.broker.doctor.findings import Finding, Severity
 
 SLOW_MS: Final = 600_000
@@ -35,10 +42,12 @@ class SubscriptionFacts:
         unacked: messages that consumers have and didn't acknowledge.
         is_blocked: their number is at the limit of the subscription.
         redelivery_rate: messages a second that are delivered again.
+        moved_ms: when its mark-delete position moved last; 0: as for the others.
         permits: messages that consumers asked for and didn't get.
         delivered_ms, acked_ms: last time; 0: never, as far as this broker knows.
         connected_ms: since when the oldest of its consumers is there; None: there is none.
-        explanation: of its dispatch; None: only the statistics are known.
+        explanation: of its dispatch, of the oldest message if others go on; None: only the
+            statistics are known.
     """
 
     topic: str
@@ -52,6 +61,7 @@ class SubscriptionFacts:
     acked_ms: int = 0
     connected_ms: int | None = None
     redelivery_rate: float = 0.0
+    moved_ms: int = 0
     explanation: Explanation | None = None
 
     @property
@@ -80,6 +90,7 @@ def subscription_facts(topic: str, name: str, stats: Mapping[str, Any]) -> Subsc
         acked_ms=_int(stats, "lastAckedTimestamp"),
         connected_ms=min(connected, default=0) if consumers else None,
         redelivery_rate=float(stats.get("msgRateRedeliver") or 0),
+        moved_ms=_int(stats, "lastMarkDeleteAdvancedTimestamp"),
     )
 
 
@@ -179,7 +190,7 @@ def _stall(each: SubscriptionFacts, now_ms: int) -> Finding | None:
         return None
     why = _why(each) if now_ms - since_ms >= STALL_MS else None
     if why is None:
-        return _unacknowledged(each, now_ms)
+        return _unacknowledged(each, now_ms) or _held_up(each, now_ms)
     explained = each.explanation
     limited = explained is not None and explained.reason is Reason.RATE_LIMITED
     return Finding(
@@ -221,6 +232,42 @@ def _unacknowledged(each: SubscriptionFacts, now_ms: int) -> Finding | None:
         " entries are unacknowledged",
         _command(each),
         held_ms,
+    )
+
+
+def is_held_up(each: SubscriptionFacts, now_ms: int) -> bool:
+    """Whether its oldest message isn't acknowledged for long, whatever the others do."""
+    moved_ms = _quiet_ms(each, each.moved_ms)
+    return moved_ms is not None and now_ms - moved_ms >= SLOW_MS
+
+
+def _held_up(each: SubscriptionFacts, now_ms: int) -> Finding | None:
+    """A subscription whose oldest message stays, while later ones are acknowledged."""
+    found, moved_ms = each.explanation, _quiet_ms(each, each.moved_ms)
+    # Without an explanation it may be one that is delayed.
+    if found is None or moved_ms is None or not is_held_up(each, now_ms):
+        return None
+    severity, why = Severity.WARNING, ""
+    if found.reason is Reason.PENDING:
+        if count := found.details.get("redeliveryCount", 0):
+            why = (
+                f" It was delivered {counted(count, 'more time')}: the application fails on it; a"
+                " dead letter topic takes it away."
+            )
+        elif now_ms - (found.since_ms or 0) < SLOW_MS:
+            return None
+        else:
+            severity = Severity.NOTE
+    elif found.reason not in STALLS:
+        return None
+    return Finding(
+        "subscription-held-up",
+        severity,
+        each.label,
+        f"{each.label}: the oldest message is not acknowledged for {duration(now_ms - moved_ms)},"
+        f" whatever later ones are. {found.message}{why or f' {found.next}'}",
+        _command(each),
+        moved_ms,
     )
 
 

@@ -481,6 +481,9 @@ class PersistentSubscription(Subscription):
         before = offsets.entries_between(reached, offsets.previous_position(position))
         return explanation.delivering(max(before, 0))
 
+    def explain_oldest(self) -> Explanation:
+        return self.explain_entry(self.cursor.state.first_unacked(), None)
+
     def _explain_unsent(self, position: Position, head: EntryHeader | None) -> Explanation | None:
         if self._dispatcher is None:
             return explanation.no_consumer(self.active_ms)

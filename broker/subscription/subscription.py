@@ -357,6 +357,10 @@ class Subscription(ABC):
         """
         return self._explain_closed() or self._explain(publishing)
 
+    def explain_oldest(self) -> Explanation:
+        """What became of the oldest unacknowledged entry. REQUIRES: there is one."""
+        return self.explain(None)
+
     def _explain_closed(self) -> Explanation | None:
         if self.fenced:
             return explanation.closing()

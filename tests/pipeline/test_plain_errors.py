@@ -72,7 +72,7 @@ def test_a_missing_topic_is_one_line(spark: SparkSession, admin_url: str, tmp_pa
     stream = spark.readStream.format("magnetar").options(**options).load()
     query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
     with pytest.raises(Exception, match=ABSENT) as error:
-        query.trigger(availableNow=True).start().awaitTermination(120)
+        query.trigger(availableNow=True).start().awaitTermination()
     assert len(_applied(error).splitlines()) == 1
 
 

@@ -14,7 +14,7 @@ from pulsar.schema import Array, AvroSchema, Integer, JsonSchema, Long, Map, Rec
 from magnetar.pipeline.errors import OptionsError
 from magnetar.pipeline.record_types import SchemaError
 from magnetar.pipeline.records import records
-from tests.pipeline.topics import WAIT_S, Addresses, admin, client_of, load
+from tests.pipeline.topics import Addresses, admin, client_of, load
 from tests.standalone_process import StandaloneProcess
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def test_streams_have_records(spark: SparkSession, broker: Addresses, tmp_path: 
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(int(WAIT_S))
+    query.awaitTermination()
     assert [tuple(row) for row in spark.table("stream_records").collect()] == [("n", 1)] * 20
 
 

@@ -146,6 +146,10 @@ class Receiver:
         self._flow(PERMITS)
         return self
 
+    @property
+    def is_connected(self) -> bool:
+        return not self._connection.closed
+
     def _note_attached(self) -> None:
         if not self._attached:
             self._attached = True

@@ -103,6 +103,8 @@ class Subscriber:
         what = f"{self._topic}: no consumer of {self.history.name}"
         async with self._opening:
             receiver = await retried(what, lambda: self._subscribe(name), self._patience_s)
+        if not receiver.is_connected:  # cut between the broker's answer and now: see `cut`
+            receiver.end(End.CUT)
         self._receivers[name] = receiver
         self.let_in.set()
         return receiver

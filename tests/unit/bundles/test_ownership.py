@@ -261,6 +261,16 @@ async def test_close_releases_all_and_refuses_more(base: EmbeddedMetadataStore, 
             await a.service.acquire(topic)
 
 
+async def test_unloads_are_counted(a: Broker) -> None:
+    bundle = await a.service.bundle_of(TOPIC)
+    for _ in range(3):
+        await a.service.acquire(TOPIC)
+        assert await a.service.release(bundle)
+    assert not await a.service.release(bundle)
+    assert a.service.unloads(60.0) == {bundle: 3}
+    assert a.service.unloads(-1.0) == {}
+
+
 async def test_changed_boundaries_are_followed(
     base: EmbeddedMetadataStore, a: Broker, b: Broker
 ) -> None:

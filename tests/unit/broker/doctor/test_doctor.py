@@ -101,6 +101,39 @@ async def test_a_consumer_that_asks_for_nothing(
     assert set(await found(broker)) == {"subscription-idle"}
 
 
+async def test_the_oldest_message_stays_while_others_go(broker: Broker) -> None:
+    await subscribed(broker)
+    subscription = broker.service.topics[TOPIC].subscriptions["s"]
+    (consumer,) = subscription.consumers
+    subscription.flow(consumer, 10)
+    producer = broker.client(port=5002)
+    await producer.receive()
+    await producer.produce(TOPIC)
+    for number in range(3):
+        broker.cluster.now_ms += HOUR_MS
+        sent = consumer.messages_out
+        producer.feed(message(number))
+        await eventually(lambda sent=sent: consumer.messages_out > sent)
+        subscription.sample(broker.cluster.now_ms)
+        subscription.acknowledge(consumer, [(0, number + 1)])
+    (kept,) = [each for check, each in (await found(broker)).items() if "subscription" in check]
+    assert kept.check == "subscription-held-up"
+    assert "has it and has not acknowledged it for 2 h" in kept.sentence
+    assert kept.since_ms == broker.cluster.now_ms - 3 * HOUR_MS
+    subscription.acknowledge(consumer, [(0, 0)])
+    assert await found(broker) == {}
+
+
+async def test_a_bundle_that_is_unloaded_again_and_again(broker: Broker) -> None:
+    bundles = broker.service.bundles
+    bundle = await bundles.bundle_of(TOPIC)
+    for _ in range(5):
+        assert await found(broker) == {}
+        await bundles.acquire(TOPIC)
+        await bundles.release(bundle)
+    assert (await found(broker))["bundle-moving"].subject == bundle
+
+
 async def test_a_topic_without_storage(broker: Broker) -> None:
     await subscribed(broker)
     broker.service.topics[TOPIC].fenced = True

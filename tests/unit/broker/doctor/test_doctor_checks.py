@@ -15,6 +15,7 @@ from magnetar.broker.dispatch.explanation import (
     Explanation,
     Reason,
     delivering,
+    hash_without_consumer,
     rate_limited,
     resetting,
 )
@@ -305,6 +306,38 @@ FAULTS: list[tuple[Facts, str, Severity, str]] = [
         WARNING,
         "again and again, and none is acknowledged",
     ),
+    (
+        subscriptions(
+            replace(BUSY, acked_ms=NOW_MS - 1, explanation=hash_without_consumer(7)),
+        ),
+        "subscription-held-up",
+        WARNING,
+        "whatever later ones are. No connected consumer has key hash 7",
+    ),
+    (
+        subscriptions(
+            replace(
+                BUSY,
+                acked_ms=NOW_MS - 1,
+                explanation=replace(PENDING, since_ms=NOW_MS - 1, details={"redeliveryCount": 2}),
+            ),
+        ),
+        "subscription-held-up",
+        WARNING,
+        "delivered 2 more times: the application fails on it",
+    ),
+    (
+        subscriptions(replace(BUSY, acked_ms=NOW_MS - 1, explanation=PENDING)),
+        "subscription-held-up",
+        NOTE,
+        "the oldest message is not acknowledged for",
+    ),
+    (
+        replace(BROKER, unloads={"public/default/0x0_0xf": 5, "public/other/0x0_0xf": 4}),
+        "bundle-moving",
+        WARNING,
+        "public/default/0x0_0xf: b1:8080 has unloaded the bundle 5 times within 10 minutes",
+    ),
     (replace(TOPICS, offloads={T: LONG_AGO_MS}), "offload-failing", WARNING, "offload"),
     (
         subscriptions(replace(STUCK, unacked=5)),
@@ -386,6 +419,8 @@ def test_commands_are_ones_that_can_be_run() -> None:
         replace(STUCK, unacked=5, delivered_ms=NOW_MS - topic_checks.SLOW_MS + 1),
         replace(BUSY, unacked=5, explanation=replace(PENDING, since_ms=NOW_MS - 1)),
         replace(BUSY, redelivery_rate=0.5, acked_ms=NOW_MS - 1),
+        replace(BUSY, acked_ms=NOW_MS - 1, moved_ms=NOW_MS - 1, explanation=PENDING),
+        replace(BUSY, acked_ms=NOW_MS - 1, explanation=delivering(4)),
     ],
 )
 def test_a_subscription_that_may_be_well_isnt_told(facts: SubscriptionFacts) -> None:
@@ -406,9 +441,10 @@ def test_facts_of_a_subscription_come_from_its_statistics() -> None:
         "lastAckedTimestamp": 8,
         "consumers": consumers,
         "msgRateRedeliver": 0.5,
+        "lastMarkDeleteAdvancedTimestamp": 9,
     }
     connected_ms = 1_799_996_400_123
-    expected = SubscriptionFacts(T, "s", 3, 1, 2, True, 5, 7, 8, connected_ms, 0.5)
+    expected = SubscriptionFacts(T, "s", 3, 1, 2, True, 5, 7, 8, connected_ms, 0.5, 9)
     assert subscription_facts(T, "s", stats) == expected
     assert subscription_facts(T, "s", {"msgBacklog": 0}) is None
     idle = subscription_facts(T, "s", {"msgBacklog": 1, "consumers": []})
