@@ -86,7 +86,7 @@ _MENU: Final = (
     (
         "Data",
         (
-            Link("namespaces", "namespaces", "Namespaces", "Spaces"),
+            Link("namespaces", "namespaces", "Namespaces"),
             Link("topics", "topics", "Topics", "Topics"),
             Link("subscriptions", "subscriptions", "Subscriptions", "Subs"),
             Link("messages", "messages", "Messages", "Messages"),

@@ -17,7 +17,6 @@ from magnetar.broker.console.find_page import Part, find, nearby
 from magnetar.broker.console.finding_view import finding_rows
 from magnetar.broker.console.follow import follow
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
-from magnetar.broker.console.formats import moment
 from magnetar.broker.console.index_view import (
     RANGES,
     SUBSCRIPTION_COLUMNS,
@@ -215,17 +214,8 @@ async def bookies(ask: Ask) -> View:
 
 async def audit(ask: Ask) -> View:
     """The last changes of all brokers."""
-
-    def rows(found: list[dict[str, Any]]) -> list[Any]:
-        names = ("role", "method", "path", "status", "broker")
-        return [(moment(each["at"]), *(each[name] for name in names)) for each in found]
-
-    content = {
-        "rows": await panel("Audit", ask.source.audit(), rows),
-        "titles": ("Time", "Role", "Method", "Address", "Status", "Broker"),
-        "nothing": "Nothing was changed that the brokers remember.",
-    }
-    return View("list.html", "Audit", "audit", content)
+    content = {"rows": await panel("Audit", ask.source.audit(), list)}
+    return View("audit.html", "Audit", "audit", content)
 
 
 async def keys(ask: Ask) -> View:

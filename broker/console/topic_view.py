@@ -44,6 +44,8 @@ class SubscriptionRow:
     message: str
     next: str
     backlog: int
+    unread: float | None
+    """Of what the topic stores, in percent of bytes; None: not known."""
     oldest_ms: int | None
     rate_out: float
     unacked: int
@@ -73,6 +75,8 @@ class PartitionRow:
     rate_in: float
     rate_out: float
     backlog: int
+    share: float
+    """Of the backlog, in percent of the largest one."""
     stored: int
     owner: str
 
@@ -121,7 +125,7 @@ def topic_figures(stats: Json, explanations: Mapping[str, Json], opened: str) ->
         opened: name of the subscription whose consumers are shown.
     """
     rows = [
-        _subscription(name, each, explanations.get(name, {}), opened)
+        _subscription(name, each, explanations.get(name, {}), opened, stats.get("storageSize", 0))
         for name, each in stats.get("subscriptions", {}).items()
     ]
     quota = stats.get("backlogQuotaLimitSize") or -1
@@ -146,7 +150,9 @@ def _oldest(times: Any) -> int | None:
     return min((each for each in times if each), default=None)
 
 
-def _subscription(name: str, stats: Json, explained: Json, opened: str) -> SubscriptionRow:
+def _subscription(
+    name: str, stats: Json, explained: Json, opened: str, stored: int
+) -> SubscriptionRow:
     reason = explained.get("reason", "")
     oldest = stats.get("earliestMsgPublishTimeInBacklog") or 0
     backlog = stats.get("msgBacklog", 0)
@@ -160,6 +166,7 @@ def _subscription(name: str, stats: Json, explained: Json, opened: str) -> Subsc
         message=explained.get("message", ""),
         next=explained.get("next", ""),
         backlog=backlog,
+        unread=_unread(stats, stored),
         oldest_ms=oldest if oldest > 0 and backlog else None,
         rate_out=stats.get("msgRateOut", 0.0),
         unacked=stats.get("unackedMessages", 0),
@@ -171,6 +178,14 @@ def _subscription(name: str, stats: Json, explained: Json, opened: str) -> Subsc
         consumers=[_consumer(each) for each in stats.get("consumers", [])],
         is_open=name == opened or (not opened and kind == "e"),
     )
+
+
+def _unread(stats: Json, stored: int) -> float | None:
+    """Where a subscription stands on the log: how much of it is in front of it, in percent."""
+    if not stats.get("msgBacklog"):
+        return 0.0
+    waiting = stats.get("backlogSize", -1)  # -1: Pulsar wasn't asked for it
+    return None if waiting < 0 or stored <= 0 else min(100.0, 100 * waiting / stored)
 
 
 def _kind(reason: str, backlog: int) -> str:
@@ -265,19 +280,25 @@ def delivery_rows(found: Deliveries) -> DeliveryRows:
 
 def partition_rows(stats: Json) -> list[PartitionRow]:
     """Of ``partitioned-stats?perPartition=true``, by number."""
+    parts: Json = stats.get("partitions") or {}
+    backlogs = {
+        name: max(
+            (sub.get("msgBacklog", 0) for sub in each.get("subscriptions", {}).values()), default=0
+        )
+        for name, each in parts.items()
+    }
+    largest = max(backlogs.values(), default=0)
     rows = [
         PartitionRow(
             number=int(name.rpartition("-partition-")[2]),
             rate_in=each.get("msgRateIn", 0.0),
             rate_out=each.get("msgRateOut", 0.0),
-            backlog=max(
-                (sub.get("msgBacklog", 0) for sub in each.get("subscriptions", {}).values()),
-                default=0,
-            ),
+            backlog=backlogs[name],
+            share=100 * backlogs[name] / largest if largest else 0.0,
             stored=each.get("storageSize", 0),
             owner=each.get("ownerBroker") or "",
         )
-        for name, each in (stats.get("partitions") or {}).items()
+        for name, each in parts.items()
     ]
     return sorted(rows, key=lambda row: row.number)
 
@@ -289,7 +310,7 @@ class LedgerRow:
     size: int
     offloaded: bool
     held_by: Sequence[str]
-    """Subscriptions whose mark-delete position is in it or before it."""
+    """Subscriptions whose mark-delete position is before its last entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,24 +330,26 @@ def stored_topics(topic: str, internal: Json) -> list[StoredTopic]:
 
 
 def _stored(name: str, internal: Json) -> StoredTopic:
-    first_kept = {
-        cursor: _ledger_of(each.get("markDeletePosition", ""))
+    cursors = {
+        cursor: _position(each.get("markDeletePosition", ""))
         for cursor, each in internal.get("cursors", {}).items()
     }
-    ledgers = [
-        LedgerRow(
-            each["ledgerId"],
-            each.get("entries", 0),
-            each.get("size", 0),
-            bool(each.get("offloaded")),
-            [cursor for cursor, ledger in first_kept.items() if ledger <= each["ledgerId"]],
-        )
+    rows = [
+        (each["ledgerId"], each.get("entries", 0), each.get("size", 0), bool(each.get("offloaded")))
         for each in internal.get("ledgers", [])
+    ]
+    if rows and not rows[-1][1]:  # the list tells nothing of the ledger that is written
+        written = internal.get("currentLedgerEntries", 0), internal.get("currentLedgerSize", 0)
+        rows[-1] = (rows[-1][0], *written, rows[-1][3])
+    ledgers = [
+        LedgerRow(*row, [cursor for cursor, at in cursors.items() if at < (row[0], row[1] - 1)])
+        for row in rows
     ]
     last = internal.get("lastConfirmedEntry", "")
     return StoredTopic(name, internal.get("numberOfEntries", 0), last, ledgers)
 
 
-def _ledger_of(position: str) -> int:
-    ledger = position.partition(":")[0]
-    return int(ledger) if ledger.lstrip("-").isdigit() else -1
+def _position(text: str) -> tuple[int, int]:
+    """Of ``ledger:entry``; before everything, if it is none."""
+    ledger, _, entry = text.partition(":")
+    return (int(ledger), int(entry)) if ledger.isdecimal() and entry.isdecimal() else (-1, -1)

@@ -182,11 +182,37 @@ def test_of_partitions_the_one_that_is_worst_off_is_told() -> None:
 
 def test_which_subscription_holds_which_ledger() -> None:
     internal = {
-        "ledgers": [{"ledgerId": 1}, {"ledgerId": 2, "entries": 5, "size": 7, "offloaded": True}],
-        "cursors": {"slow": {"markDeletePosition": "1:3"}, "fast": {"markDeletePosition": "2:0"}},
+        "ledgers": [
+            {"ledgerId": 1, "entries": 4},
+            {"ledgerId": 2, "entries": 5, "size": 7, "offloaded": True},
+            {"ledgerId": 3, "entries": 0, "size": 0},
+        ],
+        "currentLedgerEntries": 2,
+        "currentLedgerSize": 9,
+        "cursors": {
+            "new": {"markDeletePosition": "-1:-1"},
+            "slow": {"markDeletePosition": "1:3"},
+            "fast": {"markDeletePosition": "3:0"},
+            "done": {"markDeletePosition": "3:1"},
+        },
     }
     (found,) = stored_topics("t", internal)
-    assert [list(each.held_by) for each in found.ledgers] == [["slow"], ["slow", "fast"]]
+    assert [list(each.held_by) for each in found.ledgers] == [
+        *(["new"], ["new", "slow"], ["new", "slow", "fast"])
+    ]
+    assert [(each.entries, each.size) for each in found.ledgers] == [(4, 0), (5, 7), (2, 9)]
+
+
+@pytest.mark.parametrize(
+    ("backlog", "waiting", "stored", "unread"),
+    [(0, 0, 9, 0.0), (3, 30, 120, 25.0), (3, 90, 60, 100.0), (3, -1, 60, None), (3, 5, 0, None)],
+)
+def test_where_a_subscription_stands_on_the_log(
+    backlog: int, waiting: int, stored: int, unread: float | None
+) -> None:
+    subscription = {"msgBacklog": backlog, "backlogSize": waiting}
+    figures = topic_figures({"subscriptions": {"s": subscription}, "storageSize": stored}, {}, "")
+    assert figures.subscriptions[0].unread == unread
 
 
 def test_no_template_switches_escaping_off() -> None:
