@@ -98,7 +98,7 @@ class ProcessSettings(AuthSettingsBase):
     zone_label: str = ZONE_LABEL  # own key: of that node
 
     # --- how bookies are talked to
-    netty_max_frame_size_bytes: int = 64 * _MIB  # the largest entry
+    netty_max_frame_size_bytes: int = 0  # the largest entry; 0: see entry_bytes_max
     bookkeeper_client_authentication_plugin: str = ""  # token: what bookies are shown ...
     bookkeeper_client_authentication_parameters: str = field(default="", repr=False)  # ... of
 
@@ -125,6 +125,11 @@ class ProcessSettings(AuthSettingsBase):
         check_place(self.zone, self.upgrade_domain)
         host_names(self.http_server_allowed_hosts)
         self.client_token()
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """What our own connections and disks take."""
+        return self.netty_max_frame_size_bytes or 64 * _MIB
 
     def client_token(self) -> str:
         """Where the token is that bookies are shown; "": none. Raises ValueError."""

@@ -21,6 +21,7 @@ JARS = Path(
     os.environ.get("MAGNETAR_BOOKKEEPER_JARS")
     or Path.home() / ".cache/magnetar-tests/bookkeeper-4.17.3"
 )
+PROGRAMS = Path(__file__).parent / "apache"
 needs_bookkeeper = pytest.mark.skipif(
     not (JARS / ".complete").exists(), reason="no jars of Apache BookKeeper: make bookkeeper-jars"
 )
@@ -135,6 +136,14 @@ class ApacheBookie(ChildProcess):
         says = ("ledger ", "last ", "read ")
         return [line for line in done.stdout.splitlines() if line.startswith(says)]
 
+    def api(self) -> list[str]:
+        """What Apache's client says of this cluster, see ``tests/apache/Api.java``."""
+        command = [*_JAVA, str(PROGRAMS / "Api.java"), self.metadata_uri]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        said = [line for line in done.stdout.splitlines() if line.startswith("says ")]
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        return said
+
     def autorecovery(self, name: str) -> "ApacheAutoRecovery":
         """An auditor candidate and a worker of this cluster, as a process of its own."""
         return ApacheAutoRecovery(self, name)
@@ -147,7 +156,7 @@ class ApacheBookie(ChildProcess):
         )
 
     def _ledgers(self, *words: str, v2: bool) -> list[str]:
-        program = str(Path(__file__).parent / "apache/Ledgers.java")
+        program = str(PROGRAMS / "Ledgers.java")
         option = f"-Dv2={str(v2).lower()}"
         return [*_JAVA[:1], option, *_JAVA[1:], program, self.metadata_uri, *words]
 

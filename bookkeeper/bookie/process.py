@@ -227,7 +227,7 @@ class BookieProcess:
         if port < 0 or (port == 0 and not wants_any):
             return None
         return ProtocolServer(
-            settings.netty_max_frame_size_bytes,
+            settings.protocol_frame_bytes_max,
             settings.stream_max_in_flight_bytes,
             server.adds,
             server.reads,

@@ -18,6 +18,7 @@ from magnetar.bookkeeper.bookie.config import BookieConfig, GarbageCollectionCon
 from magnetar.bookkeeper.bookie.integrity.integrity_check import IntegrityConfig
 from magnetar.bookkeeper.bookie.integrity.integrity_service import IntegrityServiceConfig
 from magnetar.bookkeeper.bookie.integrity.scrubber import ScrubConfig
+from magnetar.bookkeeper.bookie_protocol.config import FRAME_BYTES_MAX
 from magnetar.bookkeeper.bookie_protocol.login_server import (
     ALLOWED_IDS,
     PROVIDER,
@@ -289,9 +290,15 @@ class BookieSettings(ProcessSettings):
             self.tls_client_authentication,
         )
 
+    @property
+    def protocol_frame_bytes_max(self) -> int:
+        """Of BookKeeper's protocol. What its clients wrote, they must be able to read: a longer
+        frame ends their connection, with all their other requests."""
+        return self.netty_max_frame_size_bytes or FRAME_BYTES_MAX
+
     def transport(self) -> TransportConfig:
         return TransportConfig(
-            entry_bytes_max=self.netty_max_frame_size_bytes,
+            entry_bytes_max=self.entry_bytes_max,
             stream_bytes_max=self.stream_max_in_flight_bytes,
             read_bytes_max=self.read_replies_max_bytes,
             token=self.client_token(),
@@ -365,7 +372,7 @@ class BookieSettings(ProcessSettings):
                 flush_bytes=self.db_storage_write_cache_max_size_mb * _MIB,
                 entry_log_bytes=self.log_size_limit,
                 entry_log_cached_bytes=self.entry_log_cached_mb * _MIB,
-                entry_bytes_max=self.netty_max_frame_size_bytes,
+                entry_bytes_max=self.entry_bytes_max,
             ),
             network_location=self.location(),
             advertised=address,

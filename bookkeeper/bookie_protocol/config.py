@@ -8,7 +8,7 @@ from typing import Final
 from magnetar.bookkeeper.bookie_protocol.login import SaslLogin
 
 _MIB: Final = 1024 * 1024
-_FRAME_BYTES_MAX: Final = 5 * _MIB + 10 * 1024
+FRAME_BYTES_MAX: Final = 5 * _MIB + 10 * 1024
 """Of a message of Pulsar's largest size and what is around it."""
 
 
@@ -36,7 +36,7 @@ class ProtocolConfig:
     connect_timeout_s: float = 10.0
     backoff_first_s: float = 0.1
     backoff_max_s: float = 5.0
-    frame_bytes_max: int = _FRAME_BYTES_MAX
+    frame_bytes_max: int = FRAME_BYTES_MAX
     entries_max: int = 5_000
     backlog_bytes: int = 64 * _MIB
     pending_bytes_max: int = 256 * _MIB

@@ -227,7 +227,7 @@ class AutoRecoverySettings(ProcessSettings):
         return TransportConfig(
             add_timeout_s=self.client_timeout_in_seconds,
             call_timeout_s=self.client_timeout_in_seconds,
-            entry_bytes_max=self.netty_max_frame_size_bytes,
+            entry_bytes_max=self.entry_bytes_max,
             token=self.client_token(),
         )
 

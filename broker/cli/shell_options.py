@@ -25,7 +25,11 @@ _Add = Callable[[str, str], argparse.ArgumentParser]
 
 def add_bookie_shell(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--metadata", metavar="URL", help="zk:HOST:PORT,.../CHROOT of the cluster")
+    add(
+        "--metadata",
+        metavar="URL",
+        help="zk:HOST:PORT,.../CHROOT of the cluster, or zk+hierarchical://.../ledgers",
+    )
     add("--config", metavar="FILE", help="a broker.conf: where the cluster is, TLS, login")
     add(
         "--set",

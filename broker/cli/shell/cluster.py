@@ -17,11 +17,16 @@ from magnetar.bookkeeper.client.pool_placement import placement_for
 from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.layout.find_layout import find_layout
+from magnetar.bookkeeper.layout.metadata_service_uri import store_url_of
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
 from magnetar.broker.bookie_client_settings import check_placement, placement_config
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.server.cluster_broker import tls_files, transport_config
+from magnetar.broker.server.cluster_broker import (
+    protocol_config,
+    tls_files,
+    transport_config,
+)
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import MetadataStore
 
@@ -70,7 +75,10 @@ async def open_cluster(config: BrokerConfig) -> AsyncIterator[ShellContext]:
         store = await _open_store(config)
         stack.push_async_callback(store.close)
         layout = await find_layout(store) or BookKeeperLayout()
-        pool = await open_pool(stack, store, layout, transport_config(config), tls_files(config))
+        pool = await open_pool(
+            *(stack, store, layout, transport_config(config), tls_files(config)),
+            protocol=protocol_config(config),
+        )
         placement = await stack.enter_async_context(
             placement_for(placement_config(config), pool, rng)
         )
@@ -87,11 +95,15 @@ async def open_cluster(config: BrokerConfig) -> AsyncIterator[ShellContext]:
 
 
 async def _open_store(config: BrokerConfig) -> MetadataStore:
-    """With the broker's TLS and login: what is written here must not be open to everybody."""
+    """Where the ledgers are, which may be another cluster than the broker's own.
+
+    With the broker's TLS and login: what is written here must not be open to everybody.
+    """
     path = config.metadata_store_config_path
     try:
+        url = config.apache_store_url or store_url_of(config.metadata_store_url)
         return await connect_store(
-            config.metadata_store_url,
+            url or config.metadata_store_url,
             Path(path) if path else None,
             session_timeout_s=config.metadata_store_session_timeout_millis / 1000,
             operation_timeout_s=float(config.metadata_store_operation_timeout_seconds),

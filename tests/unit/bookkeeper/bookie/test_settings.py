@@ -101,6 +101,18 @@ def test_what_does_not_go_together_is_refused(settings: dict[str, str], reason: 
         BookieSettings.load(URI, settings).check()
 
 
+@pytest.mark.parametrize(
+    ("settings", "protocol", "entry"),
+    [({}, 5_253_120, 64 << 20), ({"nettyMaxFrameSizeBytes": "7000000"}, 7_000_000, 7_000_000)],
+)
+def test_bookkeepers_clients_write_nothing_that_they_cant_read(
+    settings: dict[str, str], protocol: int, entry: int
+) -> None:
+    loaded = BookieSettings.load(URI, settings)
+    assert loaded.protocol_frame_bytes_max == protocol
+    assert loaded.transport().entry_bytes_max == loaded.entry_bytes_max == entry
+
+
 def test_the_keys_of_scrub_and_integrity_check() -> None:
     keys = {
         "scrubEnabled": "false",

@@ -41,3 +41,33 @@ async def test_a_store_that_cannot_be_meant_is_told() -> None:
     with pytest.raises(CliError, match="metadataStoreUrl"):
         async with shell.open_cluster(config_of(metadataStoreUrl="etcd:http://host:2379")):
             pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({"metadataStoreUrl": "zk+hierarchical://a:1;b:2/x/ledgers"}, "zk:a:1,b:2/x"),
+        (
+            {
+                "metadataStoreUrl": "zk:host:2181/own",
+                "bookkeeperMetadataServiceUri": "zk+null://host:2181/ledgers",
+            },
+            "zk:host:2181",
+        ),
+    ],
+)
+async def test_the_shell_goes_where_the_ledgers_are(
+    settings: dict[str, str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the file of a broker on Apache's bookies it showed another cluster's ledgers."""
+    seen: list[object] = []
+
+    async def connect(*arguments: object, **_: object) -> None:
+        seen.append(arguments[0])
+        raise MetadataError("seen enough")
+
+    monkeypatch.setattr(shell, "connect_store", connect)
+    with pytest.raises(MetadataError):
+        async with shell.open_cluster(config_of(**settings)):
+            pass
+    assert seen == [url]
