@@ -102,7 +102,7 @@ async def collect_storage(service: BrokerService) -> StorageFacts:
         config.managed_ledger_default_ensemble_size,
         config.managed_ledger_default_write_quorum,
         await _repair(service) if bookies is not None and bookies.has_auto_recovery else None,
-        f"--metadata {config.metadata_store_url}" if is_cluster else "",
+        f"--metadata {config.apache_store_url or config.metadata_store_url}" if is_cluster else "",
         "" if load is None else load.version,
         await _shown_certificates(service),
         service.wall_clock(),

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -194,6 +195,21 @@ async def test_ledgers_to_repair(broker: Broker, monkeypatch: pytest.MonkeyPatch
     assert "(no bookie is left)" in findings["ledgers-under-replicated"].sentence
     assert findings["ledgers-under-replicated"].since_ms == broker.cluster.now_ms
     assert str(ledger_id) in findings["ledgers-without-replica"].sentence
+
+
+async def test_commands_name_the_metadata_that_the_ledgers_are_in(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share(broker, monkeypatch)
+    config = replace(
+        broker.service.config,
+        metadata_store_url="zk:host:2181/own",
+        bookkeeper_metadata_service_uri="zk+hierarchical://host:2181/other/ledgers",
+    )
+    monkeypatch.setattr(broker.service, "config", config)
+    markers = UnderReplicationStore(broker.service.store, lambda: broker.cluster.now_ms)
+    await markers.disable("new racks")
+    assert "--metadata zk:host:2181/other " in (await found(broker))["repair-off"].command
 
 
 async def test_a_bundle_of_a_broker_that_isnt_there(
