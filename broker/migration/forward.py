@@ -308,11 +308,11 @@ class Forward:
                 if left:
                     text = f"{left} records of transactions that may be open"
                     self._find(Kind.LOST, log.name, text)
-            elif sum(counts.values()):
+            elif sum(counts.values()) or log.compacted_ledger is not None:
                 text = "messages of aborted transactions are served"
                 if local.endswith(PENDING_ACK):
                     text = "what a transaction acknowledged that is open is delivered again"
-                self._find(Kind.LEFT, log.name, f"{sum(counts.values())} records: {text}")
+                self._find(Kind.LEFT, log.name, text)
 
     async def _producer_names(self) -> None:
         """Names that our brokers make up begin behind those of Pulsar's."""

@@ -66,6 +66,12 @@ class PulsarLog(NamedTuple):
     def own_name(self) -> str:
         return topic_of_log(self.name).ml_name
 
+    @property
+    def compacted_ledger(self) -> int | None:
+        """With the newest message of each key; None: it was never compacted."""
+        compaction = self.cursors.get(COMPACTION)
+        return compaction and (compaction.image.properties or {}).get(COMPACTED_LEDGER)
+
 
 class PulsarSchema(NamedTuple):
     """
@@ -189,11 +195,8 @@ class PulsarCluster:
 
     async def _log_entries(self, log: PulsarLog) -> list[bytes]:
         entries = list[bytes]()
-        compaction = log.cursors.get(COMPACTION)
-        if compaction is not None:
-            ledger_id = (compaction.image.properties or {}).get(COMPACTED_LEDGER)
-            if ledger_id is not None:
-                entries += map(_of_compacted, await self.ledgers.entries(ledger_id))
+        if log.compacted_ledger is not None:
+            entries += map(_of_compacted, await self.ledgers.entries(log.compacted_ledger))
         for row in log.node.ledgers:
             entries += await self.ledgers.entries(row.ledgerId)
         return entries
