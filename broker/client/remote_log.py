@@ -94,10 +94,11 @@ class RemoteLog:
         before, self._consumer = self._consumer, None
         self._entries.clear()
         self._held_bytes = 0
+        if self._connection is not None:
+            self._connection.resume()  # or the answer to CLOSE_CONSUMER would never be read
         if before is not None:
             await before.close()
         self._connection = await self._client.owner(self._topic)
-        self._connection.resume()
         self._consumer = ClientConsumer(self._connection, self._topic, self)
         ledger_id, entry_id = position
         await self._consumer.subscribe(

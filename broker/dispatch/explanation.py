@@ -656,6 +656,16 @@ def read_failed(error: str, until_ms: int, wait_ms: int) -> Explanation:
     )
 
 
+def unreadable(error: str) -> Explanation:
+    """Of one message, whether or not a consumer could take it."""
+    return Explanation(
+        Reason.READ_FAILED,
+        f"It cannot be read from storage: {error}",
+        "It is delivered when a bookie that has it answers. Look at the bookies, and at what "
+        "magnetar doctor says of them.",
+    )
+
+
 def resetting() -> Explanation:
     return Explanation(
         Reason.RESETTING,

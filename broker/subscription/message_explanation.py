@@ -34,7 +34,7 @@ async def explain_now(subscription: Subscription, publishing: Explanation | None
     found = subscription.explain(publishing)
     if found.reason is Reason.PENDING and isinstance(subscription, PersistentSubscription):
         oldest = subscription.cursor.state.first_unacked()
-        batch = await _read(subscription.ledger, oldest)
+        batch, _ = await _read(subscription.ledger, oldest)
         found = await _of_content(subscription, oldest, batch, found)
     return found
 
@@ -50,12 +50,14 @@ async def explain_message(
     ledger, state = subscription.ledger, subscription.cursor.state
     if (missing := _explain_missing(ledger, position)) is not None:
         return missing
-    batch = None if state.is_acked(position) else await _read(ledger, position)
+    batch, error = (None, "") if state.is_acked(position) else await _read(ledger, position)
     head: EntryHeader | None = None if batch is None else parse_header(batch.heads[0])
     left = state.batch_ack_set(position) if batch_index >= 0 else None
     if state.is_acked(position) or (left is not None and not _has_bit(left, batch_index)):
         return explanation.acknowledged()
     found = subscription.explain_entry(position, head)
+    if error and found.reason is not Reason.PENDING:
+        return explanation.unreadable(error)
     return await _of_content(subscription, position, batch, found)
 
 
@@ -75,15 +77,15 @@ def _explain_missing(ledger: ManagedLedger, position: Position) -> Explanation |
     return explanation.not_found(position, entries) if position[1] >= entries else None
 
 
-async def _read(ledger: ManagedLedger, position: Position) -> EntryBatch | None:
-    """The entry at a position; None: it can't be read, of which the dispatcher knows more."""
+async def _read(ledger: ManagedLedger, position: Position) -> tuple[EntryBatch | None, str]:
+    """The entry at a position; None: there is none now, or it can't be read, and why."""
     try:
         batch = await ledger.read(position, 1, 1)
-    except STORAGE_ERRORS:
-        return None
+    except STORAGE_ERRORS as error:
+        return None, str(error) or type(error).__name__
     if batch is None or (batch.ledger_id, batch.first) != position:
-        return None
-    return batch
+        return None, ""
+    return batch, ""
 
 
 async def _of_content(

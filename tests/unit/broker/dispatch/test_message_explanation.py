@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.broker.dispatch.explanation import Reason
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.entry_header import make_header
@@ -84,3 +87,20 @@ async def test_what_is_no_message_is_only_pending() -> None:
 async def test_a_duplicate_has_no_place() -> None:
     found = await explain_message(Bench([1]).subscription, NO_MESSAGE)
     assert (found.reason, "duplicate" in found.message) == (Reason.NOT_FOUND, True)
+
+
+async def test_a_message_that_cannot_be_read_is_not_said_to_wait_for_permits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def unanswered(*_: object) -> None:
+        raise BookieUnavailableError("no bookie answers")
+
+    bench = Bench([2])
+    await bench.consumer(SHARED, permits=1)
+    await settle()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.ledger, "read", unanswered)
+        assert (await explain_message(bench.subscription, (10, 0))).reason is Reason.PENDING
+        found = await explain_message(bench.subscription, (10, 1))
+    assert (found.reason, "no bookie answers" in found.message) == (Reason.READ_FAILED, True)
+    assert (await explain_message(bench.subscription, (10, 1))).reason is Reason.NO_PERMITS
