@@ -136,9 +136,10 @@ class SubscriptionChecker:
 
     def _on_activated(self, event: Activated) -> None:
         if event.active:
-            if self._active != event.session:
-                self._give_back(self._held_by(None))
-                self._last = -1
+            # Also the one that was: another one may have become active, and left before it was
+            # told so (activeConsumerFailoverDelayTimeMillis). Then all unacknowledged comes again.
+            self._give_back(self._held_by(None))
+            self._last = -1
             self._active = event.session
         elif self._active == event.session:
             self._give_back(self._held_by(event.session))

@@ -198,6 +198,18 @@ ONE_ACTIVE: list[Event] = [*TWO, Activated(1, True), Activated(2, False)]
             id="failover, acknowledged too late",
         ),
         pytest.param(
+            FAILOVER,
+            [
+                *ONE_ACTIVE,
+                *gets(1, 0, 1),
+                *acks(1, 1),
+                Activated(1, True),
+                *gets(1, 0, *range(2, 10)),
+                *acks(1, 0, *range(2, 10)),
+            ],
+            id="failover, another one was chosen for a moment",
+        ),
+        pytest.param(
             SHARED,
             [
                 *TWO,
