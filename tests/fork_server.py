@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -57,7 +58,13 @@ class Fork:
         self._process: ForkServerProcess = _SERVERS.Process(
             target=_run, args=(command, dict(environment), folder, log), daemon=True
         )
-        self._process.start()
+        # A child would import the ``__main__`` of its parent: of a benchmark, with gRPC.
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            self._process.start()
+        finally:
+            sys.modules["__main__"] = main
         assert self._process.pid is not None
         self.pid: int = self._process.pid
 

@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from magnetar.bookkeeper import codes
@@ -21,10 +23,23 @@ from magnetar.bookkeeper.transport import AddRequest
 _log = logging.getLogger(__name__)
 _CHECK_S: Final = 1.0
 """How often the time of the last answer is looked at, while adds are under way."""
-_KEPT_MAX: Final = 8
-"""Encoded requests: the bookies of a write set are given theirs one after the other."""
+_KEPT_MAX: Final = 64
+"""Encoded requests: the bookies of a write set are given theirs one after the other, and one may be
+behind by what waits for it here."""
+_JOINED_BYTES_MAX: Final = 256 * 1024
+"""As much as a bookie takes from its socket at a time: more would be answered later."""
+_JOINED_ROW: Final = 64
+"""Requests of different such rows of ids aren't joined: so all bookies of a write set get the same,
+however far each of them is, and it is encoded once."""
 _SILENT_S: Final = 2.0
 """Without any answer a bookie isn't waited for."""
+
+
+@dataclass(slots=True, eq=False)
+class _Joined(AddRequest):
+    """Neighbours as one request; all get the first code that isn't OK."""
+
+    parts: list[AddRequest]
 
 
 class EncodedAdds:
@@ -33,10 +48,14 @@ class EncodedAdds:
     def __init__(self, bytes_max: int = 8 << 20) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._found: dict[tuple[int, bool], tuple[list[bytes], list[Buffer], int]] = {}
+        self._found: dict[tuple[int, int, int, bool], tuple[object, list[Buffer], int]] = {}
 
     def encode(self, request: AddRequest, digest: Digest) -> list[Buffer]:
-        key = (id(request.heads), request.recovery)
+        # One writer made the requests between the first and the last of joined ones.
+        kept: tuple[list[bytes], ...] = (request.heads,)
+        if isinstance(request, _Joined):
+            kept = (request.parts[0].heads, request.parts[-1].heads)
+        key = (id(kept[0]), id(kept[-1]), len(request.heads), request.recovery)
         if (found := self._found.get(key)) is not None:
             return found[1]
         frames = v2.encode_adds(
@@ -46,9 +65,9 @@ class EncodedAdds:
             recovery=request.recovery,
             digest=digest,
         )
-        # The list is kept with the frames, so that no other one can get its identity.
+        # The lists are kept with the frames, so that no other one can get their identity.
         size = sum(map(len, frames))
-        self._found[key] = request.heads, frames, size
+        self._found[key] = kept, frames, size
         self._bytes += size
         while len(self._found) > _KEPT_MAX or (
             len(self._found) > 1 and self._bytes > self._bytes_max
@@ -84,6 +103,7 @@ class AddChannel:
         )
         self._in_flight = AddsInFlight()
         self._queue: deque[AddRequest] = deque()
+        self._is_sending = False  # scheduled
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._answered_at = 0.0
@@ -114,13 +134,13 @@ class AddChannel:
             return
         self.pending_bytes += size
         self.pending_requests += 1
-        connection = self._connection.current
-        if connection is None or self._queue or not self._has_room():
-            self._queue.append(request)
-            if connection is None and self._opening is None:
-                self._opening = self._loop.create_task(self._open())
-        else:
-            self._send(connection, request)
+        self._queue.append(request)
+        if self._connection.current is not None:
+            if not self._is_sending:
+                self._is_sending = True
+                self._loop.call_soon(self._send_queued)  # what this turn brings goes together
+        elif self._opening is None:
+            self._opening = self._loop.create_task(self._open())
 
     async def close(self) -> None:
         """What isn't answered by now gets UNAVAILABLE."""
@@ -168,9 +188,13 @@ class AddChannel:
             connection.write_all(self._encoded.encode(request, digest))
 
     def _send_queued(self) -> None:
+        self._is_sending = False
         connection = self._connection.current
-        while connection is not None and self._queue and self._has_room():
-            self._send(connection, self._queue.popleft())
+        if connection is None:
+            return
+        while self._queue and self._has_room():
+            self._send(connection, _take_neighbours(self._queue))
+        connection.flush()
 
     def _on_reply(self, reply: v2.Reply) -> None:
         if not isinstance(reply, v2.AddReplies):
@@ -189,8 +213,10 @@ class AddChannel:
 
     def _done(self, request: AddRequest, code: int) -> None:
         self.pending_bytes -= request.body_bytes
-        self.pending_requests -= 1
-        _answer(request, code)
+        parts = request.parts if isinstance(request, _Joined) else (request,)
+        self.pending_requests -= len(parts)
+        for part in parts:
+            _answer(part, code)
 
     def _check(self) -> None:
         self._timer = None
@@ -219,6 +245,39 @@ class AddChannel:
         queue, self._queue = list(self._queue), deque()
         for request in [*self._in_flight.take_all(), *queue]:
             self._done(request, self._lost_code)
+
+
+def _take_neighbours(queue: deque[AddRequest]) -> AddRequest:
+    """The first request with those that go on where it ends, as far as they are small."""
+    first = queue.popleft()
+    parts, size, end = [first], first.body_bytes, first.entry_ids[-1] + 1
+    while queue and type(first.entry_ids) is range:
+        following = queue[0]
+        if (
+            following.entry_ids[0] != end
+            or end % _JOINED_ROW == 0
+            or following.ledger_id != first.ledger_id
+            or type(following.entry_ids) is not range
+            or size + following.body_bytes > _JOINED_BYTES_MAX
+            or following.recovery != first.recovery
+            or following.master_key != first.master_key
+        ):
+            break
+        parts.append(queue.popleft())
+        size, end = size + following.body_bytes, following.entry_ids[-1] + 1
+    if len(parts) == 1:
+        return first
+    return _Joined(
+        first.ledger_id,
+        first.master_key,
+        range(first.entry_ids[0], end),
+        list(chain.from_iterable(part.heads for part in parts)),
+        list(chain.from_iterable(part.bodies for part in parts)),
+        size,
+        first.recovery,
+        first.done,
+        parts=parts,
+    )
 
 
 def _answer(request: AddRequest, code: int) -> None:

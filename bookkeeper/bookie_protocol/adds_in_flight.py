@@ -18,6 +18,10 @@ from magnetar.bookkeeper.transport import AddRequest
 @dataclass(slots=True, eq=False)
 class _Sent:
     request: AddRequest
+    first: int
+    end: int
+    is_row: bool
+    """It has all entries from ``first`` to ``end``."""
     left: int
     """Entries without a reply."""
     code: int = EOK.v2
@@ -64,7 +68,12 @@ class AddsInFlight:
         done: list[tuple[AddRequest, int]] = []
         found = 0
         for sent in ledger.sent if ledger is not None else ():
-            count = _count(sent.request.entry_ids, first, end)
+            if sent.end <= first:
+                continue  # answered later than what was sent later
+            if sent.is_row and first <= sent.first and sent.end <= end:
+                count = sent.end - sent.first
+            else:
+                count = _count(sent.request.entry_ids, first, end)
             if not count:
                 continue
             sent.left -= count
@@ -94,9 +103,11 @@ class AddsInFlight:
 
     def _send(self, ledger: _Ledger, request: AddRequest) -> None:
         ids = request.entry_ids
-        ledger.sent.append(_Sent(request, len(ids)))
-        ledger.end = max(ledger.end, ids[-1] + 1)
-        self.entries += len(ids)
+        first, end, count = ids[0], ids[-1] + 1, len(ids)
+        ledger.sent.append(_Sent(request, first, end, count == end - first, count))
+        if end > ledger.end:
+            ledger.end = end
+        self.entries += count
 
     def _after(self, ledger_id: int, ledger: _Ledger) -> list[AddRequest]:
         """Some requests of the ledger were answered: those that may be sent."""

@@ -40,12 +40,13 @@ class BookieConnection(asyncio.Protocol):
     def write_all(self, pieces: Sequence[Buffer]) -> None:
         """The same with frames in pieces, which stay as they are. At least one."""
         if not self._queue:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._queue += pieces
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send now what waits for the end of this turn."""
         queue, self._queue = self._queue, []
-        if self._transport is not None and not self._transport.is_closing():
+        if queue and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(queue)
 
     def close(self) -> None:

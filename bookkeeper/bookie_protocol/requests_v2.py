@@ -138,6 +138,7 @@ class RequestDecoder:
     def __init__(self, frame_bytes_max: int) -> None:
         """``frame_bytes_max``: BookKeeper's ``nettyMaxFrameSizeBytes``."""
         self._buffer = FramePieces(frame_bytes_max)
+        self._small_bytes_max = min(_COPY_BYTES_MAX, frame_bytes_max - _PACKET_AT)
         self._is_v2 = False
 
     def allow_frames(self, frame_bytes_max: int) -> None:
@@ -156,6 +157,8 @@ class RequestDecoder:
                 break
             request = self._decode(view, at, end, waiting)
             at = end
+            if isinstance(request, AddsV2):
+                at = self._continue(request, view, at)
             if request is waiting:
                 continue
             if waiting is not None:
@@ -167,6 +170,45 @@ class RequestDecoder:
                 yield request
         if waiting is not None:
             yield waiting
+
+    def _continue(self, adds: AddsV2, view: memoryview, at: int) -> int:
+        """Add the small entries to it that follow, as far as they are sound; the end of the last.
+
+        What isn't taken here is taken by ``_decode``, in the same way but in twice the time.
+        """
+        limit, unpack = len(view), _ADD_START.unpack_from
+        word, key, ledger_id = adds.word | adds.flags, adds.master_key, adds.ledger_id
+        heads, nothing, total = adds.heads, b"", adds.size
+        next_id = adds.first + len(heads)
+        last_at = limit - _PACKET_AT - PACKET_HEADER_BYTES
+        while at <= last_at and len(heads) < _RUN_COUNT_MAX:
+            size, found_word, found_key, found_ledger, entry_id, _, length, digest = unpack(
+                view, at
+            )
+            end = at + LENGTH.size + size
+            packet_at = at + _PACKET_AT
+            packet_bytes = end - packet_at
+            if (
+                end > limit
+                or entry_id != next_id
+                or found_word != word
+                or found_ledger != ledger_id
+                or found_key != key
+                or length >> 63
+                or not PACKET_HEADER_BYTES <= packet_bytes <= self._small_bytes_max
+                or total + packet_bytes > _RUN_BYTES_MAX
+            ):
+                break
+            packet = bytes(view[packet_at:end])
+            if digest != crc32c(packet[PACKET_HEADER_BYTES:], crc32c(packet[:DIGESTED_BYTES])):
+                break
+            heads.append(packet)
+            total += packet_bytes
+            next_id += 1
+            at = end
+        adds.bodies += [nothing] * (len(heads) - len(adds.bodies))
+        adds.size = total
+        return at
 
     def _decode(
         self, view: memoryview, at: int, end: int, waiting: AddsV2 | ReadsV2 | None

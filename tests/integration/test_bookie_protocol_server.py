@@ -415,6 +415,21 @@ async def test_our_client(served: Served) -> None:
             )
         )
         assert await done == codes.OK
+    answered = []
+    for entry_id in range(200):  # joined on their way, and each is answered
+        head = packet_of(8, entry_id)
+        single = range(entry_id, entry_id + 1)
+        client.add_entries(
+            AddRequest(
+                *(8, KEY, single, [head], [b""], len(head), False),
+                lambda request, code: answered.append((request.entry_ids[0], code)),
+            )
+        )
+    assert client.pending_requests == 200
+    await eventually(lambda: len(answered) == 200)
+    assert sorted(answered) == [(entry_id, codes.OK) for entry_id in range(200)]
+    assert client.pending_requests == 0
+    assert len((await client.read_entries(ReadRequest(8, 0, 200, 1 << 20))).packets) == 200
     assert await client.force(7, 100, master_key=KEY) == codes.OK
     assert await client.list_entries(7) == [(0, 50), (100, 150)]
     assert (await client.info()).total_bytes > 0

@@ -1,11 +1,13 @@
 """What a client does when a bookie is older than its requests; what it keeps of those it sent."""
 
 import asyncio
+from collections import deque
+from dataclasses import replace
 from struct import pack, unpack_from
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
-from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
+from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds, _take_neighbours
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.digests import CRC32C
 from magnetar.bookkeeper.bookie_protocol.read_channel import ReadChannel
@@ -70,9 +72,41 @@ def test_bookies_of_a_write_set_get_the_same_bytes() -> None:
 
 def test_what_was_sent_is_not_kept_for_long() -> None:
     encoded = EncodedAdds(bytes_max=1000)
-    for size in (10, 400, 400, 5000, 400, *(10,) * 30):
+    for size in (10, 400, 400, 5000, 400, *(10,) * 5):
         encoded.encode(adds(size), CRC32C)
         kept = [sum(map(len, frames)) for _, frames, _ in encoded._found.values()]
         assert sum(kept) == encoded._bytes
         assert len(kept) == 1 or sum(kept) <= 1000
-        assert len(kept) <= 8
+    encoded = EncodedAdds()
+    for _ in range(100):
+        encoded.encode(adds(10), CRC32C)
+    assert len(encoded._found) == 64
+
+
+def row(ledger_id: int, first: int, count: int, size: int = 10, **more: bool) -> AddRequest:
+    heads = [encode_head(ledger_id, first + n, 0, 9, b"", bytes(size)) for n in range(count)]
+    bodies = [bytes(size)] * count
+    total, recovery = count * (size + 36), more.get("recovery", False)
+    ids = range(first, first + count)
+    return AddRequest(
+        ledger_id, bytes(20), ids, heads, bodies, total, recovery, lambda _r, _c: None
+    )
+
+
+def test_neighbours_go_as_one_request() -> None:
+    """So far as they are small, and in the same rows of ids for all bookies."""
+    queue = deque(row(7, first, 1) for first in range(10, 14))
+    queue += [row(7, 14, 3), row(7, 18, 1), row(8, 19, 1), row(8, 20, 1, recovery=True)]
+    queue += [row(7, first, 1, 100_000) for first in range(3)]
+    queue += [row(7, first, 1) for first in range(62, 66)]
+    queue += [replace(row(7, 66, 2), entry_ids=[66, 68]), row(7, 69, 1)]
+    singles = [pair for each in queue for pair in zip(each.heads, each.bodies, strict=True)]
+    joined = [_take_neighbours(queue) for _ in range(10)]
+    assert not queue
+    assert singles == [
+        pair for each in joined for pair in zip(each.heads, each.bodies, strict=True)
+    ]
+    assert [list(each.entry_ids) for each in joined] == [
+        *(list(range(10, 17)), [18], [19], [20], [0, 1], [2]),
+        *([62, 63], [64, 65], [66, 68], [69]),
+    ]

@@ -105,7 +105,22 @@ def test_neighbours_are_one_request() -> None:
     reads = b"".join(v2.encode_read(7, entry_id) for entry_id in range(3, 9))
     assert [type(each) for each in decode(adds + reads)] == [bookie.AddsV2, bookie.ReadsV2]
     assert len(decode(add(7, 0, b"") + add(7, 0, b""))) == 2
+    assert len(decode(add(7, 0, b"") + add(8, 1, b""))) == 2
     assert len(decode(v2.encode_read(7, -1) + v2.encode_read(7, 0))) == 2
+
+
+def test_neighbours_are_checked_each() -> None:
+    """One whose digest doesn't fit is wrapped, and the others aren't."""
+    frames = [add(7, entry_id, b"x" * 50) for entry_id in range(6)]
+    frames[4] = frames[4][:-1] + b"y"
+    (request,) = decode(b"".join(frames))
+    assert isinstance(request, bookie.AddsV2)
+    assert [head == frame[28:] for head, frame in zip(request.heads, frames, strict=True)] == [
+        *([True] * 4),
+        False,
+        True,
+    ]
+    assert [each.packet for each in flatten([request])] == [frame[28:] for frame in frames]
 
 
 @given(st.binary(min_size=1, max_size=200))
