@@ -101,6 +101,8 @@ class AuditLog:
         }
         if (original := state.get("original_role")) is not None:
             change["originalRole"] = original
+        if (told_for := state.get("forwarded_for")) is not None:
+            change["forwardedFor"] = told_for
         if scope["method"] not in SAFE_METHODS:
             self._changes.append(change)
         _log(change | state.get(_READ, {}))
@@ -121,16 +123,21 @@ def _shown_path(scope: Scope) -> str | None:
 
 
 def _log(change: dict[str, Any]) -> None:
-    fields = {key: value for key, value in change.items() if key not in ("at", "originalRole")}
+    hidden = ("at", "originalRole", "forwardedFor")
+    fields = {key: value for key, value in change.items() if key not in hidden}
     fields["role"] = one_value(change["role"])
     speaks_for = ""
     if (original := change.get("originalRole")) is not None:
         fields["original_role"] = one_value(original)
         speaks_for = " original_role=%(original_role)s"
+    via = ""
+    if (told_for := change.get("forwardedFor")) is not None:
+        fields["forwarded_for"] = one_value(told_for)
+        via = " forwarded_for=%(forwarded_for)s"
     read = " messages=%(messages)d first=%(first)s last=%(last)s" if "messages" in change else ""
     logger.info(
         f"role=%(role)s{speaks_for} method=%(method)s path=%(path)s status=%(status)d"
-        f" request=%(request)s address=%(address)s{read}",
+        f" request=%(request)s address=%(address)s{via}{read}",
         fields,
         extra={"fields": fields},
     )

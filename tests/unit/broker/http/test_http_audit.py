@@ -42,6 +42,24 @@ async def test_superusers_see_the_last_changes(authorized: Broker) -> None:
             assert (await client.get(PATH, params={"limit": limit})).status_code == 400
 
 
+@pytest.mark.parametrize("trusts", [True, False])
+async def test_behind_a_proxy_the_audit_has_what_it_tells(
+    caplog: pytest.LogCaptureFixture, *, trusts: bool
+) -> None:
+    broker = await Broker(web_service_trust_x_forwarded_for=trusts).start()
+    caplog.set_level("INFO", "magnetar.broker.audit")
+    headers = [("X-Forwarded-For", "9" * 300), ("X-Forwarded-For", "1.2.3.4 status=200, 10.0.0.7")]
+    async with client_of(create_app(broker.service), None) as client:
+        await client.put("/admin/v2/namespaces/public/a", headers=headers)
+        (change,) = (await client.get(PATH)).json()["changes"]
+    told = ("9" * 300 + ", 1.2.3.4 status=200, 10.0.0.7")[-200:]
+    assert change.get("forwardedFor") == (told if trusts else None)
+    assert change["address"] == "127.0.0.1:123"
+    (line,) = (each.getMessage() for each in caplog.records if each.name == "magnetar.broker.audit")
+    assert line.endswith(f' forwarded_for="{told}"' if trusts else " address=127.0.0.1:123")
+    await broker.close()
+
+
 async def test_a_broker_without_an_answer_is_named(
     authorized: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
