@@ -144,6 +144,16 @@ class ApacheBookie(ChildProcess):
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
         return said
 
+    def ledgers_error(self, *words: str, v2: bool = False) -> str:
+        """Name of the exception that ends ``ledgers``."""
+        command = self._ledgers(*words, v2=v2)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=READY_S_MAX, check=False
+        )
+        found = re.search(r"^Exception in thread \S+ \S+\$(\w+)", done.stderr, re.MULTILINE)
+        assert found is not None, (done.stdout + done.stderr)[-4000:]
+        return found[1]
+
     def autorecovery(self, name: str) -> "ApacheAutoRecovery":
         """An auditor candidate and a worker of this cluster, as a process of its own."""
         return ApacheAutoRecovery(self, name)

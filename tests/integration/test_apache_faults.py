@@ -8,15 +8,18 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.client.ledger_store import ledger_path
+from magnetar.bookkeeper.errors import LedgerError, UnauthorizedAccessError
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.ledgers import Ledgers
+from magnetar.bookkeeper.proto.data_formats_pb2 import LedgerMetadataFormat
 from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import MetadataStore
@@ -242,6 +245,50 @@ async def test_a_bookie_of_ours_is_stopped_among_adds_of_apaches_client(
                 _, acknowledged, _ = (await asyncio.to_thread(said, java.stdout, "last ")).split()
             assert 600 <= int(acknowledged) <= len(found)
             assert found == [b"entry %d" % number for number in range(len(found))]
+
+
+async def test_a_wrong_password_and_a_wrong_digest(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    """Each client says so, Apache's by BookKeeper's names, whichever bookies have the ledger."""
+    uri = uri_of(zookeeper)
+    ours = [BookieProcess(tmp_path / f"o{n}", zookeeper.url()) for n in (0, 1)]
+    theirs = ApacheBookie(tmp_path / "a0", uri)
+    with running_bookies(ours), theirs:
+        async with ledgers_at(zookeeper, 3) as ledgers:
+            ledger = await ledgers.create(3, 3, 3, password=b"pw", digest_type="HMAC")
+            await append_all(ledger, [b"x"] * 20)
+            number = str(ledger.ledger_id)
+            for v2 in (False, True):
+                told = partial(theirs.ledgers_error, v2=v2)
+                assert (
+                    await asyncio.to_thread(told, "read", "MAC", "wrong", number)
+                    == "BKUnauthorizedAccessException"
+                )
+            # Nobody of them has fenced it.
+            await append_all(ledger, [b"y"] * 20)
+            with pytest.raises(UnauthorizedAccessError):
+                await ledgers.open(ledger.ledger_id, password=b"wrong")
+            await append_all(ledger, [b"z"] * 20)
+            await ledger.close()
+            # As if somebody had changed the metadata: bookies check the key, readers the digest.
+            async with store_at(zookeeper) as store:
+                path = ledger_path(ledger.ledger_id)
+                found = await store.get(path)
+                assert found is not None
+                metadata = BookKeeperLayout().decode_ledger(ledger.ledger_id, found.value)
+                stored = LedgerMetadataFormat.FromString(metadata.stored)
+                stored.digestType = LedgerMetadataFormat.CRC32
+                changed = replace(metadata, stored=stored.SerializeToString())
+                await store.put(path, BookKeeperLayout().encode_ledger(changed))
+            async with ledgers_at(zookeeper, 3) as others:
+                view = await others.open(ledger.ledger_id, password=b"pw")
+                with pytest.raises(LedgerError) as raised:
+                    await view.read(0, 9)
+                assert raised.value.code == codes.IO_ERROR
+            for v2 in (False, True):
+                error = theirs.ledgers_error("read", "CRC32", "pw", number, v2=v2)
+                assert error == "BKDigestMatchException"
 
 
 async def test_lists_of_entries_that_only_some_bookies_give(

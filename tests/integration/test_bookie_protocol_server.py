@@ -5,6 +5,7 @@ What a real bookie answers to the same requests is in docs/formats/bookkeeper-pr
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ from magnetar.bookkeeper.bookie_protocol.protocol_client import ProtocolBookieCl
 from magnetar.bookkeeper.bookie_protocol.server import ProtocolServer
 from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
 from magnetar.bookkeeper.errors import LedgerError, UnauthorizedAccessError
-from magnetar.bookkeeper.packet import encode_head
+from magnetar.bookkeeper.packet import Buffer, encode_head
 from magnetar.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
 from magnetar.bookkeeper.transport import AddRequest, ReadReply, ReadRequest
 from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context, server_context
@@ -460,6 +461,67 @@ async def test_garbage_hurts_nobody_else(served: Served) -> None:
     cut.writer.close()
     assert await good.add(7, 1) == EOK
     await eventually(lambda: len(served.server._connections) == 1)
+
+
+def conversation() -> bytes:
+    """Of both versions, version 3 first, as one connection may have them."""
+    frames: list[Buffer] = []
+    for operation, name, value in (
+        (pb.AUTH, "authRequest", pb.AuthMessage(authPluginName="sasl", payload=b"x")),
+        (pb.READ_ENTRY, "readRequest", pb.ReadRequest(ledgerId=7, entryId=0, masterKey=KEY)),
+        (pb.WRITE_LAC, "writeLacRequest", pb.WriteLacRequest(ledgerId=8, lac=1, masterKey=KEY)),
+        (pb.FORCE_LEDGER, "forceLedgerRequest", pb.ForceLedgerRequest(ledgerId=7)),
+        (
+            pb.ADD_ENTRY,
+            "addRequest",
+            pb.AddRequest(ledgerId=8, entryId=1, masterKey=KEY, body=packet_of(8, 1)),
+        ),
+    ):
+        request = pb.Request()
+        request.header.version, request.header.operation, request.header.txnId = 3, operation, 1
+        getattr(request, name).CopyFrom(value)
+        if name == "writeLacRequest":
+            request.writeLacRequest.body = encode_lac(CRC32C, 8, 1)
+        body = request.SerializeToString()
+        frames.append(pack(">I", len(body)) + body)
+    packets = [packet_of(8, entry_id, b"x" * 50) for entry_id in range(2, 6)]
+    frames += v2.encode_adds(KEY, packets, [b""] * 4, recovery=False)
+    frames += [v2.encode_read(8, entry_id) for entry_id in range(4)]
+    frames.append(v2.encode_read(8, -1, flags=1, master_key=KEY))
+    frames.append(v2.encode_batch_read(8, 0, 9, 100, LIMIT))
+    return b"".join(frames)
+
+
+async def test_mutated_conversations_hurt_nobody_else(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bytes that changed, are missing or are too many: an answer, or the connection is closed."""
+    good = await served.connect()
+    assert await good.add(7, 0) == EOK
+    whole, rng = conversation(), random.Random(42)
+    for number in range(200):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(data))
+            if rng.random() < 0.2:
+                del data[at : at + rng.randint(1, 9)]
+            elif rng.random() < 0.2:
+                data[at:at] = rng.randbytes(rng.randint(1, 9))
+            else:
+                data[at] = rng.choice((0, 255, rng.randrange(256)))
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(data[: rng.randrange(len(data))] if number % 5 == 0 else data)
+        writer.write_eof()
+        with contextlib.suppress(ConnectionResetError):
+            async with asyncio.timeout(60):
+                while await reader.read(1 << 16):
+                    pass
+        writer.close()
+        assert await good.add(9, number) == EOK
+    await eventually(lambda: len(served.server._connections) == 1)
+    await eventually(lambda: served.server.adds.pending_bytes == served.server.reads.used == 0)
+    assert [each for each in caplog.records if each.exc_info] == []
+    assert served.bookie.error is None
 
 
 async def test_the_largest_frame(served: Served) -> None:
