@@ -57,7 +57,14 @@ TOPIC_VIEWS: Final = (
     ("active", "In use"),
     ("noSubscription", "No subscription"),
     ("notLoaded", "Not loaded"),
+    ("idle", "Idle for a week"),
+    ("nearQuota", "Quota above 80 %"),
 )
+COLUMNS_OF_VIEWS: Final = {
+    "idle": (Column("Idle since", "idleSince", "r"),),
+    "nearQuota": (Column("Quota used", "backlogQuotaUsage", "r"),),
+}
+"""Behind the others."""
 SUBSCRIPTION_VIEWS: Final = (
     ("backlog", "With backlog"),
     ("unconsumed", "Backlog, no consumer"),
@@ -85,6 +92,10 @@ class TopicRow:
     """That the figures are of; 0: it has none, or is one."""
     trend: str
     caught_up: str
+    idle_ms: int | None
+    """Since when nothing was published, at the latest."""
+    quota_used: float | None
+    """Percent of a backlog quota; None: there is none."""
     line_in: str
     """Messages in of the last hour, a path; "": there is none."""
     line: str
@@ -111,11 +122,17 @@ def topic_rows(page: IndexPage) -> list[TopicRow]:
             caught_up=caught_up(
                 each.get("msgBacklog"), each.get("msgBacklogTrend"), each.get("msgRateOut")
             ),
+            idle_ms=each.get("idleSince"),
+            quota_used=_percent(each.get("backlogQuotaUsage")),
             line_in=_line(each, "msgRateIn"),
             line=_line(each, "msgBacklog"),
         )
         for each in page.rows
     ]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from magnetar.broker.console.finding_view import finding_rows
 from magnetar.broker.console.follow import follow
 from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
 from magnetar.broker.console.index_view import (
+    COLUMNS_OF_VIEWS,
     RANGES,
     SUBSCRIPTION_COLUMNS,
     SUBSCRIPTION_VIEWS,
@@ -142,7 +143,8 @@ async def topics(ask: Ask) -> View:
 
     rows = await panel("Topics", found, read)
     views = (*TOPIC_VIEWS, (STARRED, "Starred"))
-    return _table(ask, query, rows, "Topics", "topics", TOPIC_COLUMNS, views, "There is no topic.")
+    columns = (*TOPIC_COLUMNS, *COLUMNS_OF_VIEWS.get(query.view, ()))
+    return _table(ask, query, rows, "Topics", "topics", columns, views, "There is no topic.")
 
 
 async def subscriptions(ask: Ask) -> View:

@@ -9,7 +9,7 @@ import heapq
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from magnetar.bookkeeper.metrics import Durations
 from magnetar.broker.console.source import IndexPage, IndexQuery
@@ -199,6 +199,10 @@ def grouped(rows: Iterable[Row]) -> list[Row]:
     return [found[name] for name in sorted(found)]
 
 
+_NO_VIEWS: Final = frozenset({"idle", "nearQuota"})
+"""That Magnetar has; for Apache Pulsar each topic would have to be asked one by one."""
+
+
 def page_of(rows: Sequence[Row], query: IndexQuery, note: str) -> IndexPage:
     """Filtered, sorted and cut as Magnetar's index does it; ``after`` is how many went before."""
     shown_rows = grouped(rows) if query.grouped else rows
@@ -213,6 +217,9 @@ def page_of(rows: Sequence[Row], query: IndexQuery, note: str) -> IndexPage:
             and (not query.namespace or prefix in row["topic"])
         ]
 
+    if query.view in _NO_VIEWS:
+        note += " Its statistics of all topics have no times of messages and no quotas: this view"
+        note += " isn't there."
     found = matching(shown_rows)
     counts: dict[str, int] = {}
     for row in matching(rows) if query.grouped else found:

@@ -47,6 +47,8 @@ from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.broker.protocol.topic_name import PARTITION_MARK, TopicName
 from magnetar.broker.subscription.consumer import SUB_TYPE_NAMES
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.topic.topic_stats import find_last_publish_time
 from magnetar.bundles.namespace_bundles import namespace_of
 
 if TYPE_CHECKING:
@@ -67,7 +69,8 @@ _SHARE: Final = 20
 _QUICK_S: Final = 0.01
 """A look that takes no longer is taken at a request, so that its figures are those of now."""
 _READS_MAX: Final = 64
-"""Oldest entries that are read in a round; the others keep what was known of them."""
+"""Oldest entries that are read in a round, and last ones; the others keep what was known of them.
+"""
 _FIRST_READS_S: Final = 0.5
 """So long the first request waits for them: without, it told the oldest of a few messages."""
 _FIRST_ROWS: Final = 2_000
@@ -137,8 +140,6 @@ class IndexTables:
             FigureTable(TOPIC_FIELDS),
             FigureTable(SUBSCRIPTION_FIELDS),
         )
-        self.as_of_ms = 0
-        """When the last look began."""
         self.took_s = 0.0
         """Seconds of a processor that it took."""
         self._names = StoredNames(service.resources, added=self._stored, removed=self._deleted)
@@ -147,14 +148,21 @@ class IndexTables:
         self._places = (
             None if service.sharing is None else BundlePlaces(service.store, service.bundles)
         )
+        self._silent: dict[int, PersistentTopic] = {}  # slot -> whose last message is to be read
         self._unread: dict[int, tuple[PersistentSubscription, Position]] = {}
         self._renewing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._reading_last: asyncio.Task[None] | None = None
         self._ended_s = 0.0
         self.begun: asyncio.Future[None] = service.loop.create_future()
         """Done when there is something to show: many topics, or all of them."""
         self.opened: asyncio.Future[None] = service.loop.create_future()
         self._pages: dict[tuple[int, int, PageQuery], asyncio.Task[PageAnswer]] = {}
+
+    @property
+    def as_of_ms(self) -> int:
+        """When the last look began."""
+        return self.topics.as_of_ms
 
     @property
     def is_complete(self) -> bool:
@@ -165,7 +173,7 @@ class IndexTables:
         """Raises MetadataError."""
         if self._places is not None:
             self._places.open()
-        self.as_of_ms = self._service.clock()
+        self.topics.as_of_ms = self._service.clock()
         served, turns = self._service.topics, _Turns()
         served.on_loaded = self._loaded
         for at, full in enumerate(list(served)):
@@ -199,7 +207,7 @@ class IndexTables:
         if self._places is not None:
             self._places.close()
         self._service.topics.on_loaded = None
-        for task in (self._renewing, self._reading):
+        for task in (self._renewing, self._reading, self._reading_last):
             if task is not None:
                 task.cancel()
 
@@ -248,7 +256,7 @@ class IndexTables:
     async def _renew(self) -> None:
         now_ms = self._service.clock()
         elapsed_s = (now_ms - self.as_of_ms) / 1000 if self.as_of_ms else 0.0
-        self.as_of_ms = now_ms
+        self.topics.as_of_ms = now_ms
         served, keys, places = self._service.topics, self.topics.keys, self._places
         moved = frozenset[int]() if places is None else await places.renew(self.topics.space_names)
         recording = self._service.figure_recorder.begin(self._service.wall_clock())
@@ -271,6 +279,8 @@ class IndexTables:
         self._pages.clear()
         if self._unread and (self._reading is None or self._reading.done()):
             self._reading = self._service.run(self._read_oldest())
+        if self._silent and (self._reading_last is None or self._reading_last.done()):
+            self._reading_last = self._service.run(self._read_last())
 
     def _look(
         self, slot: int, topic: Topic, elapsed_s: float, recording: Recording | None = None
@@ -292,6 +302,13 @@ class IndexTables:
             oldest = max(oldest, age)
         figures = topic_figures(topic, backlogs, consumers, oldest, growth)
         self.topics.set(slot, figures)
+        if (
+            not topic.last_publish_ms
+            and len(self._silent) < _READS_MAX
+            and isinstance(topic, PersistentTopic)
+            and topic.holds_entries
+        ):
+            self._silent[slot] = topic
         if recording is not None:
             recording.add(full, names, backlogs, figures)
 
@@ -365,6 +382,16 @@ class IndexTables:
                 self._oldest[slot] = position, figure
                 if self._service.topics.get(key[0]) is subscription.topic:
                     self._look(self.topics.slot_of[key[0]], subscription.topic, 0.0)
+
+    async def _read_last(self) -> None:
+        """Read when the last message of a topic was published, one after the other."""
+        while self._silent:
+            slot, topic = self._silent.popitem()
+            await find_last_publish_time(topic)
+            full = topic.full_name
+            is_here = self._service.topics.get(full) is topic
+            if is_here and topic.last_publish_ms and self.topics.slot_of.get(full) == slot:
+                self._look(slot, topic, 0.0)
 
     # --- answers
 

@@ -45,6 +45,8 @@ class FigureTable:
         self.space_names: list[str] = []
         """Namespaces by the numbers in ``spaces``."""
         self.space_of: dict[str, int] = {}
+        self.as_of_ms = 0
+        """When the figures were taken."""
         self.version = 0
         """Another one whenever anything has changed."""
         self._free: list[int] = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from magnetar.broker.index.backlog_trend import catch_up_s
 from magnetar.broker.index.figure_table import UNKNOWN, FigureTable, SlotFilter
+from magnetar.broker.topic.persistent_topic import PersistentTopic
 
 if TYPE_CHECKING:
     from magnetar.broker.subscription.subscription import Subscription
@@ -26,6 +27,8 @@ TopicField = Literal[
     "consumerCount",
     "subscriptionCount",
     "msgBacklogTrend",
+    "idleSince",
+    "backlogQuotaUsage",
 ]
 SubscriptionField = Literal[
     "msgRateOut",
@@ -41,7 +44,7 @@ SUBSCRIPTION_FIELDS: Final[tuple[str, ...]] = tuple(get_args(SubscriptionField))
 TOPIC_OLDEST: Final = "earliestMsgPublishTimeInBacklogs"
 SUBSCRIPTION_OLDEST: Final = "earliestMsgPublishTimeInBacklog"
 """Of these columns the time is kept below zero: the greatest figure is the oldest message."""
-GREATEST: Final = frozenset(("maxMsgBacklog", TOPIC_OLDEST))
+GREATEST: Final = frozenset(("maxMsgBacklog", TOPIC_OLDEST, "idleSince", "backlogQuotaUsage"))
 """Of a namespace the greatest one is told, not the sum."""
 GREATEST_OF_PARTITIONS: Final = GREATEST | {"producerCount", "consumerCount", "subscriptionCount"}
 """Of a partitioned topic: its clients connect to every partition, which has all subscriptions."""
@@ -50,16 +53,22 @@ TOPIC_TOTALS: Final = (
     *("msgBacklog", "storageSize"),
 )
 """Of a broker's history the figures that are sums of its topics'."""
-_RATES: Final = frozenset(
-    ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgBacklogTrend")
+_FRACTIONS: Final = frozenset(
+    (
+        *("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"),
+        *("msgBacklogTrend", "backlogQuotaUsage"),
+    )
 )
+"""Figures that aren't whole numbers."""
+_IDLE_MS: Final = 7 * 24 * 3600 * 1000
+_QUOTA_USED: Final = 0.8
 
 
 def shown(field: str, figure: float) -> float | None:
     """A figure as answers have it. None: unknown; of an oldest message also: there is none."""
     if figure == UNKNOWN:
         return None
-    if field in _RATES:
+    if field in _FRACTIONS:
         return figure
     return round(-figure if field in (TOPIC_OLDEST, SUBSCRIPTION_OLDEST) else figure)
 
@@ -85,6 +94,7 @@ def topic_figures(
 ) -> tuple[float, ...]:
     """In the order of ``TOPIC_FIELDS``. ``backlogs``, ``growth``, the sum of the trends, and
     ``oldest``, the greatest of the figures: of its subscriptions."""
+    used = topic.backlog.used(topic.service.clock()) if isinstance(topic, PersistentTopic) else None
     _, rate_in, bytes_in, _ = topic.rates.rates
     rate_out = bytes_out = 0.0
     for subscription in topic.subscriptions.values():
@@ -104,6 +114,8 @@ def topic_figures(
         consumer_count,
         len(backlogs),
         growth,
+        topic.last_publish_ms or topic.created_ms,
+        UNKNOWN if used is None else used,
     )
 
 
@@ -153,12 +165,24 @@ def _growing(table: FigureTable, slots: list[int]) -> list[int]:
     return [slot for slot in slots if growth[slot] > 0]
 
 
+def _idle(table: FigureTable, slots: list[int]) -> list[int]:
+    since, last_ms = table.columns["idleSince"], table.as_of_ms - _IDLE_MS
+    return [slot for slot in slots if UNKNOWN < since[slot] <= last_ms]
+
+
+def _near_quota(table: FigureTable, slots: list[int]) -> list[int]:
+    used = table.columns["backlogQuotaUsage"]
+    return [slot for slot in slots if used[slot] >= _QUOTA_USED]
+
+
 TOPIC_VIEWS: Final[Mapping[str, SlotFilter]] = {
     "backlog": _with_backlog,
     "unconsumed": _without_consumers,
     "active": _active,
     "noSubscription": _without_subscriptions,
     "notLoaded": _not_loaded,
+    "idle": _idle,
+    "nearQuota": _near_quota,
 }
 SUBSCRIPTION_VIEWS: Final[Mapping[str, SlotFilter]] = {
     "backlog": _with_backlog,

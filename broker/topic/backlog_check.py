@@ -28,6 +28,7 @@ from magnetar.broker.topic.backlog_quota import (
     exceeded,
     limits_age,
     limits_size,
+    used,
 )
 from magnetar.managed_ledger.position import Position
 
@@ -101,12 +102,8 @@ class BacklogCheck:
         self._oldest_at = found[0]
         self._oldest = OldestMessage(found[1], parse_header(head).publish_time_ms)
 
-    def stats(self, now_ms: int) -> dict[str, Any]:
-        """The fields of TopicStats about quotas and the backlog's age.
-
-        The age is that of the last check when the oldest entry of now would have to be read first.
-        """
-        quotas = self._topic.policies.backlog_quotas
+    def _known_oldest(self) -> OldestMessage | None:
+        """That of the last check while the oldest entry of now would have to be read."""
         found = self._oldest_position()
         if found is None:
             self._oldest = self._oldest_at = None
@@ -114,7 +111,23 @@ class BacklogCheck:
             head = self._topic.ledger.cached_head(found[0])
             if head is not None:
                 self._note(found, head)
-        oldest = self._oldest
+        return self._oldest
+
+    def used(self, now_ms: int) -> float | None:
+        """How much of a quota the backlog takes, see ``backlog_quota.used``; of what is known."""
+        quotas, age_s = self._topic.policies.backlog_quotas, None
+        if not limits_size(quotas) and not limits_age(quotas):
+            return None
+        if limits_age(quotas) and (oldest := self._known_oldest()) is not None:
+            age_s = oldest.age_s(now_ms)
+        return used(quotas, self.backlog_bytes(), age_s)
+
+    def stats(self, now_ms: int) -> dict[str, Any]:
+        """The fields of TopicStats about quotas and the backlog's age.
+
+        The age is that of the last check when the oldest entry of now would have to be read first.
+        """
+        quotas, oldest = self._topic.policies.backlog_quotas, self._known_oldest()
         metrics: dict[str, Any] = {
             "backlogSize": self.backlog_bytes(),
             "backlogQuotaLimitSize": quotas[SIZE].limit_bytes,

@@ -54,6 +54,22 @@ def exceeded(
     return None
 
 
+def used(
+    quotas: Mapping[str, BacklogQuota], backlog_bytes: int, oldest_age_s: int | None
+) -> float | None:
+    """How much of a limit the backlog takes, 1.0: all of it; the greater one of two limits.
+
+    None: there is no limit. See ``exceeded`` for the arguments.
+    """
+    shares = list[float]()
+    if limits_size(quotas):
+        limit_bytes = quotas[SIZE].limit_bytes
+        shares.append(backlog_bytes / limit_bytes if limit_bytes else 1.0)
+    if limits_age(quotas):
+        shares.append((oldest_age_s or 0) / quotas[AGE].limit_s)
+    return max(shares, default=None)
+
+
 def eviction_target(limit_bytes: int) -> int:
     """Bytes of backlog that an eviction leaves: a tenth below the limit, as in Pulsar.
 

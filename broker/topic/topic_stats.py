@@ -133,7 +133,14 @@ async def add_last_publish_time(topic: PersistentTopic, stats: dict[str, Any]) -
 
     It is read once; 0 while it can't be.
     """
-    if stats["lastPublishTimeStamp"] or not topic.holds_entries:
+    if not stats["lastPublishTimeStamp"]:
+        await find_last_publish_time(topic)
+        stats["lastPublishTimeStamp"] = topic.last_publish_ms
+
+
+async def find_last_publish_time(topic: PersistentTopic) -> None:
+    """Read it from the last entry, once; it stays 0 if there is none, or it can't be read."""
+    if topic.last_publish_ms or not topic.holds_entries:
         return
     try:
         batch = await topic.ledger.read(topic.ledger.last_confirmed, 1, 1)
@@ -142,4 +149,3 @@ async def add_last_publish_time(topic: PersistentTopic, stats: dict[str, Any]) -
         return
     if batch is not None and not topic.last_publish_ms:
         topic.last_publish_ms = parse_header(batch.heads[0]).publish_time_ms
-    stats["lastPublishTimeStamp"] = topic.last_publish_ms

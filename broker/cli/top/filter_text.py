@@ -16,6 +16,8 @@ _VIEWS: Final[dict[str, dict[str, str]]] = {
         "consumers=0": "unconsumed",
         "rate>0": "active",
         "subscriptions=0": "noSubscription",
+        "idle>7d": "idle",
+        "quota>80%": "nearQuota",
     },
 }
 """Condition -> ``view`` of the index, by the list's name."""

@@ -59,6 +59,8 @@ _TOPIC: Final = {
     "consumerCount": 9,
     "subscriptionCount": 4,
     "msgBacklogTrend": -122.5,
+    "idleSince": 1795867259000,
+    "backlogQuotaUsage": 0.61,
     "catchUpSeconds": 10484,
 }
 _SUBSCRIPTION: Final = {
@@ -84,7 +86,9 @@ _AROUND: Final = {
     "silentBrokers": {},
 }
 
-TopicView = Literal["backlog", "unconsumed", "active", "noSubscription", "notLoaded"]
+TopicView = Literal[
+    "backlog", "unconsumed", "active", "noSubscription", "notLoaded", "idle", "nearQuota"
+]
 SubscriptionView = Literal["backlog", "unconsumed", "growing"]
 _SORT: Final = "The name, or a figure; equal ones are in the order of names"
 
@@ -267,6 +271,8 @@ _Tables = Annotated[IndexTables, Depends(_tables)]
             "active": 1024,
             "noSubscription": 41,
             "notLoaded": 96,
+            "idle": 211,
+            "nearQuota": 1,
         },
         "topics": [_TOPIC],
     },
@@ -289,6 +295,10 @@ async def topics_index(
     `msgBacklogTrend` is by how many entries a second the backlogs of its subscriptions grow,
     `catchUpSeconds` when they are gone at this trend; null: never. `history` has figures at even
     distances in the last hour.
+    `idleSince` is since when nothing has been published, at the latest: the time of the last
+    message, or when the topic was loaded where no message is stored. `backlogQuotaUsage` is how
+    much of a backlog quota is used, 1.0: all; of two quotas the greater one; null: there is none.
+    The view `idle` has topics without a message for a week, `nearQuota` those above 0.8.
     With `grouped=true` a partitioned topic is one row, without history; `partitions` says how many
     there are. Its figures are sums. The oldest message is that of all; `maxMsgBacklog` and the
     numbers of clients and subscriptions are the greatest of a partition. Without partition 0 it

@@ -234,6 +234,7 @@ def test_a_long_name_gives_way_to_figures() -> None:
         ("eu orders", "topics", Filter("eu orders")),
         ("eu backlog>0", "subscriptions", Filter("eu", "backlog")),
         ("Consumers=0", "topics", Filter("", "unconsumed")),
+        ("quota>80%", "topics", Filter("", "nearQuota")),
     ],
 )
 def test_a_filter_has_names_and_a_condition(text: str, view: str, found: Filter) -> None:

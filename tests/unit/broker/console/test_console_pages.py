@@ -113,6 +113,30 @@ async def test_a_partitioned_topic_is_one_row(client: httpx.AsyncClient) -> None
         assert (await client.get(f"{asked}&{wrong}")).status_code == 400
 
 
+async def test_views_of_idle_topics_and_of_quotas_have_their_figure(
+    client: httpx.AsyncClient, broker: Broker
+) -> None:
+    await make_topic(client, "s")
+    body = {"producerName": "p", "messages": [{"payload": "x"}]}
+    assert (await client.post(f"/topics/{TOPIC}", json=body)).is_success
+    (topic,) = (await client.get("/admin/v2/topics-index")).json()["topics"]
+    quota = {"limitSize": topic["storageSize"], "policy": "producer_exception"}
+    quotas = "/admin/v2/namespaces/public/default/backlogQuota"
+    assert (await client.post(quotas, json=quota)).is_success
+    broker.cluster.now_ms += 8 * 24 * 3600 * 1000
+    for view, column, figure in (
+        ("idle", "Idle since", r"\d+ d(ays)?"),
+        ("nearQuota", "Quota used", "100 %"),
+    ):
+        page = (await client.get(f"/console/topics?view={view}")).text
+        assert f'data-column="{column}"' in page
+        assert "1 shown of 1" in page
+        assert re.search(rf"(?s)<tr id=.*{figure}.*</tr>", page), view
+    page = (await client.get("/console/topics")).text
+    assert "Idle for a week<" in page
+    assert 'data-column="Idle since"' not in page
+
+
 async def test_pages_say_that_topics_are_still_being_read(
     client: httpx.AsyncClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

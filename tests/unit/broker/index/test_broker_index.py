@@ -59,6 +59,8 @@ async def test_rows_are_the_statistics(broker: Broker) -> None:
         "consumerCount": 0,
         "subscriptionCount": 2,
         "msgBacklogTrend": 0.0,
+        "idleSince": topic.last_publish_ms,
+        "backlogQuotaUsage": None,
         "catchUpSeconds": None,
     }
     assert row["msgBacklog"] == 6
@@ -81,6 +83,52 @@ async def test_the_oldest_message_is_read_where_no_cache_has_it(
     tables = await broker.service.index.tables()
 
     assert (await rows(tables))["t"]["earliestMsgPublishTimeInBacklogs"] == 1_700_000_000_000
+
+
+async def test_a_topic_is_idle_since_its_last_message(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after it was loaded again, when only the entry knows it."""
+    await make(broker, "old", messages=1)
+    await make(broker, "empty")
+    broker.cluster.now_ms += 7 * 24 * 3600 * 1000
+    for name in ("old", "empty"):
+        await broker.service.loader.unload(PREFIX + name)
+        await broker.service.loader.load(TopicName.parse(name), create=False)
+    monkeypatch.setattr(ManagedLedger, "cached_head", lambda log, position: None)
+    tables = await broker.service.index.tables()
+    await eventually(lambda: tables._reading_last is not None and tables._reading_last.done())
+    found = await rows(tables)
+    assert found["old"]["idleSince"] == 1_700_000_000_000
+    loaded = broker.service.topics[PREFIX + "empty"]
+    assert found["empty"]["idleSince"] == loaded.created_ms
+    page = await tables.topic_page(PageQuery(view="idle"))
+    assert [row["topic"] for row in page.rows] == [PREFIX + "old"]
+    assert page.views["idle"] == 1
+
+
+async def limit_backlog(broker: Broker, limit_bytes: int) -> None:
+    quota = {"limitSize": limit_bytes, "limitTime": -1, "policy": "producer_request_hold"}
+    await broker.service.policies.update_namespace(
+        "public/default",
+        lambda old: {**old, "backlog_quota_map": {"destination_storage": quota}},
+    )
+
+
+async def test_a_topic_near_its_quota_is_found(broker: Broker) -> None:
+    topic = await make(broker, "t", messages=10)
+    await make(broker, "less", messages=1)
+    tables = await broker.service.index.tables()
+    assert (await rows(tables))["t"]["backlogQuotaUsage"] is None
+    backlog_bytes = topic.backlog.backlog_bytes()
+    for limit, near in ((backlog_bytes * 5 // 4, ["t"]), (backlog_bytes * 5 // 3, [])):
+        await limit_backlog(broker, limit)
+        await tables.renew()
+        found = await rows(tables)
+        assert found["t"]["backlogQuotaUsage"] == backlog_bytes / limit
+        assert 0 < found["less"]["backlogQuotaUsage"] < 0.2
+        page = await tables.topic_page(PageQuery(view="nearQuota"))
+        assert [row["topic"].removeprefix(PREFIX) for row in page.rows] == near
 
 
 async def test_topics_come_and_go(broker: Broker) -> None:

@@ -13,6 +13,7 @@ from magnetar.broker.topic.backlog_quota import (
     exceeded,
     limits_age,
     limits_size,
+    used,
 )
 
 
@@ -44,6 +45,23 @@ def test_what_is_exceeded(
     assert exceeded(found, size, age_s) == expected
     assert limits_size(found) == (limit_bytes >= 0)
     assert limits_age(found) == (limit_s > 0)
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "limit_s", "size", "age_s", "expected"),
+    [
+        (-1, -1, 10**9, 10**9, None),
+        (1_000, -1, 800, 10**9, 0.8),
+        (0, -1, 0, None, 1.0),
+        (-1, 60, 10**9, 30, 0.5),
+        (-1, 60, 0, None, 0.0),
+        (1_000, 60, 900, 30, 0.9),
+    ],
+)
+def test_how_much_is_used(
+    limit_bytes: int, limit_s: int, size: int, age_s: int | None, expected: float | None
+) -> None:
+    assert used(quotas(limit_bytes, limit_s), size, age_s) == expected
 
 
 def test_an_eviction_leaves_a_tenth_of_room() -> None:
