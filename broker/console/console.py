@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import hmac
@@ -243,7 +244,11 @@ class Console:
             source: tells who looks; None: nobody is known yet.
         """
         visitor = None if source is None else await _visitor(source)
-        return _page_response(view.status, self._render("page.html", view, path, visitor))
+        if view.live:
+            return _page_response(view.status, self._render("page.html", view, path, visitor))
+        # In a thread: it may have a long message, and no browser fetches it again by itself.
+        body = await asyncio.to_thread(self._render, "page.html", view, path, visitor)
+        return _page_response(view.status, body)
 
     def _render(
         self, template: str, view: View, path: str, visitor: Mapping[str, str] | None

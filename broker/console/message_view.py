@@ -103,12 +103,11 @@ def stored_id(message: Mapping[str, Any]) -> str:
 
 def _row(message: Mapping[str, Any], columns: Sequence[Sequence[str]]) -> MessageRow:
     shown = message.get("payload", "")
-    line = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
     return MessageRow(
         id=stored_id(message),
         publish_ms=message.get("publishTime", 0),
         key=message.get("key", "")[:_LINE],
-        value=line[:_LINE],
+        value=shown[:_LINE] if isinstance(shown, str) else _json_beginning(shown),
         shown=shown,
         size=message["size"],
         error=message.get("error", "")[:_LINE],
@@ -117,6 +116,16 @@ def _row(message: Mapping[str, Any], columns: Sequence[Sequence[str]]) -> Messag
         cells=_cells(shown, columns),
         details=[(title, _text(message[name])) for name, title in _DETAILS if message.get(name)],
     )
+
+
+def _json_beginning(value: Any) -> str:
+    """Of a value that may be long: no more of it is written than a row shows."""
+    line = ""
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+        line += piece
+        if len(line) >= _LINE:
+            break
+    return line[:_LINE]
 
 
 def _cells(shown: Any, columns: Sequence[Sequence[str]]) -> list[str]:

@@ -171,7 +171,7 @@ async def _body(ask: Ask, search: Wanted, row: MessageRow, look: str, is_whole: 
         found = await ask.source.messages(search.topic, again)
         if not found["messages"] or stored_id(found["messages"][0]) != row.id:
             raise AdminError(404, f"There is no message {row.id} any more")
-        row = messages_view(found)["rows"][0]
+        return await asyncio.to_thread(lambda: _text_of(messages_view(found)["rows"][0], look))
     # In a thread: it may be long.
     return await asyncio.to_thread(_text_of, row, look)
 

@@ -1,5 +1,6 @@
 """Messages in the console: looks at a value, columns, deliveries, and the page without a topic."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from html import unescape
@@ -186,3 +187,11 @@ def test_what_cursors_of_pulsar_tell(message_id: str, reason: Reason) -> None:
     fed = {"msgBacklog": 9, "consumers": [{"availablePermits": 5}], "msgRateOut": 1.0}
     stalled = reason == Reason.NO_CONSUMER
     assert delivery_of(cursor, fed, message_id).reason == (Reason.DELIVERING if stalled else reason)
+
+
+@pytest.mark.parametrize("value", [None, 7, [], {"a": [1, "ä<", {"b": None}]}, ["x" * 150] * 9])
+def test_a_row_shows_the_beginning_of_json(value: Any) -> None:
+    message = {"messageId": "1:2", "size": 1, "payload": value}
+    page = {"messages": [message], "next": None, "entriesRead": 1, "bytesRead": 1}
+    (row,) = messages_view(page)["rows"]
+    assert row.value == json.dumps(value, ensure_ascii=False)[:200]
