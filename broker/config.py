@@ -23,15 +23,11 @@ from magnetar.bookkeeper.origin_check import host_names
 from magnetar.bookkeeper.settings_parser import value_of
 from magnetar.broker.advertised_listeners import parse_listeners
 from magnetar.broker.pulsar_settings import (
-    BOOKKEEPER,
     DIGEST_NAMES,
-    FEATURES,
     INTERCEPTORS,
-    LACKING,
-    TUNING,
+    OTHER_KEYS,
+    OtherSettings,
     apache_store_url,
-    is_default,
-    lacking_error,
 )
 from magnetar.loadbalance.config import BalancerConfig
 from magnetar.loadbalance.errors import InvalidSettingError
@@ -266,6 +262,11 @@ class BrokerConfig(BalancerConfig):
     broker_deduplication_snapshot_frequency_in_seconds: int = 120  # how often it is looked at
     broker_deduplication_max_number_of_producers: int = 10_000  # in a snapshot of a topic
     broker_deduplication_producer_inactivity_timeout_minutes: int = 360
+
+    # --- compaction
+    broker_service_compaction_threshold_in_bytes: int = 0  # 0: by hand only
+    broker_service_compaction_monitor_interval_in_seconds: int = 60
+    topic_compaction_retain_null_key: bool = False
 
     # --- managed ledgers
     managed_ledger_default_ensemble_size: int = 1
@@ -564,7 +565,7 @@ class BrokerConfig(BalancerConfig):
         values: dict[str, Any] = {}
         former: dict[str, Any] = {}
         renamed: dict[str, tuple[str, Any]] = {}
-        others = _OtherSettings()
+        others = OtherSettings()
         for source, pairs in (
             ("defaults", defaults),
             (str(file), read_properties(file) if file else {}),
@@ -586,7 +587,10 @@ class BrokerConfig(BalancerConfig):
             if (value > 0 if _TYPES[name] is int else not values.get(name))
         }
         _add_renamed(values, renamed)
-        others.end()
+        try:
+            others.end()
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         return cls(**values)
 
     def with_keys(self, settings: Mapping[str, object]) -> Self:
@@ -675,7 +679,7 @@ def key_of(name: str) -> str:
 
 def _environment_pairs(environment: Mapping[str, str]) -> dict[str, str]:
     """Raises ConfigError: variables that contradict each other."""
-    known = _FIELD_OF_KEY.keys() | _FORMER_KEYS | _RENAMED_KEYS.keys() | _PULSARS.keys()
+    known = _FIELD_OF_KEY.keys() | _FORMER_KEYS | _RENAMED_KEYS.keys() | OTHER_KEYS.keys()
     try:
         found = settings_among(environment, PREFIXES, lambda key: normalize_key(key) in known)
     except ValueError as error:
@@ -748,52 +752,6 @@ def without_effect(config: BrokerConfig) -> str:
     return f"{', '.join(given)}: without effect, because authenticationEnabled is not true"
 
 
-class _OtherSettings:
-    """Settings that no field is for: ``add`` each, a later one of a name wins, then ``end``."""
-
-    def __init__(self) -> None:
-        self._given: dict[str, tuple[str, str, str]] = {}  # by Pulsar's name, or as given
-
-    def add(self, key: str, text: str, source: str) -> None:
-        self._given[_PULSARS.get(normalize_key(key), key)] = key, text, source
-
-    def end(self) -> None:
-        """Say once for all what is ignored: a stock broker.conf has hundreds of them.
-
-        Raises:
-            ConfigError: one restricts or guarantees what isn't restricted or guaranteed here.
-        """
-        unknown: list[str] = []
-        features: list[str] = []
-        tuning: list[str] = []
-        for name, (key, text, source) in self._given.items():
-            if name in _RESTRICTIONS:
-                if (error := lacking_error(name, text)) is not None:
-                    shown = "******" if "password" in name.lower() else text
-                    raise ConfigError(f"{key}={shown} ({source}): {error}")
-            elif name in FEATURES:
-                if not is_default(text, FEATURES[name]):
-                    features.append(f"{key}={text}")
-            elif name in _WITHOUT_A_MEANING:
-                tuning.append(key)
-            else:
-                unknown.append(key)
-        if unknown:
-            logger.warning("ignored %d unknown settings: %s", len(unknown), _list(unknown))
-        if features:
-            logger.warning("settings of what isn't here: %s", _list(features))
-        if tuning:
-            logger.debug("settings without a meaning here: %s", _list(tuning))
-
-
-def _list(texts: Iterable[str]) -> str:
-    return ", ".join(sorted(texts))
-
-
-_RESTRICTIONS = LACKING.keys() | BOOKKEEPER.keys()
-# The last one: names in bookies' certificates are always verified.
-_WITHOUT_A_MEANING = TUNING | {"bookkeeper_tlsHostnameVerificationEnabled"}
-_PULSARS = {normalize_key(name): name for name in (*_RESTRICTIONS, *FEATURES, *_WITHOUT_A_MEANING)}
 _FIELDS = dataclasses.fields(BrokerConfig)
 _TYPES: dict[str, type] = get_type_hints(BrokerConfig)
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}

@@ -152,6 +152,10 @@ class NotAllowedError(BrokerError, code=pb.NotAllowedError, status=405):
     """Switched off, or against a rule."""
 
 
+class CompactionBusyError(BrokerError, code=pb.NotAllowedError, status=409):
+    """A compaction of the topic is under way."""
+
+
 class TooManyRequestsError(BrokerError, code=pb.TooManyRequests, status=429):
     """A concurrency limit is reached."""
 

@@ -6,10 +6,15 @@ for are obeyed; each of the others is in one of three tables. Defaults are Pulsa
 Beside them Pulsar hands each ``bookkeeper_NAME`` to BookKeeper's client, whatever the name.
 """
 
+import logging
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from magnetar.bookkeeper.environment import normalize_key
 from magnetar.bookkeeper.layout.metadata_service_uri import store_url_of
+
+logger = logging.getLogger(__name__)
 
 
 class UnsupportedSetting(NamedTuple):
@@ -134,7 +139,6 @@ FEATURES: Final[dict[str, str]] = {
     "bindAddresses": "",
     "bootstrapNamespaces": "",
     "brokerDeleteInactivePartitionedTopicMetadataEnabled": "false",
-    "brokerServiceCompactionThresholdInBytes": "0",
     "clusterMigrationCheckDurationSeconds": "0",
     "configurationStoreConfigPath": "",
     "delayedDeliveryTrackerFactoryClassName": (
@@ -174,7 +178,7 @@ bookkeeperUseV2WireProtocol brokerClientSslFactoryPluginParams brokerClientSslPr
 brokerClientTlsKeyStore brokerClientTlsKeyStorePassword brokerClientTlsKeyStoreType
 brokerClientTlsTrustStore brokerClientTlsTrustStorePassword brokerClientTlsTrustStoreType
 brokerInterceptorsDirectory brokerPublisherThrottlingTickTimeMillis
-brokerReplicationInactiveThresholdSeconds brokerServiceCompactionMonitorIntervalInSeconds
+brokerReplicationInactiveThresholdSeconds
 brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerServicePurgeInactiveFrequencyInSeconds
 cacheEvictionByExpectedReadCount cacheEvictionByMarkDeletedPosition
 clusterMigrationAutoResourceCreation compactionServiceFactoryClassName
@@ -257,7 +261,7 @@ subscriptionKeySharedUseClassicPersistentImplementation subscriptionRedeliveryTr
 subscriptionSharedUseClassicPersistentImplementation systemTopicEnabled
 systemTopicSchemaCompatibilityStrategy tlsHostnameVerificationEnabled tlsKeyStore
 tlsKeyStorePassword tlsKeyStoreType tlsProvider tlsTrustStore tlsTrustStorePassword
-tlsTrustStoreType topicBundleAssignmentStrategy topicCompactionRetainNullKey
+tlsTrustStoreType topicBundleAssignmentStrategy
 topicFencingTimeoutSeconds topicNameCacheMaxCapacity topicOrderedExecutorThreadNum
 topicPoliciesCacheInitTimeoutSeconds topicPoliciesServiceClassName topicPolicyListenerReplayEnabled
 topicPublisherThrottlingTickTimeMillis topicsPatternRegexImplementation
@@ -348,3 +352,54 @@ def _place_of(url: str) -> tuple[frozenset[str], str]:
     servers = (each.strip().lower() for each in re.split("[,;]", match[1]) if each.strip())
     named = (each if ":" in each else f"{each}:2181" for each in servers)
     return frozenset(named), (match[2] or "").rstrip("/")
+
+
+_RESTRICTIONS: Final = LACKING.keys() | BOOKKEEPER.keys()
+# The last one: names in bookies' certificates are always verified.
+_WITHOUT_A_MEANING: Final = TUNING | {"bookkeeper_tlsHostnameVerificationEnabled"}
+OTHER_KEYS: Final = {
+    normalize_key(name): name for name in (*_RESTRICTIONS, *FEATURES, *_WITHOUT_A_MEANING)
+}
+"""Settings that no field is for: normalized name -> Pulsar's name."""
+
+
+class OtherSettings:
+    """Settings that no field is for: ``add`` each, a later one of a name wins, then ``end``."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, tuple[str, str, str]] = {}  # by Pulsar's name, or as given
+
+    def add(self, key: str, text: str, source: str) -> None:
+        self._given[OTHER_KEYS.get(normalize_key(key), key)] = key, text, source
+
+    def end(self) -> None:
+        """Say once for all what is ignored: a stock broker.conf has hundreds of them.
+
+        Raises:
+            ValueError: one restricts or guarantees what isn't restricted or guaranteed here.
+        """
+        unknown: list[str] = []
+        features: list[str] = []
+        tuning: list[str] = []
+        for name, (key, text, source) in self._given.items():
+            if name in _RESTRICTIONS:
+                if (error := lacking_error(name, text)) is not None:
+                    shown = "******" if "password" in name.lower() else text
+                    raise ValueError(f"{key}={shown} ({source}): {error}")
+            elif name in FEATURES:
+                if not is_default(text, FEATURES[name]):
+                    features.append(f"{key}={text}")
+            elif name in _WITHOUT_A_MEANING:
+                tuning.append(key)
+            else:
+                unknown.append(key)
+        if unknown:
+            logger.warning("ignored %d unknown settings: %s", len(unknown), _list(unknown))
+        if features:
+            logger.warning("settings of what isn't here: %s", _list(features))
+        if tuning:
+            logger.debug("settings without a meaning here: %s", _list(tuning))
+
+
+def _list(texts: Iterable[str]) -> str:
+    return ", ".join(sorted(texts))

@@ -10,6 +10,9 @@ ledger is leaked if the node has another writer's token and names another ledger
 then refuses all writes of the first writer. It is also leaked if there is no node, because a node
 is created before the ledgers of its cursor.
 
+A compacted ledger is leaked if a later compaction has named its own in the properties of its
+cursor, or if there is no log.
+
 The name of a chunk of a list says which list may name it: see `managed_ledger.ledger_info_chunks`.
 
 A ledger names its owner as Pulsar's do, so that BookKeeper's tools tell it. Beside these keys
@@ -52,8 +55,12 @@ PULSAR_LOG_NAME = "pulsar/managed-ledger"
 PULSAR_CURSOR_NAME = "pulsar/cursor"
 LOG_NAME = "managed-ledger"
 CURSOR_VALUE = b"cursor"
+COMPACTED_VALUE = b"compacted-ledger"
 CURSOR_NAME = "cursor"
 CURSOR_WRITER = "cursor-writer"
+COMPACTION_CURSOR = "__compaction"
+COMPACTED_LEDGER = "CompactedTopicLedger"
+"""Property of that cursor: the ledger that the last compaction of the log has left."""
 OWNER = "owner"
 OWNER_PATH = "/ledger-owner"
 
@@ -85,6 +92,21 @@ def cursor_metadata(log_name: str, cursor_name: str, writer: str) -> dict[str, b
         PULSAR_CURSOR_NAME: encode_name(cursor_name).encode(),
         CURSOR_NAME: cursor_name.encode(),
         CURSOR_WRITER: writer.encode(),
+    }
+
+
+def compacted_metadata(log_name: str, topic: str, upto: str) -> dict[str, bytes]:
+    """Return the custom metadata of a ledger that holds what compaction left of a topic.
+
+    Args:
+        upto: the last position that was looked at.
+    """
+    return {
+        APPLICATION: APPLICATION_VALUE,
+        COMPONENT: COMPACTED_VALUE,
+        "pulsar/compactedTopic": topic.encode(),
+        "pulsar/compactedTo": upto.encode(),
+        LOG_NAME: log_name.encode(),
     }
 
 
@@ -165,6 +187,8 @@ async def _is_leaked(
         return False  # others may list it
     if metadata.custom_metadata.get(COMPONENT) == CURSOR_VALUE:
         return await _is_leaked_by_cursor(store, root, metadata)
+    if metadata.custom_metadata.get(COMPONENT) == COMPACTED_VALUE:
+        return await _is_leaked_by_compaction(store, root, metadata)
     if (log_name := log_of(metadata)) is None:
         return False
     path = f"{root}/{log_name}"
@@ -197,3 +221,20 @@ async def _is_leaked_by_cursor(store: MetadataStore, root: str, metadata: Ledger
         return True
     node, writer = decode_node(stored.value, path)
     return node.ledger_id != metadata.ledger_id and writer != fields[CURSOR_WRITER]
+
+
+async def _is_leaked_by_compaction(
+    store: MetadataStore, root: str, metadata: LedgerMetadata
+) -> bool:
+    log_name = metadata.custom_metadata.get(LOG_NAME)
+    if log_name is None:
+        return False  # Pulsar's: there is no proof
+    path = f"{root}/{log_name.decode()}"
+    if await store.get(path) is None:
+        return True
+    stored = await store.get(join(path, encode_name(COMPACTION_CURSOR)))
+    if stored is None:
+        return False  # its cursor is deleted before it
+    node, _ = decode_node(stored.value, path)
+    current = node.cursor_properties.get(COMPACTED_LEDGER)
+    return current is not None and metadata.ledger_id < int(current)

@@ -77,9 +77,17 @@ class ReadPath:
 
     async def read_entry(self, position: Position) -> EntryBatch:
         """One entry, past the cache: for searches that jump about."""
-        ledger_id, entry_id = position
+        return await self.read_past_cache(position, position[1], 1)
+
+    async def read_past_cache(self, position: Position, last: int, bytes_max: int) -> EntryBatch:
+        """Entries of one ledger up to ``last``, at least one: for those that read all of a log.
+
+        Raises:
+            LedgerError: no replica gave the entry; may pass.
+        """
+        ledger_id, first = position
         try:
-            return await self._read_from(ledger_id, entry_id, entry_id, 1)
+            return await self._read_from(ledger_id, first, last, bytes_max)
         except LedgerError as error:
             self._on_error(ledger_id, error)
             raise

@@ -7,11 +7,12 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.compaction.keyed_messages import last_kept_index
 from magnetar.broker.connection.consumer_sink import BinaryConsumerSink
 from magnetar.broker.connection.lookup_commands import parse_topic
 from magnetar.broker.connection.unsupported_commands import NO_TRANSACTIONS
 from magnetar.broker.errors import (
+    STORAGE_ERRORS,
     BrokerError,
     BrokerMetadataError,
     NamingError,
@@ -461,8 +462,8 @@ async def _last_message_id(connection: Connection, consumer: Consumer, request_i
     last.batch_index = -1
     if isinstance(subscription, PersistentSubscription):
         try:
-            await _fill_last(subscription, last)
-        except (LedgerError, ManagedLedgerError) as error:
+            await _fill_last(subscription, last, is_compacted=consumer.request.read_compacted)
+        except STORAGE_ERRORS as error:
             connection.reply_error(request_id, BrokerMetadataError(str(error)))
             return
         ledger_id, entry_id = subscription.cursor.mark_delete
@@ -471,10 +472,18 @@ async def _last_message_id(connection: Connection, consumer: Consumer, request_i
     connection.send(reply)
 
 
-async def _fill_last(subscription: PersistentSubscription, last: pb.MessageIdData) -> None:
+async def _fill_last(
+    subscription: PersistentSubscription, last: pb.MessageIdData, *, is_compacted: bool
+) -> None:
     """The last entry a consumer will ever see: markers are stepped over."""
     ledger = subscription.ledger
     position = ledger.last_confirmed
+    compacted = subscription.topic.compacted
+    if is_compacted and compacted is not None and position <= compacted.horizon:
+        if (found := await compacted.last()) is not None:
+            last.ledgerId, last.entryId = found.ledger_id, found.first
+            last.batch_index = last_kept_index(found.bodies[0])
+        return
     while position[1] >= 0:
         batch = ledger.read_nowait(position, 1, _LAST_ENTRY_BYTES_MAX)
         if batch is None:

@@ -202,6 +202,10 @@ class EffectivePolicies:
             "message_ttl_in_seconds", config.ttl_duration_default_in_seconds
         )
         """0: messages never expire."""
+        self.compaction_threshold = self._integer(
+            "compaction_threshold", config.broker_service_compaction_threshold_in_bytes
+        )
+        """Bytes behind the last compaction that begin the next; 0: none begins by itself."""
         self.subscription_expiration_minutes = self._integer(
             "subscription_expiration_time_minutes", config.subscription_expiration_time_minutes
         )

@@ -151,10 +151,6 @@ class Policy:
             raise UnsupportedPolicyError(f"{self.feature} is not available in this version")
 
 
-def _zero(value: Any) -> bool:
-    return bool(value == 0)
-
-
 def _false(value: Any) -> bool:
     return value is False
 
@@ -309,9 +305,7 @@ _STORAGE: Final = (
             null_removes=False,
             too_low="Invalid value for compactionThreshold",
         ),
-        default=lambda _: 0,
-        off=_zero,
-        feature="Topic compaction",
+        default=lambda config: config.broker_service_compaction_threshold_in_bytes,
     ),
     Policy(
         field="offload_threshold",

@@ -63,6 +63,7 @@ class BackgroundTasks:
         self._backlogs = ItemErrors("backlog check", logger, _EXPECTED)
         self._unused = ItemErrors("subscription expiry", logger, _EXPECTED)
         self._snapshots = ItemErrors("de-duplication", logger, _EXPECTED)
+        self._compactions = ItemErrors("compaction", logger, _EXPECTED)
         self._inactive = ItemErrors("deletion of inactive topics", logger, _EXPECTED)
         self._leaks = ItemErrors("search for leaked ledgers", logger, _EXPECTED)
         self.rounds: Final = self._table(service.clock())
@@ -95,6 +96,11 @@ class BackgroundTasks:
                 "de-duplication",
                 lambda: config.broker_deduplication_snapshot_frequency_in_seconds * 1000,
                 self.sweep_deduplication,
+            ),
+            BackgroundTask(
+                "compaction",
+                lambda: config.broker_service_compaction_monitor_interval_in_seconds * 1000,
+                self.sweep_compactions,
             ),
             BackgroundTask(
                 "inactive topics",
@@ -180,6 +186,15 @@ class BackgroundTasks:
                 if isinstance(topic, PersistentTopic) and not topic.fenced:
                     with each.item(topic.full_name):
                         topic.sweep_deduplication(now_ms)
+
+    async def sweep_compactions(self, now_ms: int) -> None:
+        """Begin the compactions that are due."""
+        del now_ms
+        with self._compactions.round() as each:
+            async for topic in self._topics():
+                if isinstance(topic, PersistentTopic):
+                    with each.item(topic.full_name):
+                        topic.sweep_compaction()
 
     async def expire_subscriptions(self, now_ms: int) -> None:
         """Delete the durable subscriptions that were unused for as long as policies say."""

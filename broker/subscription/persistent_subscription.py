@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.compaction.compacted_ledger import CompactedLedger
+from magnetar.broker.compaction.compacted_view import CompactedView
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
@@ -86,6 +88,7 @@ class PersistentSubscription(Subscription):
         "_marked",
         "_moved_ms",
         "_rate",
+        "_start_position",
         "_terminated",
         "_told_end",
         "cursor",
@@ -108,6 +111,8 @@ class PersistentSubscription(Subscription):
         self.marked_replicated = _REPLICATED in cursor.state.properties
         self._core: Dispatcher | None = None
         self._dispatcher: AsyncDispatcher | None = None
+        # Where it begins, as it was asked for, and the mark-delete then; None: of an earlier load.
+        self._start_position: tuple[Position, Position] | None = None
         self._terminated = topic.terminated
         self._told_end: frozenset[Consumer] = _NO_CONSUMERS  # of the end of the topic
         self._marked, self._moved_ms = cursor.mark_delete, 0  # mark-delete as last seen, and when
@@ -178,10 +183,13 @@ class PersistentSubscription(Subscription):
         else:
             core = SharedDispatcher(self._limits)
         self._core = core
+        view = None
+        if request.read_compacted:
+            view = CompactedView(self.ledger, self.cursor, self._compacted, self._start_position)
         self._dispatcher = AsyncDispatcher(
             core,
-            self.ledger,
-            self.cursor,
+            view or self.ledger,
+            view or self.cursor,
             now_ms=self.topic.service.clock,
             label=str(self),
             ack_sets=self._batch_acks,
@@ -189,6 +197,13 @@ class PersistentSubscription(Subscription):
         )
         if (budget := self.topic.service.unacked_budget) is not None:
             core.join_budget(budget, self._dispatcher.wake)
+
+    def _compacted(self) -> CompactedLedger | None:
+        return self.topic.compacted
+
+    def begins_at(self, position: Position) -> None:
+        """Note where it was asked to begin: what was compacted may begin before the log does."""
+        self._start_position = (position, self.cursor.mark_delete)
 
     def _entries_from(self, position: Position) -> int:
         ledger = self.ledger
@@ -374,6 +389,7 @@ class PersistentSubscription(Subscription):
         self._begin_reset()
         try:
             await self._move_cursor(self.resolve(position), ack_set if self._batch_acks else ())
+            self.begins_at(position)
         finally:
             self._end_reset()
 
@@ -383,6 +399,7 @@ class PersistentSubscription(Subscription):
             stamped_ms = self.topic.service.stamped_ms(publish_time_ms)
             before = await self._newest_before(stamped_ms)
             await self._move_cursor(self.ledger.offsets.next_position(before or EARLIEST))
+            self.begins_at(self.cursor.state.first_unacked() if before else EARLIEST)
         finally:
             self._end_reset()
 

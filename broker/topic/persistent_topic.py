@@ -11,6 +11,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from magnetar.bookkeeper.metrics import LATENCY_LIMITS_MS, SIZE_LIMITS, PeriodBuckets
+from magnetar.broker.compaction.compacted_ledger import CompactedLedger
+from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.broker.errors import (
@@ -37,6 +39,7 @@ from magnetar.broker.subscription.persistent_subscription import (
 )
 from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.backlog_check import BacklogCheck
+from magnetar.broker.topic.compaction_subscription import CompactionSubscription
 from magnetar.broker.topic.entry_metadata import INDEX_PROPERTY, entry_metadata_writer
 from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
 from magnetar.managed_ledger.append_core import AppendDone
@@ -49,7 +52,8 @@ from magnetar.managed_ledger.errors import (
     ManagedLedgerTerminatedError,
 )
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.managed_ledger.position import LATEST, Position
+from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from magnetar.metadata.errors import ValueTooLargeError
 
 if TYPE_CHECKING:
@@ -116,6 +120,7 @@ class PersistentTopic(Topic):
         "_switching",
         "_terminating",
         "backlog",
+        "compaction",
         "deduplication",
         "entry_metadata",
         "ledger",
@@ -150,8 +155,13 @@ class PersistentTopic(Topic):
         if (epoch := ledger.properties.get(EPOCH_PROPERTY)) is not None:
             self.epoch = int(epoch)
         self.terminated = ledger.terminated is not None
+        self.compaction: TopicCompaction | None = None
+        """There once it was compacted, now or by an earlier owner."""
         for cursor_name, cursor in ledger.cursors.items():
-            if cursor_name not in RESERVED_SUBSCRIPTIONS:
+            if cursor_name == COMPACTION_CURSOR:
+                self.compaction = self._new_compaction()
+                self._on_compaction_cursor(cursor)
+            elif cursor_name not in RESERVED_SUBSCRIPTIONS:
                 self._register(cursor_name, cursor, durable=True)
         ledger.on_appended = self._on_appended
         ledger.on_fenced = self._on_fenced
@@ -240,6 +250,53 @@ class PersistentTopic(Topic):
         if self.deduplication is None:
             return -1
         return self.deduplication.last_sequence_id(producer_name)
+
+    # --- compaction
+
+    def _new_compaction(self) -> TopicCompaction:
+        name, clock = self.name, self.service.clock
+        return TopicCompaction(
+            str(name),
+            name.partition_index,
+            self.ledger,
+            clock,
+            self._on_compaction_cursor,
+            self.service.config.topic_compaction_retain_null_key,
+        )
+
+    def _on_compaction_cursor(self, cursor: Cursor) -> None:
+        if self.compaction is not None and COMPACTION_CURSOR not in self.subscriptions:
+            subscription = CompactionSubscription(self, cursor, self.compaction)
+            self.subscriptions[COMPACTION_CURSOR] = subscription
+
+    @property
+    def compacted(self) -> CompactedLedger | None:  # type: ignore[override]
+        return None if self.compaction is None else self.compaction.current
+
+    def compact(self) -> None:
+        """Begin a compaction.
+
+        Raises:
+            TopicFencedError, CompactionBusyError.
+        """
+        self._check_open()
+        if self.compaction is None:
+            self.compaction = self._new_compaction()
+        self.compaction.begin()
+
+    def sweep_compaction(self) -> None:
+        """Begin a compaction if as much is not compacted yet as policies say."""
+        threshold = self.policies.compaction_threshold
+        if threshold <= 0 or self.fenced or self.name.is_system:
+            return
+        compaction, ledger = self.compaction, self.ledger
+        after = EARLIEST
+        if compaction is not None and compaction.current is not None:
+            after = compaction.current.horizon
+        if compaction is not None and compaction.is_running:
+            return
+        if ledger.last_confirmed > after and ledger.bytes_after(after) > threshold:
+            self.compact()
 
     # --- entries
 
@@ -374,7 +431,9 @@ class PersistentTopic(Topic):
                 return await self._open_durable(request)
             start = await start_position(self.ledger, request, self.service.clock())
             cursor = self.ledger.new_non_durable_cursor(start, name)
-        return self._register(name, cursor, durable=False)
+        subscription = self._register(name, cursor, durable=False)
+        subscription.begins_at(start)
+        return subscription
 
     async def _open_durable(self, request: SubscribeRequest) -> Subscription:
         if not self.policies.auto_subscription_creation:
@@ -389,7 +448,9 @@ class PersistentTopic(Topic):
     ) -> Subscription:
         cursor = await self.ledger.open_cursor(name, start, properties or {})
         self._check_open()
-        return self._register(name, cursor, durable=True)
+        subscription = self._register(name, cursor, durable=True)
+        subscription.begins_at(start)
+        return subscription
 
     def _register(self, name: str, cursor: Cursor, *, durable: bool) -> PersistentSubscription:
         subscription = PersistentSubscription(self, name, cursor, self.ledger, durable=durable)
@@ -448,6 +509,8 @@ class PersistentTopic(Topic):
             TopicFencedError, SubscriptionFencedError, PersistenceError.
         """
         self._check_open()
+        if COMPACTION_CURSOR in self.subscriptions:
+            await self.delete_subscription(COMPACTION_CURSOR)
         # The dispatchers let go of what they hold; the ledger then moves every cursor.
         for subscription in list(self.subscriptions.values()):
             if isinstance(subscription, PersistentSubscription):
@@ -519,8 +582,11 @@ class PersistentTopic(Topic):
 
     async def _delete_storage(self) -> None:
         self._end_news()
+        compacted = self.compacted
         try:
             await self.ledger.delete()
+            if compacted is not None:
+                await compacted.delete()
         except BaseException:  # also when the deletion is cancelled
             await self.ledger.close()
             raise
@@ -555,6 +621,7 @@ class PersistentTopic(Topic):
     def storage_stats(self) -> dict[str, Any]:
         return {
             **super().storage_stats(),
+            **self._compaction_stats(),
             "storageSize": self.stored_bytes,
             "deduplicationStatus": "Disabled"
             if self.deduplication is None
@@ -562,6 +629,11 @@ class PersistentTopic(Topic):
             **self._offload_stats(),
             **self.backlog.stats(self.service.clock()),
         }
+
+    def _compaction_stats(self) -> dict[str, Any]:
+        if self.compaction is None:
+            return {}
+        return {"compaction": self.compaction.figures.stats()}
 
     def _offload_stats(self) -> dict[str, int]:
         offloads = self.ledger.offloads

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.dispatch.explanation import (
     Explanation,
     no_producer,
@@ -69,6 +70,8 @@ class Topic(ABC):
     """
 
     persistent: bool = False
+    compacted: CompactedLedger | None = None
+    """What the last compaction left."""
     new_owner: BrokerLookup | None = None
     """Where its clients find it again, once it is closed; None: they look it up."""
 

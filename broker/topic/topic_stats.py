@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.broker.compaction.topic_compaction import CompactionFigures
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.managed_ledger.errors import ManagedLedgerError
 
@@ -53,12 +54,7 @@ def empty_topic_stats(broker_id: str) -> dict[str, Any]:
         "nonContiguousDeletedMessagesRanges": 0,
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": 0,
-        "compaction": {
-            "lastCompactionRemovedEventCount": 0,
-            "lastCompactionSucceedTimestamp": 0,
-            "lastCompactionFailedTimestamp": 0,
-            "lastCompactionDurationTimeInMills": 0,
-        },
+        "compaction": CompactionFigures().stats(),  # of one that never ran
         "ownerBroker": broker_id,
         "topicCreationTimeStamp": 0,
         "lastPublishTimeStamp": 0,

@@ -92,7 +92,7 @@ def test_a_namespace_is_created_with_its_policies(admin: httpx.Client, space: st
         "replication_clusters": ["standalone"],
         "deduplicationEnabled": None,
     }
-    refused = {"compaction_threshold": 1}
+    refused = {"resource_group_name": "group"}
     assert admin.put(path, json=refused).status_code == 412
     assert admin.get(path).status_code == 404, "a refused request has no effect"
     assert admin.put(path, json=body).status_code == 204

@@ -722,20 +722,11 @@ def test_a_partitioned_topic_in_use_stays_whole(
 
 
 @pytest.mark.usefixtures("ours")
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("PUT", "/compaction", None),
-        ("PUT", "/shadowTopics", ["persistent://public/default/shadow"]),
-    ],
-)
-def test_what_does_not_exist_is_refused(
-    admin: httpx.Client, namespace: str, method: str, path: str, body: object
-) -> None:
+def test_what_does_not_exist_is_refused(admin: httpx.Client, namespace: str) -> None:
     topic = f"/persistent/{namespace}/t"
     assert admin.put(topic).is_success
     assert admin.put(f"{topic}/subscription/s").is_success
-    refused = admin.request(method, topic + path, json=body)
+    refused = admin.put(f"{topic}/shadowTopics", json=["persistent://public/default/shadow"])
     assert refused.status_code == 501
     assert "not supported" in refused.json()["reason"]
     assert admin.get(f"{topic}/compaction").json()["status"] == "NOT_RUN"

@@ -117,27 +117,8 @@ _FIRST_KEPT: dict[str, Any] = {
 }
 
 
-# --- processes that this broker doesn't have: asked for, they are refused; nothing ever ran
-
-
 def _refuse(what: str) -> NoReturn:
     raise ApiError(501, f"{what} is not supported by this broker")
-
-
-@routes.put("/compaction", statuses={**OF_PARTITIONED, **_ABSENT})
-async def compact(service: Service, topic: Topic) -> Response:
-    """Refused: topics aren't compacted yet."""
-    if not topic.is_persistent:
-        raise ApiError(405, "Compaction on a non-persistent topic is not allowed")
-    await require_existing(service, topic)
-    _refuse("Topic compaction")
-
-
-@routes.get("/compaction", example={"status": "NOT_RUN", "lastError": ""}, statuses=OF_PARTITIONED)
-async def compaction_status(service: Service, topic: Topic) -> Response:
-    """State of the last compaction: it never ran."""
-    await _single(service, topic, "Compaction status")
-    return JsonResponse({"status": "NOT_RUN", "lastError": ""})
 
 
 async def _single(service: BrokerService, topic: TopicName, what: str) -> PersistentTopic:
@@ -145,6 +126,27 @@ async def _single(service: BrokerService, topic: TopicName, what: str) -> Persis
     if not topic.is_persistent:
         raise ApiError(405, f"{what} of a non-persistent topic is not available")
     return await stored_topic(service, topic)
+
+
+@routes.put("/compaction", statuses={405: "A non-persistent topic", 409: "One is under way"})
+async def compact(service: Service, topic: Topic, spread: Spread) -> None:
+    """Begin a compaction: of each key the newest message stays for ``readCompacted``."""
+    if not topic.is_persistent:
+        raise ApiError(405, "Compaction on a non-persistent topic is not allowed")
+
+    async def one(name: TopicName) -> None:
+        (await stored_topic(service, name)).compact()
+
+    (await spread.parts(topic, one)).without(404).check()
+
+
+@routes.get("/compaction", example={"status": "SUCCESS", "lastError": ""}, statuses=OF_PARTITIONED)
+async def compaction_status(service: Service, topic: Topic) -> Response:
+    """State of the compaction that was begun last, since the topic was loaded."""
+    found = (await _single(service, topic, "Compaction status")).compaction
+    if found is None:
+        return JsonResponse({"status": "NOT_RUN", "lastError": ""})
+    return JsonResponse({"status": found.status, "lastError": found.last_error})
 
 
 @routes.put(

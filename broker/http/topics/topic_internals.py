@@ -9,6 +9,7 @@ import orjson
 
 from magnetar.bookkeeper.ledger_metadata import FORMAT_VERSION, LedgerMetadata, LedgerState
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.http.streamed_answers import long_array
 from magnetar.broker.http.topics.topic_access import stored
@@ -94,18 +95,21 @@ def internal_stats(topic: PersistentTopic, *, metadata: bool = False) -> AsyncIt
         "cursors": cursors,
         "properties": ledger.properties,
         "schemaLedgers": [],
-        "compactedLedger": {
-            "ledgerId": -1,
-            "entries": -1,
-            "size": -1,
-            "offloaded": False,
-            "underReplicated": False,
-        },
+        "compactedLedger": _compacted_ledger(topic.compacted),
     }
     if appends is not None and appends.create_failure_ms:
         answer["lastLedgerCreationFailureTimestamp"] = iso_time(appends.create_failure_ms)
     of = ledger if metadata else None
     return long_array(answer, "ledgers", _pieces(rows, _ledger_row, of))
+
+
+def _compacted_ledger(compacted: CompactedLedger | None) -> dict[str, Any]:
+    known = (-1, -1, -1) if compacted is None else compacted.figures
+    return {
+        **dict(zip(("ledgerId", "entries", "size"), known, strict=True)),
+        "offloaded": False,
+        "underReplicated": False,
+    }
 
 
 def _cursor(

@@ -47,7 +47,11 @@ async def log(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ManagedLedger]:
 
 
 async def test_no_answer_about_very_many_ledgers_holds_the_loop(log: ManagedLedger) -> None:
-    names: dict[str, Any] = {"ledger": log, "subscriptions": {}, "name": SimpleNamespace()}
+    names: dict[str, Any] = {
+        "ledger": log,
+        "subscriptions": {},
+        "compacted": None,
+    }
     names["service"] = SimpleNamespace(config=SimpleNamespace(advertised_host="h"))
     names["name"] = SimpleNamespace(namespace="t/n", domain="persistent", local="x")
     topic = cast(PersistentTopic, SimpleNamespace(**names))

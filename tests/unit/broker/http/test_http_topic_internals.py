@@ -39,7 +39,7 @@ async def test_every_field_is_there_and_says_what_is(cluster: Cluster) -> None:
     at = [position for position, _ in appends.acked]
     cursor.ack([at[0], at[2], at[4]])
     await cursor.flush()
-    topic = cast(PersistentTopic, SimpleNamespace(ledger=log, subscriptions={}))
+    topic = cast(PersistentTopic, SimpleNamespace(ledger=log, subscriptions={}, compacted=None))
 
     found: dict[str, Any] = await whole(internal_stats(topic))
     assert found.keys() == set(TOPIC.split())
@@ -93,7 +93,7 @@ async def test_every_field_is_there_and_says_what_is(cluster: Cluster) -> None:
 
 async def test_what_is_read_next_counts_whether_it_is_there_or_not(cluster: Cluster) -> None:
     log = await cluster.factory().open(NAME, replace(CONFIG, ledger_entries_max=2))
-    topic = cast(PersistentTopic, SimpleNamespace(ledger=log, subscriptions={}))
+    topic = cast(PersistentTopic, SimpleNamespace(ledger=log, subscriptions={}, compacted=None))
     cursor = await log.open_cursor("sub", EARLIEST)
 
     async def shown(name: str) -> dict[str, Any]:

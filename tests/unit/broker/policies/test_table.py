@@ -295,7 +295,6 @@ def test_what_a_whole_object_leaves_empty_says_nothing() -> None:
     [
         {"migrated": True},
         {"resource_group_name": "group"},
-        {"compaction_threshold": 1},
         {
             "offload_policies": {
                 "managedLedgerOffloadDriver": "aws-s3",

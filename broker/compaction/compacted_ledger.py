@@ -1,0 +1,147 @@
+"""A compacted ledger, read by positions of the topic."""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from magnetar.broker.compaction.compacted_entry import decode_compacted
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
+from magnetar.managed_ledger.entry_form import EntryForm
+from magnetar.managed_ledger.position import EARLIEST, Position
+
+if TYPE_CHECKING:
+    from magnetar.bookkeeper.client.client import BookKeeperClient
+    from magnetar.bookkeeper.client.ledger_reader import LedgerReader
+
+_POSITIONS_MAX: Final = 100
+"""Positions of entries that a search remembers: every search begins with the same ones."""
+
+
+@dataclass(slots=True)
+class CompactedRun:
+    """Entries of a compacted ledger, one after the other.
+
+    Attributes:
+        batches: they, by runs of positions; empty: there is none from there on.
+        following: the next entry of the compacted ledger.
+    """
+
+    batches: list[EntryBatch]
+    following: int
+
+
+@dataclass(slots=True, eq=False)
+class CompactedLedger:
+    """What compaction left of a topic up to its horizon; never changed.
+
+    Attributes:
+        ledger_id: the ledger's.
+        horizon: the last position that compaction has seen.
+    """
+
+    client: "BookKeeperClient"
+    ledger_id: int
+    horizon: Position
+    form: EntryForm
+    _opening: "asyncio.Task[LedgerReader] | None" = field(default=None, init=False)
+    _positions: OrderedDict[int, Position] = field(default_factory=OrderedDict, init=False)
+
+    async def reader(self) -> "LedgerReader":
+        """The ledger's; opened when it is asked for first.
+
+        Raises:
+            LedgerError, MetadataError: it can't be opened now.
+        """
+        if self._opening is None:
+            opening = self.client.open_ledger(self.ledger_id, recover=True)
+            self._opening = asyncio.get_running_loop().create_task(opening)
+        task = self._opening
+        try:
+            return await asyncio.shield(task)
+        except BaseException:
+            if task.done() and self._opening is task:
+                self._opening = None  # the next one tries again
+            raise
+
+    @property
+    def figures(self) -> tuple[int, int, int]:
+        """Its id, entries and bytes; -1: not known before it was read."""
+        opening = self._opening
+        if opening is None or not opening.done() or opening.cancelled() or opening.exception():
+            return self.ledger_id, -1, -1
+        metadata = opening.result().metadata
+        return self.ledger_id, metadata.last_entry + 1, metadata.length
+
+    async def find(self, position: Position) -> int:
+        """Number of the first entry at or after a position of the topic; the count: there is none.
+
+        Raises:
+            LedgerError, MetadataError.
+        """
+        low, high = 0, (await self.reader()).last_confirmed + 1
+        if position <= EARLIEST:
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            if await self._position(middle) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def _position(self, entry: int) -> Position:
+        found = self._positions.get(entry)
+        if found is None:
+            found = (await self.read_raw(entry, 1))[0][0]
+            while len(self._positions) >= _POSITIONS_MAX:
+                self._positions.popitem(last=False)
+            self._positions[entry] = found
+        return found
+
+    async def read_raw(self, entry: int, bytes_max: int) -> list[tuple[Position, Buffer]]:
+        """Positions and stored forms of entries from one on, at least one; empty: there is none.
+
+        Raises:
+            LedgerError, MetadataError.
+        """
+        reader = await self.reader()
+        if entry > reader.last_confirmed:
+            return []
+        run = await reader.read(entry, reader.last_confirmed, bytes_max, 0)
+        return [decode_compacted(each) for each in run.bodies]
+
+    async def read(self, entry: int, bytes_max: int) -> CompactedRun:
+        """As `read_raw`, in the form of the topic's log.
+
+        Raises:
+            LedgerError, MetadataError.
+        """
+        found = await self.read_raw(entry, bytes_max)
+        heads, bodies = self.form.split([stored for _, stored in found])
+        batches: list[EntryBatch] = []
+        for (position, _), head, body in zip(found, heads, bodies, strict=True):
+            last = batches[-1] if batches else None
+            if last is not None and (last.ledger_id, last.last + 1) == position:
+                last.heads.append(head)
+                last.bodies.append(body)
+            else:
+                batches.append(EntryBatch(*position, [head], [body]))
+        return CompactedRun(batches, entry + len(found))
+
+    async def last(self) -> EntryBatch | None:
+        """The last entry; None: everything was removed.
+
+        Raises:
+            LedgerError, MetadataError.
+        """
+        count = (await self.reader()).last_confirmed + 1
+        return (await self.read(count - 1, 1)).batches[0] if count else None
+
+    async def delete(self) -> None:
+        """The ledger goes; reads under way may fail.
+
+        Raises:
+            MetadataError.
+        """
+        await self.client.delete_ledger(self.ledger_id)

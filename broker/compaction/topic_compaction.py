@@ -1,0 +1,313 @@
+"""Compaction of one topic: what was done, and the next run.
+
+A run reads the last compacted ledger and the log behind its horizon, twice, and writes a new
+compacted ledger. The cursor ``__compaction`` then names it, in one write with the new horizon, and
+only then is the old one deleted: whatever crashes, readers see the old view or the new one. The
+cursor keeps what was not compacted from being trimmed.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final
+
+from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.broker.compaction.compacted_entry import encode_compacted
+from magnetar.broker.compaction.compacted_ledger import CompactedLedger
+from magnetar.broker.compaction.two_passes import TwoPasses
+from magnetar.broker.errors import (
+    STORAGE_ERRORS,
+    CompactionBusyError,
+    PersistenceError,
+)
+from magnetar.broker.protocol.messages import HEAVY_BYTES
+from magnetar.managed_ledger.cursor.cursor import Cursor
+from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.orphan_ledgers import (
+    COMPACTED_LEDGER,
+    COMPACTION_CURSOR,
+    compacted_metadata,
+)
+from magnetar.managed_ledger.position import EARLIEST, Position, format_position
+
+logger = logging.getLogger(__name__)
+
+_TURN_S: Final = 0.001
+"""So long a run holds the loop."""
+_READ_BYTES: Final = 1024 * 1024
+_PENDING_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class CompactionFigures:
+    """Of a topic since it was loaded, as Pulsar shows them; times in ms, 0: never."""
+
+    removed: int = 0
+    succeeded_ms: int = 0
+    failed_ms: int = 0
+    duration_ms: int = 0
+
+    def stats(self) -> dict[str, int]:
+        return {
+            "lastCompactionRemovedEventCount": self.removed,
+            "lastCompactionSucceedTimestamp": self.succeeded_ms,
+            "lastCompactionFailedTimestamp": self.failed_ms,
+            "lastCompactionDurationTimeInMills": self.duration_ms,
+        }
+
+
+@dataclass(slots=True, eq=False)
+class TopicCompaction:
+    """What a topic has once it was compacted, or is about to be.
+
+    Attributes:
+        on_cursor: told of the cursor when a run begins.
+        current: what the last run left; None: there was none.
+        status: ``NOT_RUN``, ``RUNNING``, ``SUCCESS``, ``ERROR`` since the topic was loaded.
+        last_error: why it is ``ERROR``.
+    """
+
+    name: str
+    partition: int
+    log: ManagedLedger
+    now_ms: Callable[[], int]
+    on_cursor: Callable[[Cursor], None]
+    retains_keyless: bool = False
+    current: CompactedLedger | None = None
+    status: str = "NOT_RUN"
+    last_error: str = ""
+    figures: CompactionFigures = field(default_factory=CompactionFigures)
+    _run: asyncio.Task[None] | None = field(default=None, init=False)
+    _deletions: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        cursor = self.log.cursors.get(COMPACTION_CURSOR)
+        ledger_id = None if cursor is None else cursor.state.properties.get(COMPACTED_LEDGER)
+        if cursor is not None and ledger_id is not None:
+            self.current = self._compacted(ledger_id, cursor.mark_delete)
+
+    def _compacted(self, ledger_id: int, horizon: Position) -> CompactedLedger:
+        log = self.log
+        return CompactedLedger(log.client, ledger_id, horizon, log.config.form)
+
+    @property
+    def is_running(self) -> bool:
+        return self._run is not None and not self._run.done()
+
+    def begin(self) -> None:
+        """Begin a run.
+
+        Raises:
+            CompactionBusyError: one is under way.
+        """
+        if self.is_running:
+            raise CompactionBusyError("Compaction already in progress")
+        self.status, self.last_error = "RUNNING", ""
+        self._run = asyncio.get_running_loop().create_task(self._compact())
+
+    async def _compact(self) -> None:
+        began_s = perf_counter()
+        try:
+            removed = await self._run_once()
+        except asyncio.CancelledError:
+            self.status, self.last_error = "ERROR", "the topic was unloaded"
+            raise
+        except Exception as error:
+            if not isinstance(error, STORAGE_ERRORS):
+                logger.exception("%s: compaction failed", self.name)
+            else:
+                logger.warning("%s: compaction failed: %s", self.name, error)
+            self.status, self.last_error = "ERROR", str(error) or type(error).__name__
+            self.figures.failed_ms = self.now_ms()
+            return
+        self.status = "SUCCESS"
+        if removed is not None:
+            figures = self.figures
+            figures.removed, figures.succeeded_ms = removed, self.now_ms()
+            figures.duration_ms = round((perf_counter() - began_s) * 1000)
+
+    async def _run_once(self) -> int | None:
+        """Compact up to the end of the log; answers removed messages, None: nothing is new."""
+        log = self.log
+        cursor = await log.open_cursor(COMPACTION_CURSOR, EARLIEST)
+        self.on_cursor(cursor)
+        old, upto = self.current, log.last_confirmed
+        after = EARLIEST if old is None else old.horizon
+        if not log.offsets.entries_between(after, upto):
+            return None
+        passes = TwoPasses(self.retains_keyless)
+        try:
+            turn = _Turn()
+            async with aclosing(self._entries(old, after, upto)) as entries:
+                async for _, _, body in entries:
+                    await turn.spend(passes.note, body)
+            await asyncio.to_thread(passes.choose)
+            new = await self._write(passes, old, after, upto)
+        finally:
+            passes.close()
+        await self._publish(cursor, new)
+        if old is not None:
+            self._delete_later(old)
+        await cursor.set_cursor_properties({COMPACTED_LEDGER: str(new.ledger_id)})
+        logger.info(
+            "%s: compacted up to %s into ledger %d, %d messages removed",
+            self.name,
+            format_position(upto),
+            new.ledger_id,
+            passes.removed,
+        )
+        return passes.removed
+
+    async def _entries(
+        self, old: CompactedLedger | None, after: Position, upto: Position
+    ) -> AsyncGenerator[tuple[Position, bytes, Buffer]]:
+        """Positions, what lies before the bodies in ledgers, and bodies."""
+        form, offsets = self.log.config.form, self.log.offsets
+        entry = 0
+        while old is not None and (run := await old.read(entry, _READ_BYTES)).batches:
+            for batch in run.batches:
+                prefixes = form.prefixes(batch.heads)
+                for at, (prefix, body) in enumerate(zip(prefixes, batch.bodies, strict=True)):
+                    yield (batch.ledger_id, batch.first + at), prefix, body
+            entry = run.following
+        position = offsets.next_position(after)
+        while position <= upto:
+            count = offsets.entries(position[0]) or 0
+            last = min(count - 1, upto[1]) if position[0] == upto[0] else count - 1
+            batch = await self.log.read_path().read_past_cache(position, last, _READ_BYTES)
+            prefixes = form.prefixes(batch.heads)
+            for at, (prefix, body) in enumerate(zip(prefixes, batch.bodies, strict=True)):
+                yield (batch.ledger_id, batch.first + at), prefix, body
+            position = offsets.next_position((batch.ledger_id, batch.last))
+
+    async def _write(
+        self, passes: TwoPasses, old: CompactedLedger | None, after: Position, upto: Position
+    ) -> CompactedLedger:
+        """The second pass; the ledger is closed and durable."""
+        log, config = self.log, self.log.config
+        writer = await log.client.create_ledger(
+            LedgerConfig(config.ensemble_size, config.write_quorum, config.ack_quorum, b""),
+            compacted_metadata(log.name, self.name, format_position(upto)),
+            above=-1 if old is None else old.ledger_id,
+        )
+        try:
+            turn = _Turn()
+            async with aclosing(self._entries(old, after, upto)) as entries:
+                async for position, prefix, body in entries:
+                    kept = await turn.spend(passes.take, body)
+                    if kept is None:
+                        continue
+                    entry = encode_compacted(position, self.partition, prefix, kept)
+                    writer.append([b""], [entry])
+                    if writer.pending_bytes > _PENDING_BYTES_MAX:
+                        await _confirm(writer)
+            await _confirm(writer)
+            await writer.close()
+        except BaseException:
+            writer.on_confirmed = writer.on_failed = None
+            self._delete_later(self._compacted(writer.ledger_id, upto))
+            raise
+        new = self._compacted(writer.ledger_id, upto)
+        await new.reader()  # what can't be read must not be named
+        return new
+
+    async def _publish(self, cursor: Cursor, new: CompactedLedger) -> None:
+        """The cursor names the new ledger: durable when this returns."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_durable(error: BaseException | None) -> None:
+            if stored.done():
+                return
+            if error is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(error)
+
+        cursor.ack_cumulative(new.horizon, {COMPACTED_LEDGER: new.ledger_id}, on_durable)
+        # An error leaves the new ledger alone: perhaps the cursor names it.
+        await stored
+        self.current = new
+
+    def _delete_later(self, compacted: CompactedLedger) -> None:
+        task = asyncio.get_running_loop().create_task(self._delete(compacted))
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
+
+    async def _delete(self, compacted: CompactedLedger) -> None:
+        try:
+            await compacted.delete()
+        except STORAGE_ERRORS as error:  # the search for leaked ledgers finds it
+            logger.info("%s: ledger %d not deleted: %s", self.name, compacted.ledger_id, error)
+
+    async def remove(self) -> None:
+        """Forget what was compacted: cursor and ledger go.
+
+        Raises:
+            CompactionBusyError: a run is under way.
+            PersistenceError: the cursor is there still, perhaps.
+        """
+        if self.is_running:
+            raise CompactionBusyError("Compaction already in progress")
+        old, self.current = self.current, None
+        try:
+            await self.log.delete_cursor(COMPACTION_CURSOR)
+        except STORAGE_ERRORS as error:
+            self.current = old
+            raise PersistenceError(f"cursor {COMPACTION_CURSOR}: {error}") from error
+        self.status = "NOT_RUN"
+        if old is not None:
+            await self._delete(old)
+
+    async def stop(self) -> None:
+        """The topic is closed: a run ends without result."""
+        if self._run is not None:
+            self._run.cancel()
+            await asyncio.wait([self._run])
+        if self._deletions:
+            await asyncio.wait(self._deletions)
+
+
+class _Turn:
+    """Lets others have the loop while many entries are looked at."""
+
+    def __init__(self) -> None:
+        self._since_s = perf_counter()
+
+    async def spend(self, look: Callable[[Buffer], Any], body: Buffer) -> Any:
+        if len(body) > HEAVY_BYTES:
+            return await asyncio.to_thread(look, body)
+        found = look(body)
+        if perf_counter() - self._since_s > _TURN_S:
+            await asyncio.sleep(0)
+            self._since_s = perf_counter()
+        return found
+
+
+async def _confirm(writer: AsyncLedgerWriter) -> None:
+    """Wait until all that was appended is durable.
+
+    Raises:
+        LedgerError: it isn't, and won't be.
+    """
+    last = writer.next_entry - 1
+    if writer.last_confirmed >= last:
+        return
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_confirmed(confirmed: int) -> None:
+        if confirmed >= last and not done.done():
+            done.set_result(None)
+
+    def on_failed(error: BaseException) -> None:
+        if not done.done():
+            done.set_exception(error)
+
+    writer.on_confirmed, writer.on_failed = on_confirmed, on_failed
+    if writer.error is not None:
+        raise writer.error
+    await done

@@ -1,0 +1,122 @@
+"""Compactions that begin by themselves, that end in the middle, and what they leave behind."""
+
+import random
+
+import pulsar
+import pytest
+
+import magnetar
+from magnetar.broker.compaction import topic_compaction
+from tests.interop.conftest import Admin
+from tests.official_client import client_of
+from tests.waiting import wait_until
+
+TOPIC = "persistent://public/default/prices"
+
+
+def _send(client: pulsar.Client, pairs: list[tuple[str, str]]) -> None:
+    producer = client.create_producer(TOPIC, block_if_queue_full=True)
+    for key, value in pairs:
+        producer.send_async(value.encode(), lambda *_: None, partition_key=key)
+    producer.flush()
+    producer.close()
+
+
+def _view(client: pulsar.Client) -> dict[str, str]:
+    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest, is_read_compacted=True)
+    found = {}
+    while reader.has_message_available():
+        message = reader.read_next(30_000)
+        found[message.partition_key()] = message.data().decode()
+    reader.close()
+    found.pop("", None)  # the C++ client shows what was taken out of a batch
+    return found
+
+
+def _status(admin: Admin) -> str:
+    answer = admin.call("GET", f"{admin.topic_path(TOPIC)}/compaction")[1]
+    return str(answer["status"])
+
+
+def test_a_threshold_begins_it() -> None:
+    with magnetar.embedded(clock="virtual") as broker, client_of(broker.service_url) as client:
+        admin = Admin(broker.web_url)
+        path = admin.topic_path(TOPIC)
+        _send(client, [("a", "1" * 2000), ("a", "2" * 2000)])
+        assert admin.call("POST", f"{path}/compactionThreshold", 3000)[0] == 204
+        broker.advance("61s")
+        wait_until(lambda: _status(admin) == "SUCCESS")
+        done_ms = admin.call("GET", f"{path}/stats")[1]["compaction"]
+        assert done_ms["lastCompactionRemovedEventCount"] == 1
+        _send(client, [("a", "3")])
+        broker.advance("61s")
+        assert admin.call("GET", f"{path}/stats")[1]["compaction"] == done_ms, "too little is new"
+        _send(client, [("b", "4" * 3000)])
+        broker.advance("61s")
+        wait_until(lambda: admin.call("GET", f"{path}/stats")[1]["compaction"] != done_ms)
+        assert _view(client) == {"a": "3", "b": "4" * 3000}
+
+
+def test_nobody_but_a_compaction_moves_its_cursor() -> None:
+    with magnetar.embedded(clock="virtual") as broker, client_of(broker.service_url) as client:
+        admin = Admin(broker.web_url)
+        path = admin.topic_path(TOPIC)
+        _send(client, [("a", "1")])
+        assert admin.call("PUT", f"{path}/compaction")[0] == 204
+        wait_until(lambda: _status(admin) == "SUCCESS")
+        _send(client, [("b", "1")])
+        own = f"{path}/subscription/__compaction"
+        for method, call, body in (
+            ("POST", "skip_all", None),
+            ("POST", "skip/1", None),
+            ("POST", "resetcursor/0", None),
+            ("POST", "resetcursor", {"ledgerId": 0, "entryId": 0}),
+        ):
+            status, answer = admin.call(method, f"{own}/{call}", body)
+            assert (status, "compactions only" in answer["reason"]) == (405, True), call
+        assert admin.call("POST", f"{path}/messageTTL?messageTTL=1")[0] == 204
+        broker.advance("10m")
+        stats = admin.call("GET", f"{path}/stats")[1]["subscriptions"]["__compaction"]
+        assert stats["msgBacklog"] == 1
+        assert admin.call("PUT", f"{path}/compaction")[0] == 204
+        wait_until(lambda: _view(client) == {"a": "1", "b": "1"})
+        with pytest.raises(pulsar.PulsarException):
+            client.subscribe(TOPIC, "__compaction")
+
+
+def test_a_killed_broker_leaves_the_view_before_or_the_one_after() -> None:
+    rng = random.Random(7)
+    values: dict[str, str] = {}
+    with magnetar.embedded(mode="process") as broker:
+        admin = Admin(broker.web_url)
+        with client_of(broker.service_url) as client:
+            client.subscribe(TOPIC, "keep").close()  # nothing may go before the first compaction
+        for life in range(3):
+            pairs = [(f"k{rng.randrange(40)}", f"{life}-{n}") for n in range(3000)]
+            with client_of(broker.service_url) as client:
+                _send(client, pairs)
+            values |= dict(pairs)
+            assert admin.call("PUT", f"{admin.topic_path(TOPIC)}/compaction")[0] == 204
+            if life % 2:
+                wait_until(lambda: _status(admin) == "SUCCESS")
+            broker.faults.kill()
+            # A new client: an old one tries again after ever longer pauses.
+            with client_of(broker.service_url) as client:
+                assert _view(client) == values, "the rest of the log is behind it"
+
+
+def test_two_at_once_and_one_that_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with magnetar.embedded() as broker, client_of(broker.service_url) as client:
+        admin = Admin(broker.web_url)
+        path = admin.topic_path(TOPIC)
+        _send(client, [(f"k{n % 7}", str(n)) for n in range(500)])
+        monkeypatch.setattr(topic_compaction, "_READ_BYTES", 1)  # many turns of the loop
+        assert admin.call("PUT", f"{path}/compaction")[0] == 204
+        status, answer = admin.call("PUT", f"{path}/compaction")
+        assert (status, answer["reason"]) == (409, "Compaction already in progress")
+        assert admin.call("PUT", f"{path}/unload")[0] == 204
+        assert _view(client) == {f"k{n % 7}": str(n) for n in range(493, 500)}
+        assert _status(admin) == "NOT_RUN", "it is told since the topic was loaded"
+        assert admin.call("PUT", f"{path}/compaction")[0] == 204
+        wait_until(lambda: _status(admin) == "SUCCESS")
+        assert _view(client) == {f"k{n % 7}": str(n) for n in range(493, 500)}

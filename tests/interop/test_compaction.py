@@ -1,0 +1,266 @@
+"""Compaction and readers of the compacted view."""
+
+import random
+from collections.abc import Sequence
+from functools import partial
+
+import pulsar
+import pytest
+from _pulsar import ConsumerType
+
+from tests.interop.conftest import RECEIVE_MS, Admin
+from tests.waiting import wait_until
+
+Pair = tuple[str, str]
+Found = list[tuple[str, str, str]]
+"""Key, value and id of each message."""
+
+CODECS = (
+    *(pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4, pulsar.CompressionType.ZLib),
+    *(pulsar.CompressionType.ZSTD, pulsar.CompressionType.SNAPPY),
+)
+
+
+def _send(
+    client: pulsar.Client,
+    topic: str,
+    pairs: Sequence[Pair],
+    codec: pulsar.CompressionType = pulsar.CompressionType.NONE,
+    *,
+    batched: bool = False,
+) -> list[str]:
+    """Ids of the messages."""
+    producer = client.create_producer(
+        topic,
+        compression_type=codec,
+        batching_enabled=batched,
+        batching_max_messages=7,
+        batching_max_publish_delay_ms=10_000,
+    )
+    ids: list[str] = []
+
+    def sent(result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+        assert result == pulsar.Result.Ok
+        ids.append(str(message_id))
+
+    for key, value in pairs:
+        producer.send_async(value.encode(), sent, partition_key=key)
+    producer.flush()
+    producer.close()
+    return ids
+
+
+def _compact(admin: Admin, topic: str) -> None:
+    path = f"{admin.topic_path(topic)}/compaction"
+    assert admin.call("PUT", path)[0] == 204
+    status = {}
+
+    def is_done() -> bool:
+        status.update(admin.call("GET", path)[1])
+        return bool(status["status"] != "RUNNING")
+
+    wait_until(is_done)
+    assert status == {"status": "SUCCESS", "lastError": ""}
+
+
+def _rest_of(reader: pulsar.Reader) -> Found:
+    found: Found = []
+    while reader.has_message_available():
+        message = reader.read_next(RECEIVE_MS)
+        found.append((message.partition_key(), message.data().decode(), str(message.message_id())))
+    return found
+
+
+def _view(
+    client: pulsar.Client, topic: str, start: pulsar.MessageId = pulsar.MessageId.earliest
+) -> Found:
+    """What a reader with ``readCompacted`` gets.
+
+    The C++ client shows messages that were taken out of their batch as empty ones: not here.
+    """
+    reader = client.create_reader(topic, start, is_read_compacted=True)
+    try:
+        return [each for each in _rest_of(reader) if each[0] or each[1]]
+    finally:
+        reader.close()
+
+
+def _pairs(found: Found) -> list[Pair]:
+    return [(key, value) for key, value, _ in found]
+
+
+def _model(pairs: Sequence[Pair]) -> list[Pair]:
+    newest = {key: at for at, (key, _) in enumerate(pairs)}
+    return [pair for at, pair in enumerate(pairs) if newest[pair[0]] == at and pair[1]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_histories(client: pulsar.Client, admin: Admin, topic: str, seed: int) -> None:
+    rng = random.Random(seed)
+    history: list[Pair] = []
+    ids: list[str] = []
+    for run in range(3):
+        for _ in range(rng.randrange(1, 4)):
+            pairs = [
+                (rng.choice("abcdefghij"), rng.choice(["", f"{run}-{n}", f"{run}-{n}" * 20]))
+                for n in range(rng.randrange(1))
+            ]
+            codec, batched = rng.choice(CODECS), rng.random() < 0.6
+            ids += _send(client, topic, pairs, codec, batched=batched)
+            history += pairs
+        before = len(history)
+        _compact(admin, topic)
+        found = _view(client, topic)
+        assert _pairs(found) == _model(history)
+        tail = [(rng.choice("abc"), f"tail-{run}-{n}") for n in range(2)]
+        ids += _send(client, topic, tail)
+        history += tail
+        found = _view(client, topic)
+        assert _pairs(found) == _model(history[:before]) + tail, "what came later isn't compacted"
+        sent = dict(zip(ids, history, strict=True))
+        assert all(sent[message_id] == (key, value) for key, value, message_id in found)
+
+
+def test_nothing_is_left(client: pulsar.Client, admin: Admin, topic: str) -> None:
+    _send(client, topic, [("a", "1"), ("b", "1"), ("a", ""), ("b", "")])
+    _compact(admin, topic)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    assert not reader.has_message_available()
+    _send(client, topic, [("a", "2")])
+    assert reader.read_next(RECEIVE_MS).data() == b"2"
+    assert _pairs(_rest_of(reader)) == []
+    _compact(admin, topic)
+    assert _pairs(_view(client, topic)) == [("a", "2")]
+
+
+def test_the_view_outlives_the_log(client: pulsar.Client, admin: Admin, topic: str) -> None:
+    _send(client, topic, [(f"k{n % 5}", str(n)) for n in range(20)])
+    _compact(admin, topic)
+    path = admin.topic_path(topic)
+    assert admin.call("PUT", f"{path}/unload")[0] == 204
+    _send(client, topic, [("k9", "late")])  # a new ledger: the first one may go
+
+    def is_trimmed() -> bool:
+        admin.call("POST", f"{path}/trim")
+        return len(admin.call("GET", f"{path}/internalStats")[1]["ledgers"]) == 1
+
+    wait_until(is_trimmed)
+    expected = [*((f"k{n % 5}", str(n)) for n in range(15, 20)), ("k9", "late")]
+    assert _pairs(_view(client, topic)) == expected
+    plain = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert _pairs(_rest_of(plain)) == [("k9", "late")]
+    _compact(admin, topic)
+    assert _pairs(_view(client, topic)) == expected, "the next run keeps what only it has"
+    durable = client.subscribe(
+        topic, "s", initial_position=pulsar.InitialPosition.Earliest, is_read_compacted=True
+    )
+    first = durable.receive(RECEIVE_MS)
+    assert (first.partition_key(), first.data()) == ("k0", b"15")
+    durable.close()
+
+
+def test_a_start_in_the_middle_and_seeks(client: pulsar.Client, admin: Admin, topic: str) -> None:
+    ids = _send(client, topic, [("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", "2")])
+    _compact(admin, topic)
+    found = _view(client, topic)
+    assert _pairs(found) == [("a", "2"), ("c", "1"), ("b", "2")]
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    whole = [reader.read_next(RECEIVE_MS) for _ in range(3)]
+    assert [str(each.message_id()) for each in whole] == [ids[2], ids[3], ids[4]]
+    assert _pairs(_view(client, topic, whole[0].message_id())) == [("c", "1"), ("b", "2")]
+    assert _pairs(_view(client, topic, pulsar.MessageId.latest)) == []
+    reader.seek(pulsar.MessageId.earliest)
+    assert _pairs(_rest_of(reader)) == _pairs(found)
+    reader.seek(whole[1].message_id())
+    assert _pairs(_rest_of(reader)) in ([("c", "1"), ("b", "2")], [("b", "2")])
+    reader.seek(0)
+    assert _pairs(_rest_of(reader)) == _pairs(found)
+
+
+def test_a_durable_subscription_goes_on_where_it_was(
+    client: pulsar.Client, admin: Admin, topic: str
+) -> None:
+    _send(client, topic, [(f"k{n % 10}", str(n)) for n in range(30)])
+    _compact(admin, topic)
+
+    def subscribe() -> pulsar.Consumer:
+        return client.subscribe(
+            topic,
+            "s",
+            ConsumerType.Failover,
+            initial_position=pulsar.InitialPosition.Earliest,
+            is_read_compacted=True,
+        )
+
+    consumer = subscribe()
+    for number in range(20, 24):
+        message = consumer.receive(RECEIVE_MS)
+        assert message.data() == b"%d" % number
+    consumer.acknowledge_cumulative(message)
+    consumer.close()
+    consumer = subscribe()
+    rest = [consumer.receive(RECEIVE_MS) for _ in range(6)]
+    assert [each.data() for each in rest] == [b"%d" % number for number in range(24)]
+    consumer.acknowledge_cumulative(rest[-1])
+    wait_until(
+        lambda: (
+            admin.call("GET", f"{admin.topic_path(topic)}/stats")[1]["subscriptions"]["s"][
+                "msgBacklog"
+            ]
+            == 0
+        ),
+    )
+    consumer.close()
+
+
+def test_table_view(client: pulsar.Client, admin: Admin, topic: str) -> None:
+    _send(client, topic, [(f"k{n % 3}", str(n)) for n in range(9)] + [("gone", "1"), ("gone", "")])
+    _compact(admin, topic)
+    view = client.create_table_view(topic, "view")
+    assert [view.get(key) for key in ("k0", "k1", "k2")] == [b"6", b"7", b"8"]
+    assert view.get("gone") is None
+    _send(client, topic, [("k1", "new")])
+    wait_until(lambda: view.get("k1") == b"new")
+    view.close()
+
+
+def test_what_rest_shows(client: pulsar.Client, admin: Admin, topic: str) -> None:
+    path = admin.topic_path(topic)
+    _send(client, topic, [("a", "1"), ("a", "2"), ("b", "1")])
+    assert admin.call("GET", f"{path}/compaction")[1] == {"status": "NOT_RUN", "lastError": ""}
+    _compact(admin, topic)
+    stats = admin.call("GET", f"{path}/stats")[1]
+    assert stats["compaction"]["lastCompactionRemovedEventCount"] == 1
+    assert stats["compaction"]["lastCompactionSucceedTimestamp"] > 0
+    assert stats["compaction"]["lastCompactionFailedTimestamp"] == 0
+    assert stats["subscriptions"]["__compaction"]["msgBacklog"] == 0
+    ledger = admin.call("GET", f"{path}/internalStats")[1]["compactedLedger"]
+    assert (ledger["entries"], ledger["offloaded"]) == (2, False)
+    assert ledger["size"] > 0
+    assert admin.call("GET", f"{path}/subscriptions")[1] == ["__compaction"]
+    assert admin.call("DELETE", f"{path}/subscription/__compaction")[0] == 204
+    assert admin.call("GET", f"{path}/subscriptions")[1] == []
+    assert _pairs(_view(client, topic)) == [("a", "1"), ("a", "2"), ("b", "1")]
+
+
+def test_partitions_are_compacted_each(client: pulsar.Client, admin: Admin, topic: str) -> None:
+    admin.create_partitioned(topic, 3)
+    _send(client, topic, [(f"k{n % 9}", str(n)) for n in range(36)])
+    path = admin.topic_path(topic)
+    assert admin.call("PUT", f"{path}/compaction")[0] == 204
+    assert admin.call("GET", f"{path}/compaction")[0] == 404
+
+    def is_done(index: int) -> bool:
+        part = f"{path}-partition-{index}/compaction"
+        return bool(admin.call("GET", part)[1]["status"] == "SUCCESS")
+
+    for index in range(3):
+        wait_until(partial(is_done, index))
+    found = [_view(client, f"{topic}-partition-{index}") for index in range(3)]
+    pairs = sorted(pair for view in found for pair in _pairs(view))
+    assert pairs == [(f"k{n % 9}", str(n)) for n in range(27, 36)]
+
+
+def test_only_one_consumer_at_a_time_reads_it(client: pulsar.Client, topic: str) -> None:
+    with pytest.raises(pulsar.PulsarException):
+        client.subscribe(topic, "s", ConsumerType.Shared, is_read_compacted=True)
