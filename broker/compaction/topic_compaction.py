@@ -51,6 +51,9 @@ class CompactionFigures:
     succeeded_ms: int = 0
     failed_ms: int = 0
     duration_ms: int = 0
+    removed_in_all: int = 0
+    successes: int = 0
+    failures: int = 0
 
     def stats(self) -> dict[str, int]:
         return {
@@ -95,6 +98,15 @@ class TopicCompaction:
         log = self.log
         return CompactedLedger(log.client, ledger_id, horizon, log.config.form)
 
+    def metrics(self) -> tuple[int, ...]:
+        """Removed messages, successes and failures since the load; how long the last run took, in
+        ms; entries and bytes of what it left, 0: not known before somebody reads it.
+        """
+        figures = self.figures
+        _, entries, size = (0, 0, 0) if self.current is None else self.current.figures
+        counts = (figures.removed_in_all, figures.successes, figures.failures)
+        return (*counts, figures.duration_ms, max(entries, 0), max(size, 0))
+
     @property
     def is_running(self) -> bool:
         return self._run is not None and not self._run.done()
@@ -124,11 +136,14 @@ class TopicCompaction:
                 logger.warning("%s: compaction failed: %s", self.name, error)
             self.status, self.last_error = "ERROR", str(error) or type(error).__name__
             self.figures.failed_ms = self.now_ms()
+            self.figures.failures += 1
             return
         self.status = "SUCCESS"
         if removed is not None:
             figures = self.figures
             figures.removed, figures.succeeded_ms = removed, self.now_ms()
+            figures.removed_in_all += removed
+            figures.successes += 1
             figures.duration_ms = round((perf_counter() - began_s) * 1000)
 
     async def _run_once(self) -> int | None:

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     RATE_LIMITED = "rateLimited"
     READING = "reading"
     READ_FAILED = "readFailed"
+    NOT_COMPACTED = "notCompacted"
     RESETTING = "resetting"
     CLOSING = "closing"
 
@@ -61,7 +62,7 @@ class Reason(StrEnum):
 STALLS: Final = frozenset(Reason) - {
     *(Reason.ACKNOWLEDGED, Reason.FILTERED, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END),
     *(Reason.CAUGHT_UP, Reason.NO_PRODUCER, Reason.TERMINATED, Reason.DELIVERING),
-    *(Reason.PENDING, Reason.DELAYED, Reason.STORING),
+    *(Reason.PENDING, Reason.DELAYED, Reason.STORING, Reason.NOT_COMPACTED),
 }
 """Something keeps messages from being delivered that could be."""
 STALL_MS: Final = 60_000
@@ -664,6 +665,16 @@ def unreadable(error: str) -> Explanation:
         "It is delivered when a bookie that has it answers. Look at the bookies, and at what "
         "magnetar doctor says of them.",
     )
+
+
+def not_compacted(entries: int, *, is_running: bool) -> Explanation:
+    """Of the subscription ``__compaction``."""
+    held = "1 entry is" if entries == 1 else f"{entries:,} entries are"
+    if is_running:
+        next_ = "The compaction that is under way takes those that were there when it began."
+    else:
+        next_ = "The next compaction takes them: by hand, or at compactionThreshold."
+    return Explanation(Reason.NOT_COMPACTED, f"{held} behind the last compaction.", next_)
 
 
 def resetting() -> Explanation:

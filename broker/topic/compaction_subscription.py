@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
+from magnetar.broker.dispatch import explanation
+from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.protocol.entry_header import EntryHeader
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.subscription.subscription import AckDone
@@ -58,6 +61,10 @@ class CompactionSubscription(PersistentSubscription):
 
     def unused_ms(self, now_ms: int) -> int:
         return 0
+
+    def _explain_unsent(self, position: Position, head: EntryHeader | None) -> Explanation:
+        running = self._compaction.is_running
+        return explanation.not_compacted(self.cursor.state.backlog, is_running=running)
 
     async def close(self) -> None:
         await self._compaction.stop()

@@ -352,7 +352,8 @@ class Topic(ABC):
         """Raises NotAllowedError: one more subscription is one too many."""
         limit = self.policies.max_subscriptions
         opening = self._opening.keys() - self.subscriptions.keys() - {name}
-        if 0 < limit <= len(self.subscriptions) + len(opening) and not self.name.is_system:
+        used = len(self.subscriptions.keys() - RESERVED_SUBSCRIPTIONS) + len(opening)
+        if 0 < limit <= used and not self.name.is_system:
             raise NotAllowedError(
                 f"Exceed the maximum number of subscriptions of the topic: {self.full_name}"
             )

@@ -64,6 +64,9 @@ def test_nobody_but_a_compaction_moves_its_cursor() -> None:
         _send(client, [("a", "1")])
         assert admin.call("PUT", f"{path}/compaction")[0] == 204
         wait_until(lambda: _status(admin) == "SUCCESS")
+        assert admin.call("POST", f"{path}/maxSubscriptionsPerTopic", 1)[0] == 204
+        wait_until(lambda: admin.call("GET", f"{path}/maxSubscriptionsPerTopic")[1] == 1)
+        assert admin.call("PUT", f"{path}/subscription/one")[0] == 204, "it doesn't count"
         _send(client, [("b", "1")])
         own = f"{path}/subscription/__compaction"
         for method, call, body in (
@@ -78,6 +81,11 @@ def test_nobody_but_a_compaction_moves_its_cursor() -> None:
         broker.advance("10m")
         stats = admin.call("GET", f"{path}/stats")[1]["subscriptions"]["__compaction"]
         assert stats["msgBacklog"] == 1
+        found = admin.call("GET", f"{own}/explain")[1]
+        assert (found["reason"], found["message"]) == (
+            "notCompacted",
+            "1 entry is behind the last compaction.",
+        )
         assert admin.call("PUT", f"{path}/compaction")[0] == 204
         wait_until(lambda: _view(client) == {"a": "1", "b": "1"})
         with pytest.raises(pulsar.PulsarException):

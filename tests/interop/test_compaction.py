@@ -238,6 +238,19 @@ def test_what_rest_shows(client: pulsar.Client, admin: Admin, topic: str) -> Non
     assert (ledger["entries"], ledger["offloaded"]) == (2, False)
     assert ledger["size"] > 0
     assert admin.call("GET", f"{path}/subscriptions")[1] == ["__compaction"]
+    names = {
+        line.partition("{")[0]: float(line.rpartition(" ")[2].split()[0])
+        for line in str(admin.call("GET", "/metrics/")[1]).splitlines()
+        if line.startswith("pulsar_compaction_") and topic in line
+    }
+    expected = {
+        "removed_event_count": 1,
+        "succeed_count": 1,
+        "failed_count": 0,
+        "compacted_entries_count": 2,
+        "compacted_entries_size": ledger["size"],
+    }
+    assert {name: names[f"pulsar_compaction_{name}"] for name in expected} == expected
     assert admin.call("DELETE", f"{path}/subscription/__compaction")[0] == 204
     assert admin.call("GET", f"{path}/subscriptions")[1] == []
     assert _pairs(_view(client, topic)) == [("a", "1"), ("a", "2"), ("b", "1")]

@@ -117,6 +117,14 @@ _THROTTLED: Final = tuple(
     for reason in ("Subscription", "Topic", "Broker")
     for field in (f"dispatchThrottled{word}EventsBy{reason}Limit",)
 )
+_COMPACTION_NAMES: Final = (
+    "pulsar_compaction_removed_event_count",
+    "pulsar_compaction_succeed_count",
+    "pulsar_compaction_failed_count",
+    "pulsar_compaction_duration_time_in_mills",
+    "pulsar_compaction_compacted_entries_count",
+    "pulsar_compaction_compacted_entries_size",
+)
 _NO_LATENCIES: Final = (0,) * 10
 _LOGICAL_SIZE: Final = _SUMMED.index("pulsar_storage_logical_size")
 EVICTIONS: Final = "backlog_quota_exceeded_evictions_total"
@@ -158,6 +166,7 @@ class TopicMetrics:
         self.system_bytes_in = 0
         self._topic_rows = page.table((*_SUMMED, *_NOT_SUMMED))
         self._publish_rows = page.table(_PUBLISH_NAMES)
+        self._compaction_rows = page.table(_COMPACTION_NAMES)
         self._eviction_rows = page.table((f"pulsar_storage_{EVICTIONS}",))
         self._subscription_rows = page.table(
             (*(name for name, _ in _SUBSCRIPTION_FIELDS), "pulsar_subscription_consumers_count")
@@ -255,6 +264,7 @@ class TopicMetrics:
             if publish is not None:
                 self._publish_rows.add(labels, publish)
             self._add_evictions(labels, topic)
+            self._add_compactions(labels, topic)
             if self._producers:
                 yield from self._add_producers(labels, topic)
         elif isinstance(topic, PersistentTopic):
@@ -289,6 +299,10 @@ class TopicMetrics:
         if topic.name.is_system:
             self.system_bytes_in += topic.bytes_in
         return sums
+
+    def _add_compactions(self, labels: str, topic: Topic) -> None:
+        if isinstance(topic, PersistentTopic) and topic.compaction is not None:
+            self._compaction_rows.add(labels, topic.compaction.metrics())
 
     def _add_evictions(self, labels: str, topic: Topic) -> None:
         """How often the backlog quota took messages away, by Pulsar's word for the quota."""
