@@ -193,7 +193,8 @@ class AddChannel:
         if connection is None:
             return
         while self._queue and self._has_room():
-            self._send(connection, _take_neighbours(self._queue))
+            room = self._config.entries_max - self._in_flight.entries
+            self._send(connection, _take_neighbours(self._queue, room))
         connection.flush()
 
     def _on_reply(self, reply: v2.Reply) -> None:
@@ -247,10 +248,15 @@ class AddChannel:
             self._done(request, self._lost_code)
 
 
-def _take_neighbours(queue: deque[AddRequest]) -> AddRequest:
-    """The first request with those that go on where it ends, as far as they are small."""
+def _take_neighbours(queue: deque[AddRequest], entries_max: int) -> AddRequest:
+    """The first request with those that go on where it ends, as far as they are small.
+
+    Args:
+        entries_max: of all together; the first may have more.
+    """
     first = queue.popleft()
     parts, size, end = [first], first.body_bytes, first.entry_ids[-1] + 1
+    end_max = first.entry_ids[0] + entries_max
     while queue and type(first.entry_ids) is range:
         following = queue[0]
         if (
@@ -258,6 +264,7 @@ def _take_neighbours(queue: deque[AddRequest]) -> AddRequest:
             or end % _JOINED_ROW == 0
             or following.ledger_id != first.ledger_id
             or type(following.entry_ids) is not range
+            or following.entry_ids[-1] >= end_max
             or size + following.body_bytes > _JOINED_BYTES_MAX
             or following.recovery != first.recovery
             or following.master_key != first.master_key

@@ -101,7 +101,7 @@ def test_neighbours_go_as_one_request() -> None:
     queue += [row(7, first, 1) for first in range(62, 66)]
     queue += [replace(row(7, 66, 2), entry_ids=[66, 68]), row(7, 69, 1)]
     singles = [pair for each in queue for pair in zip(each.heads, each.bodies, strict=True)]
-    joined = [_take_neighbours(queue) for _ in range(10)]
+    joined = [_take_neighbours(queue, 1000) for _ in range(10)]
     assert not queue
     assert singles == [
         pair for each in joined for pair in zip(each.heads, each.bodies, strict=True)
@@ -110,3 +110,9 @@ def test_neighbours_go_as_one_request() -> None:
         *(list(range(10, 17)), [18], [19], [20], [0, 1], [2]),
         *([62, 63], [64, 65], [66, 68], [69]),
     ]
+
+
+def test_neighbours_are_joined_as_far_as_there_is_room() -> None:
+    queue = deque([row(7, 0, 9), row(7, 9, 1), row(7, 10, 2), row(7, 12, 1), row(7, 13, 1)])
+    joined = [_take_neighbours(queue, 3) for _ in range(3)]
+    assert [len(each.entry_ids) for each in joined] == [9, 3, 2], "the first one goes whole"

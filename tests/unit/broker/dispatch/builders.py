@@ -37,7 +37,7 @@ class FakeTopic:
         self.name = TopicName.parse(name)
         self.persistent = self.name.is_persistent
         self.terminated = False
-        self.new_owner = None
+        self.new_owner = self.compacted = None
         self.subscriptions: dict[str, Any] = {}
         self.forgotten: list[str] = []
         self.rate_limits = TopicRateLimiters(cast("Any", self))
