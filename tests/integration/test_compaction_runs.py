@@ -67,6 +67,7 @@ def test_nobody_but_a_compaction_moves_its_cursor() -> None:
         assert admin.call("POST", f"{path}/maxSubscriptionsPerTopic", 1)[0] == 204
         wait_until(lambda: admin.call("GET", f"{path}/maxSubscriptionsPerTopic")[1] == 1)
         assert admin.call("PUT", f"{path}/subscription/one")[0] == 204, "it doesn't count"
+        assert admin.call("DELETE", f"{path}/maxSubscriptionsPerTopic")[0] == 204
         _send(client, [("b", "1")])
         own = f"{path}/subscription/__compaction"
         for method, call, body in (
