@@ -234,7 +234,7 @@ async def _is_leaked_by_compaction(
         return True
     stored = await store.get(join(path, encode_name(COMPACTION_CURSOR)))
     if stored is None:
-        return False  # its cursor is deleted before it
+        return True  # the cursor is made before its ledgers, and deleted before them
     node, _ = decode_node(stored.value, path)
     current = node.cursor_properties.get(COMPACTED_LEDGER)
     return current is not None and metadata.ledger_id < int(current)

@@ -3,15 +3,19 @@
 Rules: docs/formats/compacted-ledger.md.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
-from magnetar.broker.protocol.compression import CompressionError, compress, decompress
-from magnetar.broker.protocol.framing import MalformedFrameError, encode_body, parse_entry_body
+from magnetar.broker.protocol.compression import compress
+from magnetar.broker.protocol.framing import encode_body
+from magnetar.broker.protocol.messages import (
+    UndecodableEntryError,
+    batch_parts,
+    inflated,
+    open_entry,
+)
 from magnetar.managed_ledger.entry_batch import Buffer
 
 _U32 = Struct(">I")
@@ -27,7 +31,7 @@ class KeyedMessage(NamedTuple):
         is_gone: an earlier compaction took it out of its batch.
     """
 
-    key: str | None
+    key: bytes | None
     removes: bool
     is_gone: bool = False
 
@@ -49,9 +53,9 @@ class OpenedEntry:
         self.chunk: tuple[str, int, int] | None = None
         self._parts: list[tuple[pb.SingleMessageMetadata, bytes]] = []
         try:
-            self._metadata, payload = parse_entry_body(body)
+            self._metadata, payload = open_entry(body)
             self._open(payload)
-        except (MalformedFrameError, DecodeError, CompressionError, ValueError):
+        except UndecodableEntryError:
             self.is_opaque = True
 
     def _open(self, payload: memoryview) -> None:
@@ -59,10 +63,11 @@ class OpenedEntry:
         if metadata.HasField("marker_type"):
             return
         if metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys:
-            self._parts = list(_parts_of(metadata, payload))
+            data = inflated(metadata, payload, INFLATED_BYTES_MAX)
+            self._parts = list(batch_parts(metadata, data))
             self.messages = [
                 KeyedMessage(
-                    part.partition_key if part.HasField("partition_key") else None,
+                    _bytes_of(part.partition_key) if part.HasField("partition_key") else None,
                     part.null_value or part.payload_size == 0,
                     part.compacted_out,
                 )
@@ -74,7 +79,8 @@ class OpenedEntry:
         size = len(payload)
         if metadata.HasField("uncompressed_size"):
             size = metadata.uncompressed_size
-        key = metadata.partition_key if metadata.HasField("partition_key") else None
+        has_key = metadata.HasField("partition_key")
+        key = _bytes_of(metadata.partition_key) if has_key else None
         self.messages = [KeyedMessage(key, metadata.null_value or size == 0)]
 
     def body_of(self, is_kept: Callable[[int], bool]) -> bytes | None:
@@ -107,31 +113,16 @@ class OpenedEntry:
         return encode_body(metadata, payload)
 
 
-def _parts_of(
-    metadata: pb.MessageMetadata, payload: memoryview
-) -> Iterator[tuple[pb.SingleMessageMetadata, bytes]]:
-    if metadata.compression != pb.NONE:
-        size = metadata.uncompressed_size
-        data = decompress(metadata.compression, payload, size, INFLATED_BYTES_MAX)
-    else:
-        data = bytes(payload)
-    at, end = 0, len(data)
-    for index in range(metadata.num_messages_in_batch):
-        if at + 4 > end:
-            raise ValueError(f"batch ends before message {index}")
-        payload_from = at + 4 + _U32.unpack_from(data, at)[0]
-        part = pb.SingleMessageMetadata.FromString(data[at + 4 : payload_from])
-        at = payload_from + part.payload_size
-        if payload_from > end or part.payload_size < 0 or at > end:
-            raise ValueError(f"message {index} leaves its batch")
-        yield part, data[payload_from:at]
+def _bytes_of(key: str | bytes) -> bytes:
+    """A key of a C++ producer may be no UTF-8: the parser gives bytes then."""
+    return key if isinstance(key, bytes) else key.encode()
 
 
 def last_kept_index(body: Buffer) -> int:
     """Index in its batch of the last message that an entry still has; -1: it is no batch."""
     try:
-        metadata, _ = parse_entry_body(body)
-    except (MalformedFrameError, DecodeError):
+        metadata, _ = open_entry(body)
+    except UndecodableEntryError:
         return -1
     if not metadata.HasField("num_messages_in_batch"):
         return -1

@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Final
+from typing import Final, TypeVar
 
-from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.ledger_handles import WriteHandle
 from magnetar.broker.compaction.compacted_entry import encode_compacted
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.compaction.two_passes import TwoPasses
@@ -26,7 +26,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.protocol.messages import HEAVY_BYTES
 from magnetar.managed_ledger.cursor.cursor import Cursor
-from magnetar.managed_ledger.entry_batch import Buffer
+from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.orphan_ledgers import (
     COMPACTED_LEDGER,
@@ -36,11 +36,13 @@ from magnetar.managed_ledger.orphan_ledgers import (
 from magnetar.managed_ledger.position import EARLIEST, Position, format_position
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _TURN_S: Final = 0.001
 """So long a run holds the loop."""
 _READ_BYTES: Final = 1024 * 1024
-_PENDING_BYTES_MAX: Final = 4 * 1024 * 1024
+_WRITE_BYTES: Final = 1024 * 1024
+"""Entries of the new ledger that are written together."""
 
 
 @dataclass(slots=True)
@@ -168,7 +170,10 @@ class TopicCompaction:
         await self._publish(cursor, new)
         if old is not None:
             self._delete_later(old)
-        await cursor.set_cursor_properties({COMPACTED_LEDGER: str(new.ledger_id)})
+        try:  # for the search of leaked ledgers, which an older one doesn't mislead
+            await cursor.set_cursor_properties({COMPACTED_LEDGER: str(new.ledger_id)})
+        except STORAGE_ERRORS as error:
+            logger.info("%s: properties of %s: %s", self.name, COMPACTION_CURSOR, error)
         logger.info(
             "%s: compacted up to %s into ledger %d, %d messages removed",
             self.name,
@@ -182,22 +187,26 @@ class TopicCompaction:
         self, old: CompactedLedger | None, after: Position, upto: Position
     ) -> AsyncGenerator[tuple[Position, bytes, Buffer]]:
         """Positions, what lies before the bodies in ledgers, and bodies."""
-        form, offsets = self.log.config.form, self.log.offsets
-        entry = 0
+        form = self.log.config.form
+        async for batch in self._batches(old, after, upto):
+            prefixes = form.prefixes(batch.heads)
+            for at, (prefix, body) in enumerate(zip(prefixes, batch.bodies, strict=True)):
+                yield (batch.ledger_id, batch.first + at), prefix, body
+
+    async def _batches(
+        self, old: CompactedLedger | None, after: Position, upto: Position
+    ) -> AsyncGenerator[EntryBatch]:
+        entry, offsets = 0, self.log.offsets
         while old is not None and (run := await old.read(entry, _READ_BYTES)).batches:
             for batch in run.batches:
-                prefixes = form.prefixes(batch.heads)
-                for at, (prefix, body) in enumerate(zip(prefixes, batch.bodies, strict=True)):
-                    yield (batch.ledger_id, batch.first + at), prefix, body
+                yield batch
             entry = run.following
         position = offsets.next_position(after)
         while position <= upto:
             count = offsets.entries(position[0]) or 0
             last = min(count - 1, upto[1]) if position[0] == upto[0] else count - 1
             batch = await self.log.read_path().read_past_cache(position, last, _READ_BYTES)
-            prefixes = form.prefixes(batch.heads)
-            for at, (prefix, body) in enumerate(zip(prefixes, batch.bodies, strict=True)):
-                yield (batch.ledger_id, batch.first + at), prefix, body
+            yield batch
             position = offsets.next_position((batch.ledger_id, batch.last))
 
     async def _write(
@@ -210,6 +219,7 @@ class TopicCompaction:
             compacted_metadata(log.name, self.name, format_position(upto)),
             above=-1 if old is None else old.ledger_id,
         )
+        handle, waiting, size = WriteHandle(writer, _WRITE_BYTES), list[bytes](), 0
         try:
             turn = _Turn()
             async with aclosing(self._entries(old, after, upto)) as entries:
@@ -217,14 +227,15 @@ class TopicCompaction:
                     kept = await turn.spend(passes.take, body)
                     if kept is None:
                         continue
-                    entry = encode_compacted(position, self.partition, prefix, kept)
-                    writer.append([b""], [entry])
-                    if writer.pending_bytes > _PENDING_BYTES_MAX:
-                        await _confirm(writer)
-            await _confirm(writer)
-            await writer.close()
+                    waiting.append(encode_compacted(position, self.partition, prefix, kept))
+                    size += len(waiting[-1])
+                    if size >= _WRITE_BYTES:
+                        await handle.append_all(waiting)
+                        waiting, size = [], 0
+            if waiting:
+                await handle.append_all(waiting)
+            await handle.close()
         except BaseException:
-            writer.on_confirmed = writer.on_failed = None
             self._delete_later(self._compacted(writer.ledger_id, upto))
             raise
         new = self._compacted(writer.ledger_id, upto)
@@ -233,19 +244,8 @@ class TopicCompaction:
 
     async def _publish(self, cursor: Cursor, new: CompactedLedger) -> None:
         """The cursor names the new ledger: durable when this returns."""
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def on_durable(error: BaseException | None) -> None:
-            if stored.done():
-                return
-            if error is None:
-                stored.set_result(None)
-            else:
-                stored.set_exception(error)
-
-        cursor.ack_cumulative(new.horizon, {COMPACTED_LEDGER: new.ledger_id}, on_durable)
-        # An error leaves the new ledger alone: perhaps the cursor names it.
-        await stored
+        cursor.ack_cumulative(new.horizon, {COMPACTED_LEDGER: new.ledger_id})
+        await cursor.flush()  # an error leaves the new ledger alone: perhaps the cursor names it
         self.current = new
 
     def _delete_later(self, compacted: CompactedLedger) -> None:
@@ -278,6 +278,11 @@ class TopicCompaction:
         if old is not None:
             await self._delete(old)
 
+    async def delete_ledger(self) -> None:
+        """The log is deleted: what was compacted goes with it."""
+        if self.current is not None:
+            await self._delete(self.current)
+
     async def stop(self) -> None:
         """The topic is closed: a run ends without result."""
         if self._run is not None:
@@ -293,7 +298,7 @@ class _Turn:
     def __init__(self) -> None:
         self._since_s = perf_counter()
 
-    async def spend(self, look: Callable[[Buffer], Any], body: Buffer) -> Any:
+    async def spend(self, look: Callable[[Buffer], T], body: Buffer) -> T:
         if len(body) > HEAVY_BYTES:
             return await asyncio.to_thread(look, body)
         found = look(body)
@@ -301,28 +306,3 @@ class _Turn:
             await asyncio.sleep(0)
             self._since_s = perf_counter()
         return found
-
-
-async def _confirm(writer: AsyncLedgerWriter) -> None:
-    """Wait until all that was appended is durable.
-
-    Raises:
-        LedgerError: it isn't, and won't be.
-    """
-    last = writer.next_entry - 1
-    if writer.last_confirmed >= last:
-        return
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def on_confirmed(confirmed: int) -> None:
-        if confirmed >= last and not done.done():
-            done.set_result(None)
-
-    def on_failed(error: BaseException) -> None:
-        if not done.done():
-            done.set_exception(error)
-
-    writer.on_confirmed, writer.on_failed = on_confirmed, on_failed
-    if writer.error is not None:
-        raise writer.error
-    await done

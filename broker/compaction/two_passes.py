@@ -45,7 +45,7 @@ class TwoPasses:
             if message.is_gone:
                 continue
             if message.key is not None:
-                self.keys.add(message.key.encode(), at, removes=message.removes)
+                self.keys.add(message.key, at, removes=message.removes)
                 self.removed += message.removes
             elif self.retains_keyless:
                 self._always.add(at)

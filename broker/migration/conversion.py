@@ -14,10 +14,9 @@ from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.cursor_store import CursorNode
 from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from magnetar.managed_ledger.orphan_ledgers import COMPACTED_LEDGER, COMPACTION_CURSOR
 from magnetar.managed_ledger.position import format_position
 
-COMPACTION: Final = "__compaction"
-COMPACTED_LEDGER: Final = "CompactedTopicLedger"
 _REPLICATOR: Final = "pulsar.repl."
 _INTERNAL: Final = "#pulsar.internal."
 _SYSTEM_TOPICS: Final = frozenset(
@@ -100,7 +99,7 @@ def _some(ids: Sequence[int]) -> str:
 
 def cursor_findings(log: str, name: str, node: pb.ManagedCursorNode) -> list[SwapFinding] | None:
     """What a cursor has that ours can't; None: the cursor itself is left."""
-    if name == COMPACTION:
+    if name == COMPACTION_CURSOR:
         return None
     if name.startswith(_REPLICATOR):
         return None
@@ -113,7 +112,7 @@ def cursor_findings(log: str, name: str, node: pb.ManagedCursorNode) -> list[Swa
 
 def left_cursor(log: str, name: str, image: CursorImage) -> SwapFinding:
     """Says why a cursor isn't carried."""
-    if name != COMPACTION:
+    if name != COMPACTION_CURSOR:
         return SwapFinding(Kind.LEFT, log, f"replication to {name.removeprefix(_REPLICATOR)}")
     ledger = (image.properties or {}).get(COMPACTED_LEDGER)
     if ledger is None:

@@ -13,9 +13,9 @@ from magnetar.managed_ledger.cursor.cursor_ledger import read_image
 from magnetar.managed_ledger.cursor.cursor_store import NO_LEDGER as IN_NODE
 from magnetar.managed_ledger.cursor.cursor_store import CursorNode
 from magnetar.managed_ledger.errors import ManagedLedgerError
+from magnetar.managed_ledger.orphan_ledgers import APPLICATION, APPLICATION_VALUE
 
 _COPIES: Final = 3
-_PULSAR: Final = b"pulsar"
 
 
 class LedgerAccess(Protocol):
@@ -134,7 +134,9 @@ class BookKeeperAccess:
         if self._example is None:
             async for ledger_id in self._ledgers.ids():
                 found = await self.metadata(ledger_id)
-                if found is not None and found.custom_metadata.get("application") == _PULSAR:
+                if found is None:
+                    continue
+                if found.custom_metadata.get(APPLICATION) == APPLICATION_VALUE:
                     self._example = found.password, found.digest_type
                     break
             else:

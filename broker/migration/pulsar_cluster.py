@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.broker.compaction.compacted_entry import decode_compacted
 from magnetar.broker.migration import pulsar_metadata_pb2 as pb
 from magnetar.broker.migration.conversion import (
-    COMPACTED_LEDGER,
-    COMPACTION,
     Ends,
     is_left,
 )
@@ -28,6 +27,7 @@ from magnetar.broker.resources.resources import MANAGED_LEDGERS
 from magnetar.broker.schema.definition import StoredSchema
 from magnetar.broker.schema.registry import SCHEMAS
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
+from magnetar.managed_ledger.orphan_ledgers import COMPACTED_LEDGER, COMPACTION_CURSOR
 from magnetar.metadata.paths import decode_name, encode_name
 from magnetar.metadata.store import MetadataStore
 
@@ -69,7 +69,7 @@ class PulsarLog(NamedTuple):
     @property
     def compacted_ledger(self) -> int | None:
         """With the newest message of each key; None: it was never compacted."""
-        compaction = self.cursors.get(COMPACTION)
+        compaction = self.cursors.get(COMPACTION_CURSOR)
         return compaction and (compaction.image.properties or {}).get(COMPACTED_LEDGER)
 
 
@@ -196,15 +196,11 @@ class PulsarCluster:
     async def _log_entries(self, log: PulsarLog) -> list[bytes]:
         entries = list[bytes]()
         if log.compacted_ledger is not None:
-            entries += map(_of_compacted, await self.ledgers.entries(log.compacted_ledger))
+            compacted = await self.ledgers.entries(log.compacted_ledger)
+            entries += [bytes(decode_compacted(each)[1]) for each in compacted]
         for row in log.node.ledgers:
             entries += await self.ledgers.entries(row.ledgerId)
         return entries
-
-
-def _of_compacted(entry: bytes) -> bytes:
-    """The entry as it was before compaction: behind its id and two sizes."""
-    return entry[8 + int.from_bytes(entry[:4]) :]
 
 
 def topic_of_log(name: str) -> TopicName:

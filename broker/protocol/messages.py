@@ -195,22 +195,19 @@ def _properties(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
     return {readable(pair.key): readable(pair.value) for pair in pairs}
 
 
-def messages_in(metadata: pb.MessageMetadata, data: bytes) -> Iterator[Message | None]:
-    """One message after the other, made when it is asked for; None: it was compacted out.
+def batch_parts(
+    metadata: pb.MessageMetadata, data: bytes
+) -> Iterator[tuple[pb.SingleMessageMetadata, bytes]]:
+    """Metadata and payload of each message of a batch, also of those that were compacted out.
 
     Args:
         data: as `inflated` gives it.
     Raises:
         UndecodableEntryError: the batch is broken at the next message.
     """
-    if not metadata.HasField("num_messages_in_batch"):
-        yield _single(metadata, data)
-        return
     count, offset, end = metadata.num_messages_in_batch, 0, len(data)
     if not 0 < count <= min(end // _MESSAGE_BYTES_MIN, BATCH_MESSAGES_MAX):
         raise _broken(f"batch of {count} messages in {end} bytes")
-    publish_time, producer = metadata.publish_time, readable(metadata.producer_name)
-    schema_version = metadata.schema_version
     for index in range(count):
         if offset + 4 > end:
             raise _broken(f"batch ends before message {index} of {count}")
@@ -227,13 +224,30 @@ def messages_in(metadata: pb.MessageMetadata, data: bytes) -> Iterator[Message |
         offset = payload_from + single.payload_size
         if single.payload_size < 0 or offset > end:
             raise _broken(f"payload of message {index} leaves its batch")
+        yield single, data[payload_from:offset]
+
+
+def messages_in(metadata: pb.MessageMetadata, data: bytes) -> Iterator[Message | None]:
+    """One message after the other, made when it is asked for; None: it was compacted out.
+
+    Args:
+        data: as `inflated` gives it.
+    Raises:
+        UndecodableEntryError: the batch is broken at the next message.
+    """
+    if not metadata.HasField("num_messages_in_batch"):
+        yield _single(metadata, data)
+        return
+    count, schema_version = metadata.num_messages_in_batch, metadata.schema_version
+    publish_time, producer = metadata.publish_time, readable(metadata.producer_name)
+    for index, (single, payload) in enumerate(batch_parts(metadata, data)):
         if single.compacted_out:
             yield None
             continue
         yield Message(
             index,
             count,
-            data[payload_from:offset],
+            payload,
             readable(single.partition_key) if single.HasField("partition_key") else None,
             _properties(single.properties) if single.properties else {},
             publish_time,

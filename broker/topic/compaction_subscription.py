@@ -6,7 +6,7 @@ missing in the compacted view.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
@@ -14,9 +14,7 @@ from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.explanation import Explanation
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.protocol.entry_header import EntryHeader
-from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
-from magnetar.broker.subscription.subscription import AckDone
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.position import Position
 
@@ -36,15 +34,7 @@ class CompactionSubscription(PersistentSubscription):
     def _refused(self) -> NotAllowedError:
         return NotAllowedError(f"Subscription {self.name} is moved by compactions only")
 
-    def acknowledge_cumulative(
-        self,
-        consumer: Consumer | None,
-        position: Position,
-        properties: Mapping[str, int] | None = None,
-        on_durable: AckDone | None = None,
-        *,
-        ack_set: Sequence[int] = (),
-    ) -> None:
+    def acknowledge_cumulative(self, *_: object, **__: object) -> None:
         raise self._refused()
 
     def evict_upto(self, position: Position) -> int:

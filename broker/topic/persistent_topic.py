@@ -270,7 +270,7 @@ class PersistentTopic(Topic):
             self.subscriptions[COMPACTION_CURSOR] = subscription
 
     @property
-    def compacted(self) -> CompactedLedger | None:  # type: ignore[override]
+    def compacted(self) -> CompactedLedger | None:
         return None if self.compaction is None else self.compaction.current
 
     def compact(self) -> None:
@@ -582,11 +582,10 @@ class PersistentTopic(Topic):
 
     async def _delete_storage(self) -> None:
         self._end_news()
-        compacted = self.compacted
         try:
             await self.ledger.delete()
-            if compacted is not None:
-                await compacted.delete()
+            if self.compaction is not None:
+                await self.compaction.delete_ledger()
         except BaseException:  # also when the deletion is cancelled
             await self.ledger.close()
             raise

@@ -50,6 +50,7 @@ from magnetar.broker.subscription.consumer import (
 from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.topic_stats import topic_stats
 from magnetar.bundles.lookup import BrokerLookup
+from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 from magnetar.managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RESERVED_SUBSCRIPTIONS = frozenset(("pulsar.dedup", "__compaction"))
+RESERVED_SUBSCRIPTIONS = frozenset(("pulsar.dedup", COMPACTION_CURSOR))
 _RESERVED_PREFIX = "pulsar.repl"
 _ENCRYPTION = "Encryption is required in this namespace"
 
@@ -70,8 +71,6 @@ class Topic(ABC):
     """
 
     persistent: bool = False
-    compacted: CompactedLedger | None = None
-    """What the last compaction left."""
     new_owner: BrokerLookup | None = None
     """Where its clients find it again, once it is closed; None: they look it up."""
 
@@ -296,6 +295,11 @@ class Topic(ABC):
         batch.answered += count
         if count:
             batch.producer.sink.publish_failed(batch, offset, count, error)
+
+    @property
+    def compacted(self) -> CompactedLedger | None:
+        """What the last compaction left; None: there was none."""
+        return None
 
     # --- subscriptions
 

@@ -5,8 +5,6 @@ What Pulsar itself writes is in ``tests/unit/broker/migration``.
 """
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from magnetar.broker.migration.marker import Marker, Serving, write_marker
 from magnetar.metadata.factory import connect_store
 from tests.apache_bookies import needs_bookkeeper, start_bookies
 from tests.broker_process import BrokerProcess
+from tests.migrate_command import migrate_in_place
 from tests.official_client import client_of
 from tests.waiting import wait_until
 from tests.zookeeper_process import ZooKeeperProcess
@@ -39,17 +38,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperPro
 
 
 def migrate(zookeeper: ZooKeeperProcess, *words: str) -> str:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "magnetar.broker.cli.main", "migrate", "in-place"),
-            *("--metadata", zookeeper.url(), *words),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.stdout + done.stderr
+    return migrate_in_place(zookeeper.url(), *words)[1]
 
 
 async def give_to_us(zookeeper: ZooKeeperProcess) -> None:

@@ -1,7 +1,5 @@
 """``magnetar migrate in-place`` with Apache Pulsar's own broker, forth and back and forth again."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,16 +7,11 @@ from typing import Any
 import httpx
 import pulsar
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
 
 from tests.apache_bookies import needs_bookkeeper, start_bookies
 from tests.broker_process import BrokerProcess
+from tests.encryption_keys import encryption_keys
+from tests.migrate_command import migrate_in_place
 from tests.nightly import NIGHTLY
 from tests.pulsar_broker import PulsarBroker, needs_pulsar
 from tests.swap_history import History
@@ -79,30 +72,13 @@ def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> pulsar.CryptoKeyReader:
-    key = rsa.generate_private_key(65_537, 2048)
-    public, private = tmp_path / "public.pem", tmp_path / "private.pem"
-    public.write_bytes(
-        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    )
-    private.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
-    )
-    return pulsar.CryptoKeyReader(str(public), str(private))
+    return encryption_keys(tmp_path)
 
 
 def migrate(zookeeper: ZooKeeperProcess, *words: str) -> str:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "magnetar.broker.cli.main", "migrate", "in-place"),
-            *("--metadata", zookeeper.url(), *words),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    code, told = migrate_in_place(zookeeper.url(), *words)
+    assert code == 0, told
+    return told
 
 
 def ours(zookeeper: ZooKeeperProcess, log: Path) -> BrokerProcess:

@@ -9,13 +9,6 @@ from pathlib import Path
 import httpx
 import pulsar
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
 from pulsar import InitialPosition
 
 from magnetar.bookkeeper.ledgers import connect_ledgers
@@ -26,6 +19,7 @@ from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import CREATE_ONLY
 from tests.apache_bookies import needs_bookkeeper, start_bookies
 from tests.broker_process import BrokerProcess
+from tests.encryption_keys import encryption_keys
 from tests.official_client import client_of
 from tests.pulsar_broker import PulsarBroker, needs_pulsar
 from tests.zookeeper_process import ZooKeeperProcess
@@ -83,15 +77,7 @@ def cluster(tmp_path: Path, settings: dict[str, str]) -> Iterator[Cluster]:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> pulsar.CryptoKeyReader:
-    key = rsa.generate_private_key(65_537, 2048)
-    public, private = tmp_path / "public.pem", tmp_path / "private.pem"
-    public.write_bytes(
-        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    )
-    private.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
-    )
-    return pulsar.CryptoKeyReader(str(public), str(private))
+    return encryption_keys(tmp_path)
 
 
 def produce(url: str, keys: pulsar.CryptoKeyReader) -> list[bytes]:

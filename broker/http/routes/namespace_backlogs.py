@@ -18,6 +18,7 @@ from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 from magnetar.broker.subscription import subscription_admin as subscription_admin
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS
 
 routes = Routes(
     "/admin/v2/namespaces/{tenant}/{namespace}",
@@ -104,6 +105,8 @@ async def _clear_topic(service: BrokerService, name: TopicName, subscription: st
     except ApiError:
         return  # deleted meanwhile
     for one in list(topic.subscriptions.values()):
+        if subscription is None and one.name in RESERVED_SUBSCRIPTIONS:
+            continue  # the broker's own
         if subscription in (None, one.name) and isinstance(one, PersistentSubscription):
             await subscription_admin.clear_backlog(one)
 

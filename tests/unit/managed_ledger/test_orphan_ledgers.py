@@ -6,7 +6,14 @@ import pytest
 
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.managed_ledger import ledger_rows
-from magnetar.managed_ledger.orphan_ledgers import OWNER, custom_metadata, read_owner
+from magnetar.managed_ledger.orphan_ledgers import (
+    COMPACTED_LEDGER,
+    COMPACTION_CURSOR,
+    OWNER,
+    compacted_metadata,
+    custom_metadata,
+    read_owner,
+)
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.unit.managed_ledger.cluster import (
@@ -130,3 +137,21 @@ async def test_cursor_ledgers_that_no_node_will_ever_name(cluster: Cluster) -> N
         assert await second.client.read_ledger_metadata(kept) is not None
     third = await cluster.factory().open(NAME, CONFIG)
     assert third.cursors["sub"].mark_delete == appends.acked[0][0]
+
+
+async def test_compacted_ledgers_that_no_cursor_will_ever_name(cluster: Cluster) -> None:
+    factory = cluster.factory()
+    log = await factory.open(NAME, CONFIG)
+
+    async def compacted(name: str) -> int:
+        metadata = compacted_metadata(name, "persistent://t/ns/x", "0:0")
+        return (await log.client.create_ledger(LedgerConfig(), metadata)).ledger_id
+
+    cursor = await log.open_cursor(COMPACTION_CURSOR, EARLIEST)
+    of_crash, named, newest = [await compacted(NAME) for _ in range(3)]
+    assert await factory.collect_leaked_ledgers() == [], "no compaction has ended yet"
+    await cursor.set_cursor_properties({COMPACTED_LEDGER: str(named)})
+    deleted = await compacted("t/ns/persistent/deleted")
+    assert await factory.collect_leaked_ledgers() == [of_crash, deleted]
+    await log.delete_cursor(COMPACTION_CURSOR)
+    assert await factory.collect_leaked_ledgers() == [named, newest]

@@ -107,6 +107,18 @@ def test_the_size_before_compression_says_whether_there_is_a_value() -> None:
     assert compacted([single("k", "1"), empty]) == []
 
 
+def test_a_key_that_is_no_text_is_a_key() -> None:
+    """C++ producers put any bytes into it."""
+
+    def with_key(key: bytes, value: bytes) -> bytes:
+        field = bytes([6 << 3 | 2, len(key)]) + key
+        data = _metadata(None).SerializeToString() + field
+        return len(data).to_bytes(4) + data + value
+
+    log = [with_key(b"\xff\xfe", b"1"), with_key(b"\xff\xfd", b"1"), with_key(b"\xff\xfe", b"2")]
+    assert compacted(log) == log[1:]
+
+
 def test_an_encrypted_batch_goes_by_the_key_of_its_entry() -> None:
     keys = [pb.EncryptionKeys(key="rsa", value=b"x")]
     with_key = encode_body(_metadata(num_messages_in_batch=3, encryption_keys=keys), b"secret")
