@@ -23,6 +23,7 @@ from starlette.responses import Response, StreamingResponse
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.formats import FILTERS
+from magnetar.broker.console.menu import MENU, MenuCounts
 from magnetar.broker.console.pages import FORMS, PAGES, STREAMS, Page
 from magnetar.broker.console.poll_pace import PollPace
 from magnetar.broker.console.views import CHOICE, Ask, Streamed, View, choices_of
@@ -63,45 +64,6 @@ _HEADERS: Final = {
 _SHARED_S: Final = 2.0
 _FRAGMENTS_MAX: Final = 200
 _COLORS: Final = {"red": "e", "yellow": "w", "green": "o"}
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """An entry of the menu."""
-
-    key: str
-    path: str
-    title: str
-    short: str = ""
-
-
-_MENU: Final = (
-    (
-        "Cluster",
-        (
-            Link("overview", "", "Overview", "Overview"),
-            Link("brokers", "brokers", "Brokers"),
-            Link("bookies", "bookies", "Bookies"),
-        ),
-    ),
-    (
-        "Data",
-        (
-            Link("namespaces", "namespaces", "Namespaces"),
-            Link("topics", "topics", "Topics", "Topics"),
-            Link("subscriptions", "subscriptions", "Subscriptions", "Subs"),
-            Link("messages", "messages", "Messages", "Messages"),
-        ),
-    ),
-    (
-        "Access",
-        (
-            Link("roles", "roles", "Roles"),
-            Link("settings", "settings", "Settings"),
-            Link("audit", "audit", "Audit"),
-        ),
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +130,7 @@ class Console:
         self._environment = _environment()
         self._form_key = form_key or secrets.token_bytes(32)
         self._fragments = FragmentCache(time.monotonic)
+        self._counts = MenuCounts(time.monotonic)
         self._pace = PollPace(time.monotonic())
 
     async def respond(self, request: Request, path: str) -> Response:
@@ -188,11 +151,12 @@ class Console:
         return response
 
     async def _fragment(self, request: Request, path: str) -> Response:
-        """The middle of a page that fetches itself."""
+        """The middle of a page that fetches itself, and its menu."""
         key = _who_and_what(request, path)
         if (body := self._fragments.get(key)) is None:
-            view, _ = await self._view(request, path)
-            body = self._render("main.html", view, path, None)
+            view, source = await self._view(request, path)
+            counts = await self._counts.of(_who(request), source)
+            body = self._render("fragment.html", view, path, None, counts)
             if view.live and view.status == 200:
                 self._fragments.put(key, body)
             else:
@@ -243,15 +207,25 @@ class Console:
         Args:
             source: tells who looks; None: nobody is known yet.
         """
-        visitor = None if source is None else await _visitor(source)
+        visitor: Mapping[str, str] | None = None
+        counts: Mapping[str, int] = {}
+        if source is not None:
+            visitor, counts = await asyncio.gather(
+                _visitor(source), self._counts.of(_who(request), source)
+            )
         if view.live:
-            return _page_response(view.status, self._render("page.html", view, path, visitor))
-        # In a thread: it may have a long message, and no browser fetches it again by itself.
-        body = await asyncio.to_thread(self._render, "page.html", view, path, visitor)
+            body = self._render("page.html", view, path, visitor, counts)
+        else:  # in a thread: it may have a long message, and no browser fetches it again by itself
+            body = await asyncio.to_thread(self._render, "page.html", view, path, visitor, counts)
         return _page_response(view.status, body)
 
     def _render(
-        self, template: str, view: View, path: str, visitor: Mapping[str, str] | None
+        self,
+        template: str,
+        view: View,
+        path: str,
+        visitor: Mapping[str, str] | None,
+        counts: Mapping[str, int],
     ) -> bytes:
         content = {
             **view.content,
@@ -261,8 +235,9 @@ class Console:
             "cluster": self._look,
             "choices": CHOICE,
             "can_change": not self._look.read_only,
-            "menu": _MENU,
-            "short_menu": [each for _, links in _MENU for each in links if each.short],
+            "menu": MENU,
+            "counts_of_menu": counts,
+            "short_menu": [each for _, links in MENU for each in links if each.short],
             "visitor": visitor,
         }
         return self._environment.get_template(template).render(content).encode()

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 _AFTER = re.compile("[0-9]{1,9}")
 _SUMS = (
     *("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "msgBacklog"),
-    *("storageSize", "msgBacklogTrend"),
+    *("storageSize", "msgBacklogTrend", "subscriptionCount"),
 )
 
 
@@ -68,7 +68,7 @@ class SnapshotHistory:
             row["msgBacklogTrend"] = growths.get(name, 0.0)
             if recording is not None:
                 of_topic = backlogs.get(name, {})
-                figures = [row[field] or 0.0 for field in TOPIC_FIELDS]
+                figures = [row.get(field) or 0.0 for field in TOPIC_FIELDS]
                 recording.add(name, of_topic, of_topic.values(), figures)
         if recording is not None:
             recording.end()

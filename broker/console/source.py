@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from magnetar.broker.console.admin_api import AdminError, get
 from magnetar.broker.console.broker_view import LoadReports
@@ -16,12 +16,14 @@ from magnetar.broker.console.formats import segment
 from magnetar.broker.console.topic_view import listed_subscriptions, of_all_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from magnetar.broker.console.admin_api import AdminApi
     from magnetar.broker.console.draft import Delivery
     from magnetar.broker.console.topic_path import TopicPath
+
+T = TypeVar("T")
 
 CONNECTIONS: Final = 100
 """Of a page."""
@@ -183,6 +185,32 @@ class Source:
         found = await get(self.api, "namespaces-index", **query)
         return NamespaceSums(found["namespaces"], found.get("complete", True))
 
+    async def counts(self) -> dict[str, int]:
+        """How many there are of what the menu leads to, by its keys.
+
+        What the visitor may not see is left out, and topics while they are still being read.
+        """
+
+        async def each(call: Awaitable[T], read: Callable[[T], dict[str, int]]) -> dict[str, int]:
+            try:
+                return read(await call)
+            except AdminError:  # not for everybody, or silent
+                return {}
+
+        async def brokers() -> list[str]:
+            return list(await get(self.api, f"brokers/{segment(await self.cluster())}"))
+
+        found = await asyncio.gather(
+            each(brokers(), lambda names: {"brokers": len(names)}),
+            each(get(self.api, "bookies/all"), lambda found: {"bookies": len(found["bookies"])}),
+            each(self.namespaces(partial=True), _counts_of_sums),
+            each(
+                self.topics(IndexQuery(limit=1, grouped=True, partial=True)),
+                lambda page: {"topics": page.total} if page.is_complete else {},
+            ),
+        )
+        return {key: count for counts in found for key, count in counts.items()}
+
     async def explanations(
         self, topic: TopicPath, stats: Mapping[str, Any]
     ) -> dict[str, dict[str, Any]]:
@@ -338,6 +366,14 @@ class Source:
             return None
         rank = "superuser" if found["superuser"] else "tenant admin" if found["adminOf"] else ""
         return {"role": found["role"] or "anonymous", "rank": rank}
+
+
+def _counts_of_sums(sums: NamespaceSums) -> dict[str, int]:
+    if not sums.is_complete:
+        return {}
+    rows = sums.rows.values()
+    subscriptions = sum(each.get("subscriptionCount") or 0 for each in rows)
+    return {"namespaces": len(rows), "subscriptions": subscriptions}
 
 
 def _page(found: dict[str, Any], rows: str) -> IndexPage:

@@ -143,6 +143,9 @@ def test_figures_follow_and_what_is_selected_stays(
         assert httpx.post(url, json=body, timeout=60).is_success
         expect(row.locator("td").nth(2)).to_have_text(str(before + 1), timeout=60_000)
         assert page.locator("tr.cur").get_attribute("id") == selected
+        count = page.locator("#menu a", has_text="Topics").locator(".mu")
+        expect(count).to_have_text(re.compile(r"[1-9]"))
+        expect(page.locator("#zone")).to_contain_text("times:")
         page.keyboard.press("p")
         expect(page.locator("#live-text")).to_have_text(re.compile(r"Paused, \d+ s old"))
         page.keyboard.press("/")

@@ -165,6 +165,20 @@ async def test_lists_are_sorted_filtered_and_cut(console: httpx.AsyncClient, top
         assert 'class="fail"' not in answer.text
 
 
+async def test_the_menu_counts_what_pages_list(console: httpx.AsyncClient, topic: str) -> None:
+    async with asyncio.timeout(60):
+        while True:  # pages don't wait long for counts
+            page = (await console.get("/console/topics")).text
+            menu = page.partition('<nav class="nav"')[2].partition("</nav>")[0]
+            counts = dict(re.findall(r'</svg>([^<]+)<span class="mu">([^<]+)</span></a>', menu))
+            if "Topics" in counts:
+                break
+    assert counts["Brokers"] == "1"
+    assert counts.keys() >= {"Bookies", "Namespaces", "Subscriptions"}
+    (shown,) = re.findall(r"<h1>Topics</h1><span class=\"mu\">([^<]+)<", page)
+    assert counts["Topics"] == shown
+
+
 async def test_a_starred_topic_has_figures_of_now(console: httpx.AsyncClient, topic: str) -> None:
     name = topic.replace("/", "://", 1)
     cookie = {"Cookie": f"magnetar-starred={quote(name, safe='')}"}

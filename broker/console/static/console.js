@@ -100,12 +100,14 @@ function keepSilent(fresh) {
 }
 
 function morph(text) {
-  const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
+  const page = new DOMParser().parseFromString(text, "text/html");
+  const fresh = page.getElementById("main");
   const selected = document.querySelector("tr.cur")?.id;
   keepSilent(fresh);
   // What is open or chosen in the browser alone stays.
   const beforeNodeMorphed = (old) => !(old instanceof HTMLElement && "keep" in old.dataset);
   Idiomorph.morph(main(), fresh, { ignoreActiveValue: true, callbacks: { beforeNodeMorphed } });
+  Idiomorph.morph(document.getElementById("menu"), page.getElementById("menu"), { callbacks: { beforeNodeMorphed } });
   showTimes(main());
   if (selected) document.getElementById(selected)?.classList.add("cur");
 }

@@ -305,10 +305,11 @@ async def test_what_browsers_are_told(client: httpx.AsyncClient) -> None:
     assert "magnetar-fragment" in page.headers["vary"]
 
 
-async def test_the_middle_of_a_page_alone(client: httpx.AsyncClient) -> None:
+async def test_what_a_page_fetches_is_its_menu_and_its_middle(client: httpx.AsyncClient) -> None:
     part = await client.get("/console/topics", headers={"Magnetar-Fragment": "1"})
-    assert part.text.startswith("<main")
-    assert '<nav class="nav"' not in part.text
+    assert part.text.startswith('<nav class="nav"')
+    assert "<main" in part.text
+    assert "<header" not in part.text
 
 
 def test_a_middle_is_shared_for_two_seconds() -> None:

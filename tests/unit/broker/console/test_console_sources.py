@@ -12,8 +12,9 @@ from starlette.routing import Route
 from magnetar.broker.console.admin_api import AdminApi, AdminError, RemoteApi
 from magnetar.broker.console.console import ClusterLook, Console
 from magnetar.broker.console.pulsar_source import PulsarSource
-from magnetar.broker.console.snapshot import explanation_of
+from magnetar.broker.console.snapshot import SnapshotHistory, explanation_of, rows_of
 from magnetar.broker.http.server.app import create_app
+from magnetar.broker.index.history_answer import broker_history
 from tests.unit.broker.doubles import Broker
 
 
@@ -149,3 +150,12 @@ async def test_reasons_of_a_partitioned_topic(broker: Broker) -> None:
         page = (await client.get(f"/console/topic/{topic}/subscriptions?open=s")).text
     assert 'data-reason="noConsumer"' in page
     assert "Partition 1: No consumer" in page
+
+
+def test_the_history_takes_topics_of_pulsar_which_tells_fewer_figures() -> None:
+    name = "persistent://public/default/orders"
+    stats = {name: {"msgRateIn": 2.0, "subscriptions": {"billing": {"msgBacklog": 3}}}}
+    topics, subscriptions, _ = rows_of([name], {"b1:8080": stats})
+    history = SnapshotHistory()
+    history.add(60_000, topics, subscriptions)
+    assert broker_history(history.recorder, "all")["series"]["msgRateIn"] == [2.0]

@@ -1,0 +1,92 @@
+"""Counts in the menu: those of REST, as each visitor may see them, and never worth a long wait."""
+
+import asyncio
+import re
+from html import unescape
+from typing import Any
+
+import httpx
+
+from magnetar.broker.console.menu import MenuCounts
+from magnetar.broker.http.server.app import create_app
+from tests.unit.broker.doubles import Broker
+from tests.unit.broker.http.authorized import authorized_broker, client_of
+
+
+def counts_of(page: str) -> dict[str, str]:
+    """Titles of the menu's entries that have a count."""
+    menu = page.partition('<nav class="nav"')[2].partition("</nav>")[0]
+    found = re.findall(r'</svg>([^<]+)<span class="mu">([^<]+)</span></a>', menu)
+    return {unescape(title): count for title, count in found}
+
+
+async def test_counts_are_those_of_rest(broker: Broker) -> None:
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        base = "/admin/v2/persistent/public/default"
+        assert (await client.put(f"{base}/wide/partitions", json=3)).is_success
+        for topic in ("a", "b", "wide"):
+            if topic != "wide":
+                assert (await client.put(f"{base}/{topic}")).is_success
+            assert (await client.put(f"{base}/{topic}/subscription/s")).is_success
+        page = (await client.get("/console/settings")).text
+        subscriptions = (await client.get("/admin/v2/subscriptions-index")).json()["total"]
+    assert subscriptions == 5
+    assert counts_of(page) == {
+        "Brokers": "1",
+        "Bookies": "0",
+        "Namespaces": "1",
+        "Topics": "3",
+        "Subscriptions": "5",
+    }
+
+
+async def test_each_role_has_its_own_counts() -> None:
+    async with authorized_broker() as broker:
+        app = create_app(broker.service)
+        shown = []
+        for role in ("admin", "prod", "admin"):
+            async with client_of(app, role) as client:
+                shown.append(counts_of((await client.get("/console/topics")).text))
+    assert shown[0] == shown[2]
+    assert "Brokers" in shown[0]
+    assert "Brokers" not in shown[1]
+    assert "Topics" in shown[1]
+
+
+class SlowSource:
+    """A cluster whose counts come when they are let."""
+
+    def __init__(self) -> None:
+        self.let = asyncio.Event()
+        self.calls = 0
+
+    async def counts(self) -> dict[str, int]:
+        self.calls += 1
+        await self.let.wait()
+        return {"topics": self.calls}
+
+
+async def test_a_page_does_not_wait_for_slow_counts() -> None:
+    now_s = [100.0]
+    source: Any = SlowSource()
+    counts = MenuCounts(lambda: now_s[0])
+    assert await counts.of("anna", source) == {}
+    assert await counts.of("anna", source) == {}
+    now_s[0] += 1
+    source.let.set()
+    assert await counts.of("anna", source) == {"topics": 1}
+    now_s[0] += 49.9  # the call took a second
+    assert await counts.of("anna", source) == {"topics": 1}
+    now_s[0] += 0.2
+    assert await counts.of("anna", source) == {"topics": 2}
+    assert await counts.of("bert", source) == {"topics": 3}
+
+
+async def test_counts_of_the_last_visitors_are_kept() -> None:
+    source: Any = SlowSource()
+    source.let.set()
+    counts = MenuCounts(lambda: 1.0)
+    for number in range(500):
+        await counts.of(str(number), source)
+    assert len(counts._known) == 200
