@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.add_limits import AddLimits
+from magnetar.bookkeeper.auth.refusal_log import RefusalLog
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie_protocol import requests_v2 as v2
 from magnetar.bookkeeper.bookie_protocol.calls_v3 import CallsV3, auth_disabled
@@ -39,6 +40,7 @@ from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
 from magnetar.bookkeeper.errors import FrameError, UnauthorizedAccessError
 from magnetar.bookkeeper.packet import Buffer
 from magnetar.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
+from magnetar.bookkeeper.repeated_warnings import RepeatedWarnings
 from magnetar.bookkeeper.transport import AddRequest, ReadRequest
 from magnetar.bookkeeper.wrapped_packet import as_sent
 
@@ -93,6 +95,8 @@ class ProtocolServer:
         self.bookie: Bookie | None = None
         self.lac_bodies: dict[int, bytes] = {}
         self.login = login
+        self.refusals = RefusalLog(logging.getLogger("magnetar.bookkeeper.audit"))
+        self.warnings = RepeatedWarnings(_log)
         self._connections_max, self._tls = connections_max, tls
         self._unauthenticated: dict[ServerConnection, asyncio.TimerHandle] = {}  # oldest first
         self._connections: set[ServerConnection] = set()
@@ -189,9 +193,12 @@ class ServerConnection(asyncio.Protocol):
         self._transport.abort()
 
     @property
-    def _client_name(self) -> str:
+    def _address(self) -> str:
         peer = self._transport.get_extra_info("peername")
-        return f"a client of BookKeeper's protocol at {peer}"
+        return f"{peer[0]}:{peer[1]}" if peer else "an unknown address"  # it has gone
+
+    def _warn(self, text: str) -> None:
+        self._port.warnings.add(f"client of BookKeeper's protocol at {self._address}", text)
 
     # ---- asyncio.Protocol
 
@@ -215,11 +222,11 @@ class ServerConnection(asyncio.Protocol):
             for request in self._decoder.feed(data):
                 self._take(request)
         except (FrameError, DecodeError) as error:
-            _log.warning("%s is disconnected: %s", self._client_name, error)
+            self._warn(f"disconnected: {error}")
             self._transport.abort()
             return
         except UnauthorizedAccessError as error:
-            _log.warning("%s is refused: %s", self._client_name, error)
+            self._port.refusals.add(address=self._address, listener="bookie-rpc", reason=str(error))
             self._transport.close()  # once it is told
             return
         self.read_on()
@@ -543,7 +550,7 @@ class ServerConnection(asyncio.Protocol):
                 ssl_handshake_timeout=_TLS_HANDSHAKE_S,
             )
         except OSError as error:  # ssl.SSLError is one
-            _log.warning("no TLS with %s: %s", self._client_name, error)
+            self._warn(f"no TLS: {error}")
             self._transport.abort()
             return
         assert transport is not None

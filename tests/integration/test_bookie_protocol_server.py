@@ -443,19 +443,22 @@ async def test_our_client(served: Served) -> None:
     await client.close()
 
 
-async def test_garbage_hurts_nobody_else(served: Served) -> None:
+async def test_garbage_hurts_nobody_else(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     good = await served.connect()
     assert await good.add(7, 0) == EOK
-    for garbage in (
+    garbage = (
         b"GET / HTTP/1.1\r\n\r\n",
         pack(">I", LIMIT - 3),
         pack(">II", 4, 0x02050000),
         pack(">I", 3) + b"\x0a\xff\xff",
         bytes(1000),
-    ):
+    )
+    for piece in garbage * 2:
         bad = await served.connect()
-        bad.send(garbage)
+        bad.send(piece)
         assert await bad.is_closed()
+    # Frames that are too large, an unknown operation, and requests of a few bytes.
+    assert sum("disconnected: " in line for line in caplog.messages) == 3, caplog.messages
     cut = await served.connect()
     cut.send(pack(">I", 1000) + b"\x02\x01")
     cut.writer.close()
