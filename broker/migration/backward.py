@@ -14,6 +14,7 @@ import orjson
 from magnetar.broker.migration import marker
 from magnetar.broker.migration import pulsar_metadata_pb2 as pb
 from magnetar.broker.migration.conversion import (
+    compacted_ledger,
     cursor_findings,
     cursor_for_pulsar,
     is_left,
@@ -284,8 +285,15 @@ class Backward:
                 self._unnamed.add(each.node.ledger_id)
             if theirs is not None and theirs.cursorsLedgerId != NO_LEDGER:
                 self._unnamed.add(theirs.cursorsLedgerId)
+            if (ledger_id := compacted_ledger(image)) is not None:
+                self._named.add(ledger_id)
             found[cursor] = node
+        self._unname_compacted(before)
         return found
+
+    def _unname_compacted(self, log: PulsarLog | None) -> None:
+        if log is not None and log.compacted_ledger is not None:
+            self._unnamed.add(log.compacted_ledger)
 
     async def _drop_cursors(
         self, path: str, before: PulsarLog | None, cursors: dict[str, pb.ManagedCursorNode]
@@ -303,6 +311,7 @@ class Backward:
         self._unnamed.update(row.ledgerId for row in log.node.ledgers)
         ids = (cursor.node.cursorsLedgerId for cursor in log.cursors.values())
         self._unnamed.update(each for each in ids if each != NO_LEDGER)
+        self._unname_compacted(log)
 
     async def _check(
         self,

@@ -1,6 +1,7 @@
 """Logs and cursors of Apache Pulsar's brokers to ours, and ours to theirs. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from pyroaring import BitMap
@@ -14,10 +15,9 @@ from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.cursor.cursor_store import CursorNode
 from magnetar.managed_ledger.ledger_rows import LedgerInfo, LedgerRows
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
-from magnetar.managed_ledger.orphan_ledgers import COMPACTED_LEDGER, COMPACTION_CURSOR
-from magnetar.managed_ledger.position import format_position
+from magnetar.managed_ledger.orphan_ledgers import COMPACTED_LEDGER
 
-_REPLICATOR: Final = "pulsar.repl."
+REPLICATOR: Final = "pulsar.repl."
 _INTERNAL: Final = "#pulsar.internal."
 _SYSTEM_TOPICS: Final = frozenset(
     {
@@ -98,10 +98,8 @@ def _some(ids: Sequence[int]) -> str:
 
 
 def cursor_findings(log: str, name: str, node: pb.ManagedCursorNode) -> list[SwapFinding] | None:
-    """What a cursor has that ours can't; None: the cursor itself is left."""
-    if name == COMPACTION_CURSOR:
-        return None
-    if name.startswith(_REPLICATOR):
+    """What a cursor has that ours can't; None: the cursor itself is left, which replicates."""
+    if name.startswith(REPLICATOR):
         return None
     delayed = [each.name for each in node.cursorProperties if each.name.startswith(_INTERNAL)]
     if not delayed:
@@ -110,15 +108,16 @@ def cursor_findings(log: str, name: str, node: pb.ManagedCursorNode) -> list[Swa
     return [SwapFinding(Kind.LEFT, f"{log}, subscription {name}", text)]
 
 
-def left_cursor(log: str, name: str, image: CursorImage) -> SwapFinding:
-    """Says why a cursor isn't carried."""
-    if name != COMPACTION_CURSOR:
-        return SwapFinding(Kind.LEFT, log, f"replication to {name.removeprefix(_REPLICATOR)}")
-    ledger = (image.properties or {}).get(COMPACTED_LEDGER)
-    if ledger is None:
-        return SwapFinding(Kind.LEFT, log, "it was never compacted")
-    upto = format_position(image.mark_delete)
-    return SwapFinding(Kind.LEFT, log, f"compacted ledger {ledger}, of messages up to {upto}")
+def compacted_ledger(image: CursorImage) -> int | None:
+    """What the last compaction of a log has left, by the position of its cursor."""
+    return (image.properties or {}).get(COMPACTED_LEDGER)
+
+
+def without_compacted(image: CursorImage) -> CursorImage:
+    """The same position, of a log whose compacted ledger is gone."""
+    properties = dict(image.properties or {})
+    del properties[COMPACTED_LEDGER]
+    return replace(image, properties=properties)
 
 
 def convert_cursor(node: pb.ManagedCursorNode, image: CursorImage) -> CursorNode:
@@ -197,5 +196,6 @@ def cursor_for_pulsar(
     del node.cursorProperties[:]
     node.cursorProperties.extend(internal)
     for name, value in ours.cursor_properties.items():
-        node.cursorProperties.add(name=name, value=value)
+        if name != COMPACTED_LEDGER:  # ours alone, for the search of leaked ledgers
+            node.cursorProperties.add(name=name, value=value)
     return node

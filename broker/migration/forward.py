@@ -15,12 +15,14 @@ import orjson
 from magnetar.broker.migration import marker
 from magnetar.broker.migration.conversion import (
     PENDING_ACK,
+    REPLICATOR,
+    compacted_ledger,
     convert_cursor,
     convert_log,
     cursor_findings,
     is_left,
-    left_cursor,
     unacknowledged,
+    without_compacted,
 )
 from magnetar.broker.migration.errors import MigrationError
 from magnetar.broker.migration.marker import Marker, Serving
@@ -36,6 +38,7 @@ from magnetar.managed_ledger.cursor.cursor_store import (
 )
 from magnetar.managed_ledger.ledger_info_chunks import LedgerInfoChunks
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo
+from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 from magnetar.managed_ledger.stored_info import read_stored
 from magnetar.metadata.errors import NotFoundError
 from magnetar.metadata.paths import decode_name, encode_name, join
@@ -209,7 +212,7 @@ class Forward:
         self.report.add(converted.findings)
         cursors: dict[str, CursorNode] = {}
         for name, cursor in log.cursors.items():
-            node = self._cursor(log, name, cursor)
+            node = await self._cursor(log, name, cursor)
             if node is not None:
                 cursors[name] = node
                 left = unacknowledged(converted.entries, cursor.image)
@@ -225,17 +228,25 @@ class Forward:
             )
         await self._check(log, converted.entries, cursors)
 
-    def _cursor(self, log: PulsarLog, name: str, cursor: PulsarCursor) -> CursorNode | None:
+    async def _cursor(self, log: PulsarLog, name: str, cursor: PulsarCursor) -> CursorNode | None:
         findings = cursor_findings(log.name, name, cursor.node)
         if findings is None:
-            self.report.add([left_cursor(log.name, name, cursor.image)])
+            self._find(Kind.LEFT, log.name, f"replication to {name.removeprefix(REPLICATOR)}")
             return None
         self.report.add(findings)
         subject = f"{log.name}, subscription {name}"
         if cursor.has_lost_ledger:
             text = f"cursor ledger {cursor.node.cursorsLedgerId} is gone: its older position counts"
             self._find(Kind.NOTE, subject, text)
-        node = convert_cursor(cursor.node, cursor.image)
+        image = cursor.image
+        if name == COMPACTION_CURSOR and (ledger_id := compacted_ledger(image)) is not None:
+            if await self._pulsar.ledgers.metadata(ledger_id) is None:
+                text = f"compacted ledger {ledger_id} is gone: readers get what the topic has"
+                self._find(Kind.LOST, log.name, text)
+                image = without_compacted(image)
+            else:
+                self.report.counts["compacted ledgers"] += 1
+        node = convert_cursor(cursor.node, image)
         if len(node.state) > STATE_BYTES_MAX:
             text = f"acknowledgements of {len(node.state)} bytes, more than a node holds"
             self._find(Kind.LOST, subject, f"{text}: those beyond the position are delivered again")

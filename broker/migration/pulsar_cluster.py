@@ -7,10 +7,7 @@ from typing import Final, NamedTuple, TypeVar
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.broker.compaction.compacted_entry import decode_compacted
 from magnetar.broker.migration import pulsar_metadata_pb2 as pb
-from magnetar.broker.migration.conversion import (
-    Ends,
-    is_left,
-)
+from magnetar.broker.migration.conversion import Ends, compacted_ledger, is_left
 from magnetar.broker.migration.ledger_access import LedgerAccess
 from magnetar.broker.migration.policy_events import EVENTS_TOPIC, PolicyEvent, read_events
 from magnetar.broker.migration.pulsar_forms import (
@@ -27,7 +24,7 @@ from magnetar.broker.resources.resources import MANAGED_LEDGERS
 from magnetar.broker.schema.definition import StoredSchema
 from magnetar.broker.schema.registry import SCHEMAS
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
-from magnetar.managed_ledger.orphan_ledgers import COMPACTED_LEDGER, COMPACTION_CURSOR
+from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 from magnetar.metadata.paths import decode_name, encode_name
 from magnetar.metadata.store import MetadataStore
 
@@ -70,7 +67,7 @@ class PulsarLog(NamedTuple):
     def compacted_ledger(self) -> int | None:
         """With the newest message of each key; None: it was never compacted."""
         compaction = self.cursors.get(COMPACTION_CURSOR)
-        return compaction and (compaction.image.properties or {}).get(COMPACTED_LEDGER)
+        return compaction and compacted_ledger(compaction.image)
 
 
 class PulsarSchema(NamedTuple):

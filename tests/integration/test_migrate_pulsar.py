@@ -1,5 +1,6 @@
 """``magnetar migrate in-place`` with Apache Pulsar's own broker, forth and back and forth again."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ import httpx
 import pulsar
 import pytest
 
+from magnetar.bookkeeper.ledgers import connect_ledgers
 from tests.apache_bookies import needs_bookkeeper, start_bookies
 from tests.broker_process import BrokerProcess
+from tests.compacted_history import CompactedHistory
 from tests.encryption_keys import encryption_keys
 from tests.migrate_command import migrate_in_place
 from tests.nightly import NIGHTLY
@@ -120,11 +123,21 @@ def in_order(value: Any) -> Any:
     return value
 
 
+async def compacted_ledgers(zookeeper: ZooKeeperProcess, namespace: str) -> int:
+    """How many there are, of the topics of a namespace."""
+    uri = f"zk+hierarchical://127.0.0.1:{zookeeper.port}/ledgers"
+    async with connect_ledgers(uri) as ledgers:
+        found = [await ledgers.metadata(each) async for each in ledgers.ids()]
+    topics = [each.custom_metadata.get("pulsar/compactedTopic", b"") for each in found if each]
+    return sum(f"{namespace}/".encode() in topic for topic in topics)
+
+
 def test_pulsars_cluster_forth_and_back_and_forth(
     zookeeper: ZooKeeperProcess, tmp_path: Path, keys: pulsar.CryptoKeyReader
 ) -> None:
     """Each broker shows what all before it have left; then it adds its own."""
     history = History(NAMESPACE, MESSAGES, keys)
+    compacted = CompactedHistory("public/compacted", MESSAGES)
     theirs = PulsarBroker(
         tmp_path / "pulsar",
         zookeeper.port,
@@ -139,14 +152,20 @@ def test_pulsars_cluster_forth_and_back_and_forth(
     with theirs:
         history.make(theirs.admin_url)
         history.work(theirs.service_url, whole_batches=False)
+        compacted.make(theirs.admin_url)
+        compacted.work(theirs.service_url, theirs.admin_url)
         set_policies(theirs.admin_url)
         before = answers(theirs.admin_url)
     for turn, words in enumerate(((), ("--back",), ())):
         told = migrate(zookeeper, *words)
         assert "lost:" not in told
+        assert "compacted" not in told or "2 compacted ledgers" in told
         # Pulsar's broker forgets acknowledgements within batches at its start, whoever wrote them.
         is_theirs = bool(words)
         with theirs if is_theirs else ours(zookeeper, tmp_path / f"ours{turn}") as broker:
             assert answers(broker.admin_url) == before
             history.look(broker.service_url, whole_batches=is_theirs)
             history.work(broker.service_url, whole_batches=is_theirs)
+            compacted.look(broker.service_url)
+            compacted.work(broker.service_url, broker.admin_url)
+    assert asyncio.run(compacted_ledgers(zookeeper, compacted.namespace)) == 2
