@@ -40,8 +40,14 @@ async def open_pool(
     """
     ours = BookieConnector(store, transport, tls, layout)
     stack.push_async_callback(ours.close)
+    await ours.start()
     if not isinstance(layout, BookKeeperLayout):
-        return await _start(stack, BookiePool(store, ours.connect, health))
+
+        def connect_ours(bookie_id: str) -> BookieClient | None:
+            return ours.connect(bookie_id, pool.infos.get(bookie_id))
+
+        pool = BookiePool(store, connect_ours, health)
+        return await _start(stack, pool)
     protocol = protocol or ProtocolConfig()
     if tls is not None and protocol.tls is None:
         protocol = replace(protocol, tls=partial(client_context, tls))
@@ -54,7 +60,7 @@ async def open_pool(
             return None
         if info.address is None:
             return apaches.connect(bookie_id, info.rpc_address)
-        return DigestBookieClient(ours.connect(bookie_id), layout.digest_of)
+        return DigestBookieClient(ours.connect(bookie_id, info), layout.digest_of)
 
     pool = BookiePool(store, connect, health)
     return await _start(stack, pool)

@@ -15,7 +15,7 @@
     |   +-- NotEnoughBookiesError      placement found fewer bookies than the ensemble needs
     |   +-- PlacementRuleError         quorums that the placement policy can't place in any cluster
     |   +-- BookieUnavailableError     no answer: says nothing about what the bookie holds
-    |   +-- EntryDigestError           bytes don't fit their CRC32C
+    |   +-- EntryDigestError           bytes don't fit their digest
     |   +-- UnauthorizedAccessError    wrong password
     |   +-- BookieReadOnlyError
     |   +-- BookieIoError              the bookie met a failed disk or corrupt bytes
@@ -110,7 +110,7 @@ class BookieUnavailableError(LedgerError):
 
 
 class EntryDigestError(LedgerError):
-    """An entry's bytes don't fit their CRC32C on every replica that answered."""
+    """An entry's bytes don't fit their digest on every replica that answered."""
 
     code = codes.IO_ERROR
 

@@ -5,13 +5,10 @@ The bookie keeps a ledger's packets as Apache BookKeeper's clients send and want
 are turned here; those of the others pass as they are.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_client import BookieClient
-from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest, DigestOf, from_kept, to_kept
-from magnetar.bookkeeper.packet import Buffer
+from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, DigestOf, from_kept, to_kept
 from magnetar.bookkeeper.transport import (
     AddRequest,
     BookieStatus,
@@ -67,8 +64,8 @@ class DigestBookieClient(BookieClient):
         digest = self._digest_of(request.ledger_id)
         if digest is CRC32C or not reply.packets:
             return reply
-        packets = _sound(digest, reply.packets)
-        return ReadReply(reply.code if packets else codes.IO_ERROR, reply.first, packets)
+        packets = [from_kept(digest, each) for each in reply.packets]
+        return ReadReply(reply.code, reply.first, list[bytes | memoryview](packets))
 
     async def read_heads(self, request: ReadRequest) -> EntryPrefixesReply:
         if self._digest_of(request.ledger_id) is CRC32C:
@@ -93,10 +90,10 @@ class DigestBookieClient(BookieClient):
         digest = self._digest_of(ledger_id)
         if digest is CRC32C:
             return reply
-        last, following = reply.last_packet, reply.next_packet
-        if last is not None and (last := from_kept(digest, last)) is None:
-            return LacReply(codes.IO_ERROR, None, -1)
-        following = None if following is None else from_kept(digest, following)
+        last, following = (
+            None if packet is None else from_kept(digest, packet)
+            for packet in (reply.last_packet, reply.next_packet)
+        )
         return LacReply(reply.code, last, reply.explicit_lac, following)
 
     async def force(self, ledger_id: int, first: int, *, master_key: bytes) -> int:
@@ -121,13 +118,3 @@ class DigestBookieClient(BookieClient):
 
     async def check_data(self, *, scrub: bool = False, integrity: bool = False) -> str:
         return await self._client.check_data(scrub=scrub, integrity=integrity)
-
-
-def _sound(digest: Digest, kept: Sequence[Buffer]) -> list[bytes | memoryview]:
-    """Packets in our form, up to the first one that doesn't fit its digest."""
-    packets: list[bytes | memoryview] = []
-    for each in kept:
-        if (packet := from_kept(digest, each)) is None:
-            break
-        packets.append(packet)
-    return packets

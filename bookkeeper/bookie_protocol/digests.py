@@ -74,6 +74,8 @@ _OF_CRC32: Final = Digest(
     DigestType.CRC32, 8, lambda head, payload: _CRC32.pack(zlib.crc32(payload, zlib.crc32(head)))
 )
 _NONE: Final = Digest(DigestType.DUMMY, 0, lambda _head, _payload: b"")
+NO_PACKET: Final = b""
+"""Instead of a packet that doesn't fit its digest: corrupt for everybody who reads it."""
 
 
 def to_stored(digest: Digest, packet_head: bytes, body: Buffer) -> bytes:
@@ -82,14 +84,14 @@ def to_stored(digest: Digest, packet_head: bytes, body: Buffer) -> bytes:
     return b"".join((head, digest.of(head, payload), payload))
 
 
-def from_stored(digest: Digest, stored: Buffer) -> bytes | None:
-    """Our packet; None: it doesn't fit its digest."""
+def from_stored(digest: Digest, stored: Buffer) -> bytes:
+    """Our packet, or ``NO_PACKET``."""
     begin = DIGESTED_BYTES + digest.size
     if len(stored) < begin:
-        return None
+        return NO_PACKET
     head, payload = bytes(stored[:DIGESTED_BYTES]), bytes(stored[begin:])
     if not hmac.compare_digest(digest.of(head, payload), stored[DIGESTED_BYTES:begin]):
-        return None
+        return NO_PACKET
     return b"".join((head, CRC32C.of(head, payload), payload))
 
 
@@ -100,9 +102,9 @@ def to_kept(digest: Digest, packet_head: bytes, body: Buffer) -> bytes:
     return wrap_packet(to_stored(digest, packet_head, body))
 
 
-def from_kept(digest: Digest, kept: Buffer) -> bytes | None:
-    """Our packet; None: it doesn't fit its digest. One that isn't wrapped came from a client of
-    ours that knew no digests but CRC32C."""
+def from_kept(digest: Digest, kept: Buffer) -> bytes:
+    """As ``from_stored``. A packet that isn't wrapped came from a client of ours that knew no
+    digests but CRC32C."""
     if digest is CRC32C or not is_wrapped(kept):
         return bytes(kept)
     return from_stored(digest, unwrap_packet(kept))

@@ -175,9 +175,4 @@ def _read_reply(code: int, first: int, stored: list[memoryview], digest: Digest)
         return ReadReply(code, first, [])
     if digest is CRC32C:
         return ReadReply(code, first, list[bytes | memoryview](stored))
-    packets: list[bytes | memoryview] = []
-    for each in stored:
-        if (packet := from_stored(digest, each)) is None:
-            break  # as the end of the reply, or as its error
-        packets.append(packet)
-    return ReadReply(code if packets else codes.IO_ERROR, first, packets)
+    return ReadReply(code, first, [from_stored(digest, each) for each in stored])

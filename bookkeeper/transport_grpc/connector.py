@@ -9,7 +9,7 @@ from magnetar.bookkeeper.auth.token_source import TokenSource
 from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
 from magnetar.bookkeeper.layout.service_info_format import decode_registration
-from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME
+from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, ServiceInfo
 from magnetar.bookkeeper.transport_grpc.add_sender import MessageCache
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
@@ -58,8 +58,23 @@ class BookieConnector:
         self._watches: list[Watch] = []
         self._looking: dict[str, asyncio.Task[None]] = {}  # bookie -> a look at its registration
 
-    def connect(self, bookie_id: str) -> RemoteBookieClient:
-        """The bookie's client; it looks for the bookie when it is first used."""
+    async def start(self) -> None:
+        """Read what can't be read during an outage of the store: the cluster's name.
+
+        Raises:
+            MetadataError: the store failed.
+        """
+        await self._read_instance_id()
+
+    def connect(self, bookie_id: str, info: ServiceInfo | None = None) -> RemoteBookieClient:
+        """The bookie's client; it looks for the bookie when it is first used.
+
+        Args:
+            info: its registration when last read, for outages of the store.
+        """
+        if info is not None and info.address is not None:
+            address = BookieAddress(*info.address, self._instance_id, info.creators)
+            self._known.setdefault(bookie_id, address)
         if not self._watches:
             self._watches = [
                 self._store.watch(AVAILABLE_PATH, self._on_event),

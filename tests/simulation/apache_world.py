@@ -14,7 +14,7 @@ from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
-from magnetar.bookkeeper.bookie_protocol.digests import Digest, DigestType, from_stored
+from magnetar.bookkeeper.bookie_protocol.digests import NO_PACKET, Digest, DigestType, from_stored
 from magnetar.bookkeeper.bookie_protocol.frame_pieces import LENGTH
 from magnetar.bookkeeper.bookie_protocol.frames_v2 import ADD, ADD_BYTES
 from magnetar.bookkeeper.bookie_protocol.protocol_client import ProtocolBookieClient
@@ -237,7 +237,7 @@ class ApacheWorld(LedgerWorld):
 
     def on_packet(self, packet: bytes) -> None:
         """A bookie gets it; it doesn't look at the digest."""
-        is_sound = from_stored(self._digest, packet) is not None
+        is_sound = from_stored(self._digest, packet) != NO_PACKET
         self._check(is_sound, f"a packet without the digest {self.digest_type.name} of its ledger")
 
     def lose_disk(self, bookie_id: str) -> None:

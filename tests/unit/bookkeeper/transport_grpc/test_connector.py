@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.layout.layout import JsonLayout
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_PATH, ServiceInfo
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
-from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress
+from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.errors import StoreUnreachableError
 from magnetar.metadata.paths import encode_name
@@ -28,6 +31,10 @@ async def store() -> AsyncIterator[MetadataStore]:
 async def register(store: MetadataStore, bookie_id: str, port: int, path: str) -> None:
     info = ServiceInfo(bookie_id, "/z/u", ("host", port))
     await store.put(f"{path}/{encode_name(bookie_id)}", info.encode())
+
+
+async def failing_get(_path: str) -> Versioned | None:
+    raise StoreUnreachableError("zk:h", "down")
 
 
 async def test_a_registered_bookie_is_where_it_says(store: MetadataStore) -> None:
@@ -52,13 +59,24 @@ async def test_a_bookie_without_registration_is_looked_for_where_it_was(
     await store.delete(f"{AVAILABLE_PATH}/{encode_name('b:1')}")
     assert await connector.resolve("b:1") == known
 
-    async def unreachable(_path: str) -> Versioned | None:
-        raise StoreUnreachableError("zk:h", "down")
-
-    monkeypatch.setattr(store, "get", unreachable)
+    monkeypatch.setattr(store, "get", failing_get)
     assert await connector.resolve("b:1") == known
     with pytest.raises(BookieUnavailableError, match="isn't registered"):
         await connector.resolve("b:2")
+
+
+async def test_a_bookie_that_nobody_has_needed_before_the_outage(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool has read its registration; requests name the bookie and the cluster as ever."""
+    await store.put("/ledgers/INSTANCEID", b"cluster")
+    await register(store, "b:1", 1, AVAILABLE_PATH)
+    async with AsyncExitStack() as stack:
+        pool = await open_pool(stack, store, JsonLayout(), TransportConfig())
+        monkeypatch.setattr(store, "get", failing_get)
+        client = pool.client("b:1")
+        assert isinstance(client, RemoteBookieClient)
+        assert await client._resolve("b:1") == BookieAddress("host", 1, "cluster")
 
 
 async def test_a_store_that_is_silent_is_not_waited_for_long(
