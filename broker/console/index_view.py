@@ -39,6 +39,14 @@ TOPIC_COLUMNS: Final = (
     Column("Subs", "subscriptionCount", "r hide3"),
     Column("Prod / cons", "producerCount", "r hide3"),
     Column("Stored", "storageSize", "r hide3"),
+    Column("Schema", None, "hide2 hide3"),
+)
+SCHEMA_COLUMNS: Final = (
+    Column("Topic", None),
+    Column("Type", None),
+    Column("Version", None, "r"),
+    Column("Stored", None, "hide3"),
+    Column("Compatibility", None, "hide3"),
 )
 SUBSCRIPTION_COLUMNS: Final = (
     Column("Subscription", None),
@@ -85,6 +93,8 @@ class TopicRow:
     backlog: int | None
     oldest_ms: int | None
     stored: int | None
+    schema: str
+    """Type and newest version; "": none, or not known."""
     producers: int | None
     consumers: int | None
     subscriptions: int | None
@@ -114,6 +124,7 @@ def topic_rows(page: IndexPage) -> list[TopicRow]:
             backlog=each.get("msgBacklog"),
             oldest_ms=each.get("earliestMsgPublishTimeInBacklogs"),
             stored=each.get("storageSize"),
+            schema=schema_text(each.get("schema")),
             producers=each.get("producerCount"),
             consumers=each.get("consumerCount"),
             subscriptions=each.get("subscriptionCount"),
@@ -126,6 +137,38 @@ def topic_rows(page: IndexPage) -> list[TopicRow]:
             quota_used=_percent(each.get("backlogQuotaUsage")),
             line_in=_line(each, "msgRateIn"),
             line=_line(each, "msgBacklog"),
+        )
+        for each in page.rows
+    ]
+
+
+def schema_text(schema: Json | None) -> str:
+    """``JSON v7``."""
+    return "" if schema is None else f"{schema['type']} v{schema['version']}"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRow:
+    """A topic among those that have a schema."""
+
+    id: str
+    topic: TopicPath
+    type: str
+    """Empty: the schema was deleted."""
+    version: int | None
+    stored_ms: int | None
+    compatibility: str
+
+
+def schema_rows(page: IndexPage) -> list[SchemaRow]:
+    return [
+        SchemaRow(
+            id=row_id(each["topic"]),
+            topic=TopicPath.parse(each["topic"]),
+            type=each["type"] or "",
+            version=each["version"],
+            stored_ms=each["timestamp"],
+            compatibility=each["compatibility"],
         )
         for each in page.rows
     ]

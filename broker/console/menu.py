@@ -44,6 +44,7 @@ MENU: Final = (
             Link("topics", "topics", "Topics", "Topics"),
             Link("subscriptions", "subscriptions", "Subscriptions", "Subs"),
             Link("messages", "messages", "Messages", "Messages"),
+            Link("schemas", "schemas", "Schemas"),
         ),
     ),
     (

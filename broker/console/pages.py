@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from magnetar.broker.console.actions import SUBSCRIPTION_ACTIONS, TOPIC_ACTIONS
@@ -20,6 +20,7 @@ from magnetar.broker.console.form_fields import BODY_MAX, LONG_BODY_MAX
 from magnetar.broker.console.index_view import (
     COLUMNS_OF_VIEWS,
     RANGES,
+    SCHEMA_COLUMNS,
     SUBSCRIPTION_COLUMNS,
     SUBSCRIPTION_VIEWS,
     TOPIC_COLUMNS,
@@ -29,6 +30,8 @@ from magnetar.broker.console.index_view import (
     range_of,
     recent_of,
     recent_of_topic,
+    schema_rows,
+    schema_text,
     sums_of,
     topic_rows,
 )
@@ -135,7 +138,8 @@ async def topics(ask: Ask) -> View:
         query = replace(query, grouped=True)
         found = starred(ask.source, query, stars)
     else:
-        query = replace(query, grouped=query.sort == "topic" and not query.view)
+        grouped = query.sort == "topic" and not query.view
+        query = replace(query, grouped=grouped, schemas=True)
         found = ask.source.topics(query)
 
     def read(page: IndexPage) -> tuple[IndexPage, list[Any]]:
@@ -145,6 +149,14 @@ async def topics(ask: Ask) -> View:
     views = (*TOPIC_VIEWS, (STARRED, "Starred"))
     columns = (*TOPIC_COLUMNS, *COLUMNS_OF_VIEWS.get(query.view, ()))
     return _table(ask, query, rows, "Topics", "topics", columns, views, "There is no topic.")
+
+
+async def schemas(ask: Ask) -> View:
+    """Topics that have a schema."""
+    query = replace(_index_query(ask, "topic"), view="", sort="topic", order="", grouped=True)
+    rows = await panel("Schemas", ask.source.schemas(query), lambda page: (page, schema_rows(page)))
+    nothing = "No topic has a schema."
+    return _table(ask, query, rows, "Schemas", "schemas", SCHEMA_COLUMNS, (), nothing)
 
 
 async def subscriptions(ask: Ask) -> View:
@@ -204,9 +216,16 @@ def _table(
             "limit": ROWS,
             "nothing": nothing,
             "command": _FIRST,
-            "row_template": "topic_row.html" if menu == "topics" else "subscription_row.html",
+            "row_template": _ROWS[menu],
         },
     )
+
+
+_ROWS: Final = {
+    "topics": "topic_row.html",
+    "subscriptions": "subscription_row.html",
+    "schemas": "schema_row.html",
+}
 
 
 async def bookies(ask: Ask) -> View:
@@ -249,17 +268,22 @@ async def topic(ask: Ask) -> View:
         content |= {"stats": stats, "partitions": 0, "nearby": near}
         return View("topic.html", path.local, "topics", content, 404 if is_missing else 200)
     partitions, found = stats.value
-    explained = await panel("Explanation", ask.source.explanations(path, found), dict)
+    explained, schema = await asyncio.gather(
+        panel("Explanation", ask.source.explanations(path, found), dict),
+        panel("Schema", ask.source.schema(path, None), lambda found: found),
+    )
     figures = topic_figures(found, explained.value or {}, ask.query.get("open", ""))
     content |= {
         "stats": Panel(figures),
         "explanations": explained,
+        "schema_text": schema_text(schema.value and asdict(schema.value)),
         "partitions": partitions,
         "partition_rows": partition_rows(found),
         "counts": {
             "subscriptions": len(figures.subscriptions),
             "producers": len(figures.producers),
             "partitions": partitions,
+            **({"schema": f"v{schema.value.version}"} if schema.value else {}),
         },
         "subscription_actions": SUBSCRIPTION_ACTIONS,
         "topic_actions": TOPIC_ACTIONS,
@@ -299,6 +323,7 @@ PAGES: Final[dict[str, Page]] = {
     "topics": topics,
     "subscriptions": subscriptions,
     "messages": messages_page,
+    "schemas": schemas,
     "namespaces": namespaces,
     "brokers": brokers,
     "brokers/{broker}": broker,

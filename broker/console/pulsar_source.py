@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from magnetar.broker.console.admin_api import AdminError, get
@@ -17,6 +18,7 @@ from magnetar.broker.console.pulsar_policies import (
     row_of,
     set_policies,
 )
+from magnetar.broker.console.pulsar_schemas import PulsarSchemas
 from magnetar.broker.console.snapshot import (
     Snapshot,
     SnapshotHistory,
@@ -69,6 +71,7 @@ _AT_ONCE: Final = 8
 _FRESH_S: Final = 10.0
 _SHARE: Final = 20.0
 """A snapshot is kept for this many times as long as it took, so that brokers rest."""
+_NO_LIST: Final = "Apache Pulsar doesn't list schemas: of the topics of each page, those with one."
 _OWN_FORMS: Final = frozenset({"AVRO", "KEY_VALUE", "PROTOBUF", "PROTOBUF_NATIVE"})
 """Schemas whose values Pulsar wants in other texts than we do."""
 
@@ -91,10 +94,30 @@ class PulsarSource(Source):
         self._snapshot: Snapshot | None = None
         self._taking: asyncio.Task[Snapshot] | None = None
         self._history = SnapshotHistory()
+        self._schemas = PulsarSchemas(api, time.monotonic)
 
     async def topics(self, query: IndexQuery) -> IndexPage:
         found = await self._figures()
-        return self._with_history(page_of(found.topics, query, _note(found)), query)
+        page = self._with_history(page_of(found.topics, query, _note(found)), query)
+        if query.schemas:
+            schemas = await self._schemas.of([row["topic"] for row in page.rows])
+            rows = zip(page.rows, schemas, strict=True)
+            page = replace(page, rows=[{**row, "schema": schema} for row, schema in rows])
+        return page
+
+    async def schemas(self, query: IndexQuery) -> IndexPage:
+        """Those among the topics of a page: there is no list of them."""
+        page = page_of((await self._figures()).topics, replace(query, grouped=True), _NO_LIST)
+        topics = [row["topic"] for row in page.rows]
+        found = zip(topics, await self._schemas.of(topics), strict=True)
+        rows = [{**schema, "topic": topic} for topic, schema in found if schema is not None]
+        strategies = await self._schemas.compatibility([row["topic"] for row in rows])
+        for row, strategy in zip(rows, strategies, strict=True):
+            row["compatibility"] = strategy
+        return replace(page, rows=rows)
+
+    async def _count_of_schemas(self) -> dict[str, int]:
+        return {}
 
     async def subscriptions(self, query: IndexQuery) -> IndexPage:
         found = await self._figures()

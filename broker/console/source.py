@@ -50,6 +50,8 @@ class IndexQuery:
     """Of each row's history."""
     partial: bool = False
     """Whether the first topics will do while all of many are being read."""
+    schemas: bool = False
+    """Whether rows of topics have the type and the version of their schema."""
 
     def given(self) -> dict[str, str | int]:
         """What isn't empty, as parameters of the route."""
@@ -175,6 +177,20 @@ class Source:
         """Of all loaded topics. Raises AdminError."""
         return _page(await get(self.api, "subscriptions-index", **query.given()), "subscriptions")
 
+    async def schemas(self, query: IndexQuery) -> IndexPage:
+        """Topics that have a schema, in the order of names, see the route ``schemas-index``.
+
+        Raises:
+            AdminError.
+        """
+        names = ("q", "namespace", "after", "limit")
+        given = {name: value for name, value in query.given().items() if name in names}
+        return _page(await get(self.api, "schemas-index", **given), "schemas")
+
+    async def _count_of_schemas(self) -> dict[str, int]:
+        """For ``counts``. Raises AdminError."""
+        return {"schemas": (await self.schemas(IndexQuery(limit=1))).total}
+
     async def namespaces(self, *, partial: bool = False) -> NamespaceSums:
         """Sums of topics' figures. Raises AdminError.
 
@@ -204,6 +220,7 @@ class Source:
             each(brokers(), lambda names: {"brokers": len(names)}),
             each(get(self.api, "bookies/all"), lambda found: {"bookies": len(found["bookies"])}),
             each(self.namespaces(partial=True), _counts_of_sums),
+            each(self._count_of_schemas(), dict),
             each(
                 self.topics(IndexQuery(limit=1, grouped=True, partial=True)),
                 lambda page: {"topics": page.total} if page.is_complete else {},

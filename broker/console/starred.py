@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.console.admin_api import AdminError
@@ -37,11 +37,13 @@ async def starred(source: Source, query: IndexQuery, names: Iterable[str]) -> In
         try:
             async with limit:
                 partitions, stats = await topic_stats(source.api, path)
+                schema = await source.schema(path, None)
         except AdminError:  # it may be gone, or of another cluster
             return {"topic": name}
         found = topic_row(name, stats, stats["subscriptions"].values())
         oldest_ms = stats.get("earliestMsgPublishTimeInBacklogs") or None
-        return found | {"partitions": partitions, "earliestMsgPublishTimeInBacklogs": oldest_ms}
+        more = {"partitions": partitions, "schema": schema and asdict(schema)}
+        return found | more | {"earliestMsgPublishTimeInBacklogs": oldest_ms}
 
     index = await source.topics(
         IndexQuery(q=query.q, namespace=query.namespace, limit=1, partial=query.partial)

@@ -24,7 +24,7 @@ from magnetar.broker.schema.definition import SchemaDefinition, StoredSchema
 from magnetar.broker.schema.history import SchemaHistory, is_large
 from magnetar.broker.schema.metrics import SchemaMetrics
 from magnetar.metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
-from magnetar.metadata.paths import check_path, encode_name
+from magnetar.metadata.paths import check_path, decode_name, encode_name
 from magnetar.metadata.recipes import CachedValues
 from magnetar.metadata.store import CREATE_ONLY, MetadataStore, Versioned
 
@@ -33,6 +33,7 @@ T = TypeVar("T")
 SCHEMAS: Final = "/schemas"
 _ROUNDS_MAX: Final = 1000
 _CACHED_MAX: Final = 1_000
+_NAMES_AT_ONCE: Final = 1_000
 _CHECKS_AT_ONCE: Final = 2
 """Parsing takes the interpreter from the loop: more threads would only make that worse."""
 
@@ -104,6 +105,23 @@ class SchemaRegistry:
         """The newest version, None when there is none or it is deleted."""
         with self.metrics.operation("get", name.namespace):
             return (await self.history(name)).latest()
+
+    async def latest_known(self, name: TopicName) -> StoredSchema | None:
+        """As ``latest``, for lists: from memory where it is there, so it may be an older one."""
+        return (await self._recent(name)).latest()
+
+    async def names(self, namespace: str) -> list[str]:
+        """Topics of a namespace that have a schema or had one, without the namespace, sorted."""
+        try:
+            children = await self._store.children(f"{SCHEMAS}/{namespace}")
+        except MetadataError as error:
+            raise BrokerMetadataError(f"Schemas of {namespace}: {error}") from error
+        found: list[str] = []
+        for start in range(0, len(children), _NAMES_AT_ONCE):
+            found += map(decode_name, children[start : start + _NAMES_AT_ONCE])
+            await asyncio.sleep(0)
+        found.sort()
+        return found
 
     async def find(self, name: TopicName, definition: SchemaDefinition) -> int | None:
         """The version of an equal definition, None when there is none."""

@@ -26,6 +26,7 @@ PAGES: Final = (
         "",
         "topics",
         "subscriptions",
+        "schemas",
         "namespaces",
         "brokers",
         "bookies",

@@ -179,6 +179,29 @@ async def test_the_menu_counts_what_pages_list(console: httpx.AsyncClient, topic
     assert counts["Topics"] == shown
 
 
+async def test_schemas_are_listed(console: httpx.AsyncClient, topic: str, admin_url: str) -> None:
+    name = topic.rpartition("/")[2]
+    url = f"{admin_url}/admin/v2/schemas/public/default/{name}/schema"
+    async with httpx.AsyncClient() as client:
+        for kind in ("STRING", "INT32"):
+            strategy = f"{admin_url}/admin/v2/{topic}/schemaCompatibilityStrategy"
+            assert (await client.put(strategy, json="ALWAYS_COMPATIBLE")).is_success
+            body: dict[str, Any] = {"type": kind, "schema": "", "properties": {}}
+            assert (await client.post(url, json=body)).is_success
+        stored = (await client.get(url)).json()
+    assert (stored["type"], stored["version"]) == ("INT32", 1)
+    assert ">INT32 v1</span>" in (await console.get(f"/console/topic/{topic}")).text
+    for path, shown in (
+        ("topics", '<td class="mu hide2 hide3">INT32 v1</td>'),
+        ("schemas", '<td>INT32</td><td class="r">1</td>'),
+    ):
+        page = (await console.get(f"/console/{path}", params={"q": name})).text
+        assert shown in page, path
+    assert '<td class="hide3">ALWAYS_COMPATIBLE</td>' in page
+    cookie = {"Cookie": f"magnetar-starred={quote(topic.replace('/', '://', 1), safe='')}"}
+    assert "INT32 v1" in (await console.get("/console/topics?view=starred", headers=cookie)).text
+
+
 async def test_a_starred_topic_has_figures_of_now(console: httpx.AsyncClient, topic: str) -> None:
     name = topic.replace("/", "://", 1)
     cookie = {"Cookie": f"magnetar-starred={quote(name, safe='')}"}

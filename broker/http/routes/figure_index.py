@@ -4,7 +4,7 @@ Magnetar's own. ``broker/index`` has the figures; nothing is kept before the fir
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
@@ -26,8 +26,9 @@ from magnetar.broker.index.figure_table import (
     PageQuery,
     Sight,
 )
-from magnetar.broker.index.page_answer import PageAnswer, merged, merged_sums, parse_key
+from magnetar.broker.index.page_answer import PageAnswer, Row, merged, merged_sums, parse_key
 from magnetar.broker.index.topic_figures import SubscriptionField, TopicField
+from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.service.broker_service import BrokerService
 
 routes = Routes(
@@ -174,7 +175,7 @@ class Visitor:
         if self.caller is None:
             return None
         assert self.service.access is not None
-        return await sight_of(self.service.access, self.caller, table)
+        return await sight_of(self.service.access, self.caller, table.space_names)
 
 
 async def _visitor(
@@ -219,14 +220,22 @@ class Everywhere:
         return found.values, found.failures()
 
     async def page(
-        self, rows_name: str, query: PageQuery, here: Callable[[], Awaitable[PageAnswer]]
+        self,
+        rows_name: str,
+        query: PageQuery,
+        here: Callable[[], Awaitable[PageAnswer]],
+        more: Callable[[Row], Awaitable[Row]] | None = None,
     ) -> Response:
+        """``more``: what a row gets, once those of all brokers are put together."""
         found, silent = await self.ask(here)
         pages = [
             each if isinstance(each, PageAnswer) else PageAnswer.of_json(each, rows_name)
             for each in found
         ]
         page = pages[0] if len(pages) == 1 else merged(pages, query)
+        if more is not None and not self._is_local:
+            # One after the other: a large history is decoded in a thread of which there are few.
+            page = replace(page, rows=[{**row, **await more(row)} for row in page.rows])
         return JsonResponse(page.to_json(rows_name, query, silent))
 
 
@@ -287,6 +296,9 @@ async def topics_index(
         str | None,
         Flag(False, "`true`: partitions are one row; in the order of names, without a view"),
     ] = None,
+    schemas: Annotated[
+        str | None, Flag(False, "`true`: rows have `schema`, its type and newest version, or null")
+    ] = None,
 ) -> Response:
     """Topics with their figures, a page of them by name or by a figure.
 
@@ -311,7 +323,13 @@ async def topics_index(
     async def here() -> PageAnswer:
         return await tables.topic_page(query, await everywhere.visitor.sight(tables.topics))
 
-    return await everywhere.page("topics", query, here)
+    async def schema(row: Row) -> Row:
+        service = everywhere.visitor.service
+        found = await service.schemas.latest_known(TopicName.parse(row["topic"]))
+        shown = found and {"type": found.definition.type, "version": found.version}
+        return {"schema": shown}
+
+    return await everywhere.page("topics", query, here, schema if flag(schemas) else None)
 
 
 @routes.get(

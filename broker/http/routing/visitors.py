@@ -4,7 +4,7 @@ namespace."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Request
@@ -14,7 +14,6 @@ from magnetar.broker.http.routing.route_permissions import caller_of
 from magnetar.broker.protocol.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from magnetar.broker.index.figure_table import FigureTable
     from magnetar.broker.service.access_control import AccessControl
 
 _SLICE: Final = 100
@@ -41,9 +40,9 @@ def visitor_of(request: Request, role: str | None, original_role: str | None) ->
 
 
 async def sight_of(
-    access: AccessControl, visitor: Caller, table: FigureTable
+    access: AccessControl, visitor: Caller, namespaces: Sequence[str]
 ) -> dict[int, Callable[[Any], bool] | None]:
-    """The namespaces of a table in which the visitor may see all topics, or some of them.
+    """The namespaces, by number, in which the visitor may see all topics, or some of them.
 
     Raises:
         BrokerMetadataError, MetadataError: the grants can't be read.
@@ -54,7 +53,7 @@ async def sight_of(
         topic = TopicName.parse(key if isinstance(key, str) else key[0])
         return bool(access.may_nowait(visitor, Permission.LOOKUP, Resource.of_topic(topic)))
 
-    for space, namespace in enumerate(list(table.space_names)):
+    for space, namespace in enumerate(list(namespaces)):
         if await access.may(visitor, Permission.LOOKUP, Resource.of_namespace(namespace)):
             sight[space] = None
         elif await access.grants_topics(namespace):

@@ -29,6 +29,9 @@ async def test_counts_are_those_of_rest(broker: Broker) -> None:
             if topic != "wide":
                 assert (await client.put(f"{base}/{topic}")).is_success
             assert (await client.put(f"{base}/{topic}/subscription/s")).is_success
+        schema = {"type": "INT32", "schema": "", "properties": {}}
+        url = "/admin/v2/schemas/public/default/a/schema"
+        assert (await client.post(url, json=schema)).is_success
         page = (await client.get("/console/settings")).text
         subscriptions = (await client.get("/admin/v2/subscriptions-index")).json()["total"]
     assert subscriptions == 5
@@ -38,6 +41,7 @@ async def test_counts_are_those_of_rest(broker: Broker) -> None:
         "Namespaces": "1",
         "Topics": "3",
         "Subscriptions": "5",
+        "Schemas": "1",
     }
 
 

@@ -110,3 +110,16 @@ async def test_a_foreign_form_stores_nothing(client: httpx.AsyncClient) -> None:
     strange = await client.post(f"{PAGE}/new", data={**fields, "type": "NO_SUCH"})
     assert strange.status_code == 400
     assert (await client.get(f"{SCHEMAS}/schemas")).status_code == 404
+
+
+async def test_a_deleted_schema_stays_in_the_list(broker: Broker) -> None:
+    transport = httpx.ASGITransport(create_app(broker.service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert "No topic has a schema." in (await client.get("/console/schemas")).text
+        schema = {"type": "INT32", "schema": "", "properties": {}}
+        assert (await client.post(f"{SCHEMAS}/schema", json=schema)).is_success
+        page = (await client.get("/console/schemas")).text
+        assert f'href="topic/{TOPIC}/schema"' in page
+        assert '<td>INT32</td><td class="r">0</td>' in page
+        assert (await client.delete(f"{SCHEMAS}/schema")).is_success
+        assert '<span class="mu">deleted</span>' in (await client.get("/console/schemas")).text
