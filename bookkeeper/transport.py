@@ -183,12 +183,14 @@ class LacReply:
         last_packet: packet with the highest entry id this bookie holds; None: it holds none.
         explicit_lac: highest last-add-confirmed sent without an entry; -1: none.
         next_packet: of the entry after the one that a long poll waited above, if it is there.
+        lac_digest: with which ``explicit_lac`` came, if it isn't CRC32C; in the bookie's process.
     """
 
     code: int
     last_packet: bytes | memoryview | None
     explicit_lac: int
     next_packet: bytes | memoryview | None = None
+    lac_digest: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

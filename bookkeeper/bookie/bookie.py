@@ -181,14 +181,20 @@ class Bookie(BookieClient):
         return None
 
     async def write_lac(
-        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+        self,
+        ledger_id: int,
+        lac: int,
+        *,
+        master_key: bytes,
+        creator: int = 0,
+        digest: bytes | None = None,
     ) -> int:
-        """Store an explicit last-add-confirmed durably; a result code."""
+        """Store an explicit LAC durably, see ``LedgerDescriptor.raise_lac``; a result code."""
         if self.is_closed:
             return codes.UNAVAILABLE
         done: asyncio.Future[int] = self._loop.create_future()
         answer = functools.partial(_resolve, done)
-        code = self.storage.write_lac(ledger_id, master_key, lac, answer, creator)
+        code = self.storage.write_lac(ledger_id, master_key, lac, answer, creator, digest)
         if code != codes.OK:
             return code
         self._after_meta_record()
@@ -599,12 +605,12 @@ class Bookie(BookieClient):
             return LacReply(self.storage.denial(ledger_id), None, -1)
         if state.limbo:  # entries may be lost, so the last one it has proves nothing
             return LacReply(codes.UNKNOWN_LEDGER_STATE, None, -1)
-        explicit_lac, last = state.explicit_lac, state.last_entry
+        lac, digest, last = state.explicit_lac, state.lac_digest, state.last_entry
         if last == NO_ENTRY_ID:
-            return LacReply(codes.OK, None, explicit_lac)
+            return LacReply(codes.OK, None, lac, lac_digest=digest)
         code, packets = await self._read(state, last, 1, 1)
         if code == codes.OK:
-            return LacReply(codes.OK, packets[0], explicit_lac)
+            return LacReply(codes.OK, packets[0], lac, lac_digest=digest)
         # The index says that there is a last entry: not finding it is damage, not an answer.
         gone = ledger_id not in self.storage.ledgers
         return LacReply(code if gone else codes.IO_ERROR, None, -1)

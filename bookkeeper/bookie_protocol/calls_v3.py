@@ -12,7 +12,7 @@ from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.lac_watch import told_lac
 from magnetar.bookkeeper.bookie_protocol.availability import encode_availability
-from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, decode_lac, encode_lac
+from magnetar.bookkeeper.bookie_protocol.digests import encode_kept_lac, foreign_lac_digest
 from magnetar.bookkeeper.bookie_protocol.frames_v2 import LAST_ENTRY
 from magnetar.bookkeeper.bookie_protocol.result_codes import (
     EBADREQ,
@@ -34,7 +34,6 @@ _VERSION: Final = 3
 _DEFERRED_SYNC: Final = 1
 _TOTAL, _FREE = 1, 2
 _WAIT_S_MAX: Final = 300.0
-_LAC_BODIES_MAX: Final = 10_000
 _AUTH_DISABLED: Final = "AuthDisabledPlugin"
 _IDS: Final = Struct(">qq")
 
@@ -53,17 +52,10 @@ class _Add(AddRequest):
 
 
 class CallsV3:
-    """What version 3 asks, of one bookie.
+    """What version 3 asks, of one bookie."""
 
-    Args:
-        lac_bodies: explicit last-add-confirmed of ledgers whose digest isn't CRC32C, as they came:
-            only the ledger's clients can make that digest. Lost at the bookie's end, when readers
-            still have the LAC of the last entry.
-    """
-
-    def __init__(self, bookie: Bookie, lac_bodies: dict[int, bytes]) -> None:
+    def __init__(self, bookie: Bookie) -> None:
         self._bookie = bookie
-        self._lac_bodies = lac_bodies
 
     def refused(self, request: pb.Request, code: ProtocolCode) -> pb.Response:
         """A response with no more than a status."""
@@ -213,31 +205,25 @@ class CallsV3:
     async def _write_lac(self, asked: pb.WriteLacRequest, response: pb.Response) -> None:
         status = EREADONLY.v3
         if not self._bookie.read_only:
+            ledger_id, lac = asked.ledgerId, asked.lac
+            digest = foreign_lac_digest(ledger_id, lac, asked.body)
             code = await self._bookie.write_lac(
-                asked.ledgerId, asked.lac, master_key=asked.masterKey
+                ledger_id, lac, master_key=asked.masterKey, digest=digest
             )
             status = to_v3(code)
-            if code == codes.OK and decode_lac(CRC32C, asked.ledgerId, asked.body) < 0:
-                self._keep_lac(asked.ledgerId, asked.body)
         response.status = response.writeLacResponse.status = status
         response.writeLacResponse.ledgerId = asked.ledgerId
-
-    def _keep_lac(self, ledger_id: int, body: bytes) -> None:
-        bodies = self._lac_bodies
-        bodies.pop(ledger_id, None)
-        bodies[ledger_id] = body
-        if len(bodies) > _LAC_BODIES_MAX:
-            del bodies[next(iter(bodies))]
 
     async def _read_lac(self, asked: pb.ReadLacRequest, response: pb.Response) -> None:
         ledger_id, found = asked.ledgerId, response.readLacResponse
         reply = await self._bookie.read_lac(ledger_id, fence=False)
         code = codes.NO_ENTRY if reply.code == codes.NO_LEDGER else reply.code
         if code == codes.OK:
-            if (kept := self._lac_bodies.get(ledger_id)) is not None:
-                found.lacBody = kept
-            elif reply.explicit_lac >= 0:
-                found.lacBody = encode_lac(CRC32C, ledger_id, reply.explicit_lac)
+            lac, digest = reply.explicit_lac, reply.lac_digest
+            # Clients of ours give it without the digest: CRC32C would be wrong for this ledger.
+            is_foreign = reply.last_packet is not None and is_wrapped(reply.last_packet)
+            if lac >= 0 and (digest is not None or not is_foreign):
+                found.lacBody = encode_kept_lac(ledger_id, lac, digest)
             if reply.last_packet is not None:
                 found.lastEntryBody = bytes(as_sent(reply.last_packet))
             if not found.lacBody and reply.last_packet is None:

@@ -18,7 +18,12 @@ from typing import Final, TypeAlias
 from crc32c import crc32c
 
 from magnetar.bookkeeper.packet import PACKET_HEADER_BYTES, Buffer
-from magnetar.bookkeeper.wrapped_packet import is_wrapped, unwrap_packet, wrap_packet
+from magnetar.bookkeeper.wrapped_packet import (
+    FOREIGN_DIGEST_BYTES_MAX,
+    is_wrapped,
+    unwrap_packet,
+    wrap_packet,
+)
 
 DIGESTED_BYTES: Final = 32
 """Header of a packet before its digest."""
@@ -114,6 +119,21 @@ def encode_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:
     """An explicit last-add-confirmed as it is sent, kept and given back."""
     head = _LAC.pack(ledger_id, lac)
     return head + digest.of(head, b"")
+
+
+def foreign_lac_digest(ledger_id: int, lac: int, body: bytes) -> bytes | None:
+    """What stands behind the LAC in its body; None: CRC32C, or no digest that there is."""
+    digest = body[_LAC.size :]
+    if body[: _LAC.size] != _LAC.pack(ledger_id, lac) or len(digest) > FOREIGN_DIGEST_BYTES_MAX:
+        return None
+    return None if body == encode_lac(CRC32C, ledger_id, lac) else digest
+
+
+def encode_kept_lac(ledger_id: int, lac: int, foreign_digest: bytes | None) -> bytes:
+    """A LAC's body, from what ``foreign_lac_digest`` said of it."""
+    if foreign_digest is None:
+        return encode_lac(CRC32C, ledger_id, lac)
+    return _LAC.pack(ledger_id, lac) + foreign_digest
 
 
 def decode_lac(digest: Digest, ledger_id: int, body: Buffer) -> int:

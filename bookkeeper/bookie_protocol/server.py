@@ -93,7 +93,6 @@ class ProtocolServer:
         self.frame_bytes_max, self.connection_bytes_max = frame_bytes_max, connection_bytes_max
         self.adds, self.reads = adds, reads
         self.bookie: Bookie | None = None
-        self.lac_bodies: dict[int, bytes] = {}
         self.login = login
         self.refusals = RefusalLog(logging.getLogger("magnetar.bookkeeper.audit"))
         self.warnings = RepeatedWarnings(_log)
@@ -210,7 +209,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.abort()
             return
         self._bookie = bookie
-        self._calls_v3 = CallsV3(bookie, self._port.lac_bodies)
+        self._calls_v3 = CallsV3(bookie)
         self._must_encrypt = self._port.has_tls
         sock = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,4 +1,4 @@
-// Apache BookKeeper's own client, for tests: java -cp JARS Ledgers.java URI write DIGEST PASSWORD COUNT | go-on DIGEST PASSWORD | read LEDGER DIGEST PASSWORD | recover ...
+// Apache BookKeeper's own client, for tests: java -cp JARS Ledgers.java URI write DIGEST PASSWORD COUNT | go-on DIGEST PASSWORD | read LEDGER DIGEST PASSWORD | recover ... | write-lac, read-lac: with an explicit last-add-confirmed
 import java.util.Enumeration;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
@@ -12,11 +12,15 @@ public class Ledgers {
         ClientConfiguration conf = new ClientConfiguration();
         conf.setMetadataServiceUri(words[0]);
         conf.setUseV2WireProtocol(Boolean.getBoolean("v2"));
+        conf.setExplictLacInterval(words[1].equals("write-lac") ? 10 : 0);
         try (BookKeeper client = new BookKeeper(conf)) {
             DigestType digest = DigestType.valueOf(words[2]);
             byte[] password = words[3].getBytes();
-            if (words[1].equals("write")) {
-                write(client, digest, password, Integer.parseInt(words[4]));
+            if (words[1].equals("read-lac")) {
+                LedgerHandle ledger = client.openLedgerNoRecovery(Long.parseLong(words[4]), digest, password);
+                System.out.println("last " + ledger.readExplicitLastConfirmed());
+            } else if (words[1].startsWith("write")) {
+                write(client, digest, password, Integer.parseInt(words[4]), words[1].equals("write-lac"));
             } else if (words[1].equals("go-on")) {
                 goOn(client, digest, password);
             } else {
@@ -26,10 +30,16 @@ public class Ledgers {
     }
 
     // The ledger stays open, as if its writer had died.
-    private static void write(BookKeeper client, DigestType digest, byte[] password, int count) throws Exception {
+    private static void write(BookKeeper client, DigestType digest, byte[] password, int count, boolean hasExplicitLac) throws Exception {
         LedgerHandle ledger = client.createLedger(3, 3, 2, digest, password);
         for (int number = 0; number < count; number++) {
             ledger.addEntry(("entry " + number).getBytes());
+        }
+        if (hasExplicitLac) {
+            LedgerHandle reader = client.openLedgerNoRecovery(ledger.getId(), digest, password);
+            while (reader.readExplicitLastConfirmed() < count - 1) {
+                Thread.sleep(10);
+            }
         }
         System.out.println("ledger " + ledger.getId());
         System.out.flush();

@@ -314,3 +314,20 @@ async def test_lists_of_entries_that_only_some_bookies_give(
             found = await client.read_entries(ReadRequest(ledger.ledger_id, 0, 50, 1 << 20))
             assert len(found.packets) == 50
             await ledger.close()
+
+
+@pytest.mark.parametrize("digest", ["MAC", "CRC32", "DUMMY"])
+def test_an_explicit_lac_survives_kills_of_our_bookies(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, digest: str
+) -> None:
+    """Only clients of the ledger can make its digest."""
+    ours = [BookieProcess(tmp_path / f"o{n}", zookeeper.url()) for n in range(3)]
+    theirs = ApacheBookie(tmp_path / "client", uri_of(zookeeper))
+    with running_bookies(ours):
+        (ledger,) = theirs.ledgers("write-lac", digest, "pw", "20")
+        for bookie in ours:
+            bookie.kill()
+        for bookie in ours:
+            bookie.start()
+        # The last entry says 18.
+        assert theirs.ledgers("read-lac", digest, "pw", ledger.split()[1]) == ["last 19"]

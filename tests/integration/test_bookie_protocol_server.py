@@ -403,9 +403,28 @@ async def test_explicit_lacs_and_long_polls(served: Served) -> None:
         told = await waiting
         assert (told.maxLAC, told.entryId, told.body) == (0, 0, packet_of(7, 0))
         assert (await read_lac(7)).lacBody == encode_lac(CRC32C, 7, 0)
-        hmac = Digest.create(DigestType.HMAC, b"pw")
-        assert await write_lac(8, 5, hmac) == 0
-        assert (await read_lac(8)).lacBody == encode_lac(hmac, 8, 5)
+        for ledger_id, digest_type in enumerate(DigestType, 8):
+            digest = Digest.create(digest_type, b"pw")
+            for lac in (5, 4):  # it never decreases
+                assert await write_lac(ledger_id, lac, digest) == 0
+            assert (await read_lac(ledger_id)).lacBody == encode_lac(digest, ledger_id, 5)
+            # A list of entries is a promise, for which the LAC is written again.
+            assert await client.add(ledger_id, 0) == EOK
+            await served.bookie.list_entries(ledger_id)
+            assert (await read_lac(ledger_id)).lacBody == encode_lac(digest, ledger_id, 5)
+
+
+async def test_an_explicit_lac_of_our_client_has_no_wrong_digest(served: Served) -> None:
+    digest = Digest.create(DigestType.HMAC, b"pw")
+    stored = to_stored(digest, packet_of(7, 0), b"")
+    client = await served.connect()
+    head = pack(">II20s", 24 + len(stored), 0x02010000, KEY)
+    assert (await client.ask(head + stored))[0] == EOK
+    assert await served.bookie.write_lac(7, 0, master_key=KEY) == codes.OK
+    async with served.v3() as v3:
+        asked = pb.Request(readLacRequest=pb.ReadLacRequest(ledgerId=7))
+        found = (await v3.call(asked, pb.READ_LAC, 9)).readLacResponse
+        assert (found.lacBody, found.lastEntryBody) == (b"", stored)
 
 
 async def test_our_client(served: Served) -> None:

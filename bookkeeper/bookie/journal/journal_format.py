@@ -18,7 +18,7 @@ _ROOM_MARK_AT: Final = _HEADER.size
 HEADER_BYTES: Final = _HEADER.size + 4
 GROUP_BODY: Final = Struct(">Q")
 LEDGER_ID: Final = Struct(">Q")
-EXPLICIT_LAC_BODY: Final = Struct(">Qq")
+_EXPLICIT_LAC_BODY: Final = Struct(">Qq")
 CREATOR_BODY: Final = Struct(">QQB")  # ledger, creator, flags
 CREATOR_DISPUTED: Final = 1
 METADATA_MARK_BODY: Final = Struct(">16sQ")  # store id, commit
@@ -75,6 +75,19 @@ def decode_segment_header(data: bytes, path: str) -> SegmentHeader:
     if mark not in (0, crc32c(data[:_ROOM_MARK_AT])):
         raise CorruptFileError(path, _ROOM_MARK_AT, "segment header does not fit its second CRC")
     return SegmentHeader(segment_id, tag, alignment, previous_end, mark != 0)
+
+
+def encode_explicit_lac(ledger_id: int, lac: int, digest: bytes | None) -> bytes:
+    """Body of such a record; ``digest``: see ``LedgerDescriptor.lac_digest``."""
+    body = _EXPLICIT_LAC_BODY.pack(ledger_id, lac)
+    return body if digest is None else b"".join((body, b"\x01", digest))
+
+
+def decode_explicit_lac(body: bytes) -> tuple[int, int, bytes | None]:
+    """Ledger id, LAC and digest."""
+    ledger_id, lac = _EXPLICIT_LAC_BODY.unpack_from(body)
+    rest = body[_EXPLICIT_LAC_BODY.size :]
+    return ledger_id, lac, rest[1:] if rest else None
 
 
 def journal_directory(number: int) -> str:

@@ -39,12 +39,16 @@ _LIMBO_VALUE: Final = Struct(">Bq")  # phase, highest ledger id that may be conc
 _FENCED: Final = 1
 _LIMBO: Final = 2
 _UNSURE: Final = 4
+_LAC_DIGEST: Final = 8
 _CRC_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """What the index knows about a ledger; ``last_entry`` -1: it holds none."""
+    """What the index knows about a ledger; ``last_entry`` -1: it holds none.
+
+    ``lac_digest``: see ``LedgerDescriptor``.
+    """
 
     master_key: bytes
     fenced: bool
@@ -52,6 +56,7 @@ class LedgerRecord:
     explicit_lac: int
     last_entry: int
     fence_unknown: bool = False
+    lac_digest: bytes | None = None
 
 
 def seal(key: bytes, value: bytes) -> tuple[bytes, bytes]:
@@ -155,20 +160,29 @@ def id_of_key(key: bytes) -> int:
 
 def encode_ledger(ledger_id: int, record: LedgerRecord) -> tuple[bytes, bytes]:
     flags = _FENCED * record.fenced | _LIMBO * record.limbo | _UNSURE * record.fence_unknown
-    value = _LEDGER_VALUE.pack(flags, record.explicit_lac, record.last_entry) + record.master_key
-    return seal(ledger_key(ledger_id), value)
+    digest = b""
+    if record.lac_digest is not None:
+        flags |= _LAC_DIGEST
+        digest = bytes([len(record.lac_digest)]) + record.lac_digest
+    value = _LEDGER_VALUE.pack(flags, record.explicit_lac, record.last_entry)
+    return seal(ledger_key(ledger_id), b"".join((value, digest, record.master_key)))
 
 
 def decode_ledger(key: bytes, value: bytes) -> tuple[int, LedgerRecord]:
     value = unseal(key, value)
     flags, explicit_lac, last_entry = _LEDGER_VALUE.unpack_from(value)
+    at, digest = _LEDGER_VALUE.size, None
+    if flags & _LAC_DIGEST:
+        begin, at = at + 1, at + 1 + value[at]
+        digest = value[begin:at]
     record = LedgerRecord(
-        value[_LEDGER_VALUE.size :],
+        value[at:],
         bool(flags & _FENCED),
         bool(flags & _LIMBO),
         explicit_lac,
         last_entry,
         bool(flags & _UNSURE),
+        digest,
     )
     return _ID.unpack_from(key, 1)[0], record
 

@@ -25,6 +25,8 @@ class LedgerDescriptor:
             went back, so what it says of this id proves nothing, and nothing is collected by it.
         creator_stored: ``disputed`` as the index has it, with the creator; None: it has neither
             (maintenance thread only, as ``flushed_last``).
+        lac_digest: the one that ``explicit_lac`` came with, if it isn't CRC32C: only clients of the
+            ledger can make it. Empty: the ledger has none. None: CRC32C.
         listed_s: loop time when a client was told what is here, and may rely on it.
     """
 
@@ -40,8 +42,14 @@ class LedgerDescriptor:
     creator_stored: bool | None = None
     listed_s: float = float("-inf")
     explicit_lac: int = -1
+    lac_digest: bytes | None = None
     last_entry: int = NO_ENTRY_ID
     flushed_last: int = NO_ENTRY_ID
+
+    def raise_lac(self, lac: int, digest: bytes | None) -> None:
+        """An explicit LAC is here; it never decreases."""
+        if lac > self.explicit_lac or (lac == self.explicit_lac and digest is not None):
+            self.explicit_lac, self.lac_digest = lac, digest
 
     def is_of(self, creator: int) -> bool:
         """False: this ledger is certainly another one than ``creator`` made."""
@@ -53,7 +61,7 @@ class LedgerDescriptor:
         state.fenced = state.fence_durable = record.fenced
         state.limbo = record.limbo
         state.fence_unknown = record.fence_unknown
-        state.explicit_lac = record.explicit_lac
+        state.explicit_lac, state.lac_digest = record.explicit_lac, record.lac_digest
         state.last_entry = state.flushed_last = record.last_entry
         return state
 
@@ -65,4 +73,5 @@ class LedgerDescriptor:
             self.explicit_lac,
             last_entry,
             self.fence_unknown,
+            self.lac_digest,
         )

@@ -237,9 +237,15 @@ class LedgerStorage:
         return codes.OK, state
 
     def write_lac(
-        self, ledger_id: int, master_key: bytes, lac: int, waiting: object, creator: int = 0
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        lac: int,
+        waiting: object,
+        creator: int = 0,
+        digest: bytes | None = None,
     ) -> int:
-        """Store an explicit last-add-confirmed; never decreases."""
+        """Store an explicit last-add-confirmed; see ``LedgerDescriptor.raise_lac``."""
         state = self.ledgers.get(ledger_id)
         if state is None:
             if ledger_id in self.deleted or not _may_create(ledger_id, master_key):
@@ -251,9 +257,9 @@ class LedgerStorage:
             return codes.UNAUTHORIZED
         elif not state.is_of(creator):
             return self.denial(ledger_id)
-        state.explicit_lac = max(state.explicit_lac, lac)
+        state.raise_lac(lac, digest)
         self._dirty[ledger_id] = state
-        body = journal_format.EXPLICIT_LAC_BODY.pack(ledger_id, lac)
+        body = journal_format.encode_explicit_lac(ledger_id, lac, digest)
         self.journal_of(ledger_id).append_meta(record_format.EXPLICIT_LAC, body, waiting)
         return codes.OK
 

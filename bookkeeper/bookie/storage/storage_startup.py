@@ -182,9 +182,9 @@ class _Replay:
             if (state := self._state(ledger_id)) is not None:
                 state.fenced = state.fence_durable = True
         elif record.kind == record_format.EXPLICIT_LAC:
-            ledger_id, lac = journal_format.EXPLICIT_LAC_BODY.unpack(body)
+            ledger_id, lac, digest = journal_format.decode_explicit_lac(body)
             if (state := self._state(ledger_id)) is not None:
-                state.explicit_lac = max(state.explicit_lac, lac)
+                state.raise_lac(lac, digest)
         elif record.kind == record_format.METADATA_MARK:
             keep_mark(self._storage, body)
         elif record.kind == record_format.LEDGER_CREATOR:

@@ -466,10 +466,18 @@ class _DataWatch:
         return code
 
     async def write_lac(
-        self, ledger_id: int, lac: int, *, master_key: bytes, creator: int = 0
+        self,
+        ledger_id: int,
+        lac: int,
+        *,
+        master_key: bytes,
+        creator: int = 0,
+        digest: bytes | None = None,
     ) -> int:
         drops, lacs = self._drops[ledger_id], self._machine.promises.lacs
-        code = await self._write_lac(ledger_id, lac, master_key=master_key, creator=creator)
+        code = await self._write_lac(
+            ledger_id, lac, master_key=master_key, creator=creator, digest=digest
+        )
         if code == codes.OK and self._is_as_before(ledger_id, drops):
             lacs[ledger_id] = max(lac, lacs.get(ledger_id, -1))
         return code

@@ -68,11 +68,18 @@ def test_index_values_round_trip() -> None:
     assert index_format.decode_run(*index_format.encode_run(7, run)) == (7, run)
     record = LedgerRecord(b"k" * 20, True, False, 5, 1 << 40)
     assert index_format.decode_ledger(*index_format.encode_ledger(8, record)) == (8, record)
-    fence_unknown = LedgerRecord(b"", False, False, -1, -1, fence_unknown=True)
-    assert index_format.decode_ledger(*index_format.encode_ledger(8, fence_unknown)) == (
-        8,
-        fence_unknown,
-    )
+    for record in (
+        LedgerRecord(b"", False, False, -1, -1, fence_unknown=True),
+        LedgerRecord(b"k" * 20, False, True, 5, 1 << 40, lac_digest=b"d" * 20),
+        LedgerRecord(b"k" * 20, False, False, 5, -1, lac_digest=b""),
+    ):
+        assert index_format.decode_ledger(*index_format.encode_ledger(8, record)) == (8, record)
+
+
+@pytest.mark.parametrize("digest", [None, b"", b"d" * 20])
+def test_explicit_lacs_round_trip(digest: bytes | None) -> None:
+    body = journal_format.encode_explicit_lac(7, 5, digest)
+    assert journal_format.decode_explicit_lac(body) == (7, 5, digest)
     assert index_format.decode_log(*index_format.encode_log(3, 100, 50)) == (3, 100, 50)
     assert index_format.decode_deleted(*index_format.encode_deleted(3, 100)) == (3, 100)
     assert index_format.decode_mark(index_format.encode_mark((3, 512))[1]) == (3, 512)
