@@ -27,7 +27,7 @@ _OPENS = (
     *("java.base/jdk.internal.platform", "java.base/sun.net"),
     *("java.management/sun.management", "jdk.management/com.sun.management.internal"),
 )
-_JAVA = (
+JAVA = (
     *("java", "-Xms512m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=512m"),
     *(word for each in _OPENS for word in ("--add-opens", f"{each}=ALL-UNNAMED")),
     *("-Dio.netty.tryReflectionSetAccessible=true", "-Dlog4j2.level=WARN", "-cp", f"{JARS}/*"),
@@ -74,7 +74,7 @@ class PulsarBroker(ChildProcess):
         }
         options = [word for pair in words.items() for word in pair]
         subprocess.run(
-            [*_JAVA, "org.apache.pulsar.PulsarClusterMetadataSetup", *options],
+            [*JAVA, "org.apache.pulsar.PulsarClusterMetadataSetup", *options],
             cwd=ROOT,
             capture_output=True,
             timeout=READY_S_MAX,
@@ -84,7 +84,7 @@ class PulsarBroker(ChildProcess):
     def start(self) -> None:
         """Returns once it is healthy."""
         self._process = self.popen(
-            [*_JAVA, "org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(self._file)]
+            [*JAVA, "org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(self._file)]
         )
         wait_until(self._is_healthy)
 

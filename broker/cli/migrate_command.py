@@ -10,7 +10,7 @@ from magnetar.bookkeeper.errors import BookkeeperError
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.cli.progress import progress
 from magnetar.broker.errors import BrokerError
-from magnetar.broker.migration.errors import LossRefusedError, MigrationError
+from magnetar.broker.migration.errors import LossRefusedError, MigrationError, SwapRefusedError
 from magnetar.broker.migration.swap import SwapPlace, look, look_back, swap, swap_back
 from magnetar.managed_ledger.errors import ManagedLedgerError
 from magnetar.metadata.errors import MetadataError
@@ -22,7 +22,7 @@ _FAILURES: Final = (
 
 
 def run_migrate(options: argparse.Namespace) -> int:
-    """1: something would be lost, and nobody has accepted it."""
+    """1: something would be lost, and nobody has accepted it, or would be served wrongly."""
     config = Path(options.metadata_config) if options.metadata_config else None
     try:
         place = SwapPlace.of(options.metadata)
@@ -32,7 +32,7 @@ def run_migrate(options: argparse.Namespace) -> int:
                 report = asyncio.run((look_back if options.back else look)(place, config))
             _tell(report.lines(), start)
             print("nothing was changed")
-            return 1 if report.losses and not options.accept_data_loss else 0
+            return 1 if report.is_refused(accept_loss=options.accept_data_loss) else 0
         run = swap_back if options.back else swap
         with progress("converting", None):
             report = asyncio.run(run(place, config, accept_loss=options.accept_data_loss))
@@ -40,6 +40,10 @@ def run_migrate(options: argparse.Namespace) -> int:
     except LossRefusedError as error:
         _tell(error.lines, start)
         print("nothing was changed; --accept-data-loss goes on without what is lost")
+        return 1
+    except SwapRefusedError as error:
+        _tell(error.lines, start)
+        print("nothing was changed; what is refused can't be accepted")
         return 1
     except _FAILURES as error:
         raise CliError(str(error)) from error

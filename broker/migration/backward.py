@@ -134,7 +134,7 @@ class Backward:
                 looked = Backward(
                     self._pulsar, self._ours, self._ledgers, self._now_ms, write=False
                 )
-                (await looked.run()).refuse_losses()
+                (await looked.run()).refuse(accept_loss=False)
         except MigrationError:
             await marker.write_marker(self._ours, begun)
             raise
@@ -396,7 +396,7 @@ class Backward:
 
     async def _append(self, namespace: str, events: list[PolicyEvent]) -> None:
         """One more ledger of the system topic, with an event for each change."""
-        logs = await self._pulsar.events_logs(namespace)
+        logs = await self._pulsar.system_logs(namespace, EVENTS_TOPIC)
         definition, version = await self._events_schema(namespace)
         if len(logs) > 1 or definition is None:
             text = "there is no single topic for them, or no schema; set them again"

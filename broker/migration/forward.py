@@ -14,7 +14,6 @@ import orjson
 
 from magnetar.broker.migration import marker
 from magnetar.broker.migration.conversion import (
-    PENDING_ACK,
     REPLICATOR,
     compacted_ledger,
     convert_cursor,
@@ -56,7 +55,6 @@ NAMES: Final = "/counters/producer-name"
 _PARTITIONED: Final = "/admin/partitioned-topics/"
 _CONFIGURATION: Final = "/admin/configuration"
 _RESOURCE_GROUPS: Final = "/admin/resourcegroups"
-_TRANSACTIONS: Final = "__transaction_log_"
 _WRITER: Final = "migrate"
 
 
@@ -88,7 +86,7 @@ class Forward:
         """Makes sure that no broker of either kind runs, and that nothing is lost; where to go on.
 
         Raises:
-            MigrationError: one does, or the cluster is ours already. LossRefusedError.
+            MigrationError: one does, or the cluster is ours already. SwapRefusedError.
         """
         before = await marker.read_marker(self._ours)
         if before is not None and before.serving in (Serving.MAGNETAR, Serving.TO_PULSAR):
@@ -100,8 +98,7 @@ class Forward:
             await marker.check_none_live(self._pulsar.store, "brokers of Pulsar")
             await marker.write_marker(self._ours, begun)  # from here on ours don't start
             await marker.check_none_live(self._ours, "brokers of Magnetar")
-            if not self._accept_loss:
-                await self._check_nothing_is_lost()
+            await self._check_nothing_is_lost()
         except MigrationError:
             if is_new:
                 await marker.admit_pulsar(self._pulsar.store)
@@ -112,7 +109,7 @@ class Forward:
     async def _check_nothing_is_lost(self) -> None:
         # Only now: while a broker may write, ledgers that are open can't be read to their ends.
         looked = Forward(self._pulsar, self._ours, self._now_ms, write=False)
-        (await looked.run()).refuse_losses()
+        (await looked.run()).refuse(accept_loss=self._accept_loss)
 
     async def _restore(self, before: Marker | None) -> None:
         if before is not None:
@@ -126,7 +123,7 @@ class Forward:
 
         Raises:
             MigrationError: what was read back isn't what was written. Give the command again.
-            LossRefusedError: see there.
+            SwapRefusedError: see there.
         """
         done = ""
         if self._write:
@@ -303,27 +300,15 @@ class Forward:
                 await self._ours.put(path, orjson.dumps(document))
 
     async def _transactions(self, namespace: str) -> None:
-        """Logs that tell of transactions, which our brokers don't have."""
-        names = await self._pulsar.store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent")
-        for encoded in names:
-            local = decode_name(encoded)
-            if "__transaction" not in local:
-                continue
-            log = await self._pulsar.log(f"{namespace}/persistent/{encoded}")
-            if log is None:
-                continue
-            counts = {k: end.last_entry + 1 for k, end in log.ends.items() if end is not None}
-            if local.startswith(_TRANSACTIONS):
-                each = (unacknowledged(counts, x.image) for x in log.cursors.values())
-                left = max(each, default=0)
-                if left:
-                    text = f"{left} records of transactions that may be open"
-                    self._find(Kind.LOST, log.name, text)
-            elif sum(counts.values()) or log.compacted_ledger is not None:
-                text = "messages of aborted transactions are served"
-                if local.endswith(PENDING_ACK):
-                    text = "what a transaction acknowledged that is open is delivered again"
-                self._find(Kind.LEFT, log.name, text)
+        """Our brokers have none: they would deliver what isn't committed."""
+        async for name, transactions in self._pulsar.open_transactions(namespace):
+            for each, (topics, subscriptions) in sorted(transactions.items()):
+                wrote, acked = sorted(topics), sorted(subscriptions)
+                text = f"transaction {each} is open: {', '.join(wrote + acked) or 'it is empty'}"
+                self._find(Kind.REFUSED, name, text)
+        async for log, buffer in self._pulsar.transaction_buffers(namespace):
+            for text in buffer.findings(log.ends):
+                self._find(Kind.REFUSED, log.name, text)
 
     async def _producer_names(self) -> None:
         """Names that our brokers make up begin behind those of Pulsar's."""

@@ -1,6 +1,6 @@
 """Ledgers that both kinds of broker share: what a swap reads of them, and the few it writes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, Protocol
 
 from magnetar.bookkeeper.client.client import BookKeeperClient
@@ -30,8 +30,8 @@ class LedgerAccess(Protocol):
     async def last_entry(self, ledger_id: int) -> bytes | None:
         """None: there is no such ledger, or it is empty."""
 
-    async def entries(self, ledger_id: int) -> list[bytes]:
-        """All of them; none if there is no such ledger."""
+    def entries(self, ledger_id: int, first: int = 0) -> AsyncIterator[bytes]:
+        """From ``first`` on; none if there is no such ledger."""
 
     async def image(self, where: str, node: CursorNode) -> CursorImage:
         """Position of a cursor of ours, from its ledger if it has one."""
@@ -90,17 +90,19 @@ class BookKeeperAccess:
         reader = await self._open(ledger_id)
         if reader is None or reader.last_confirmed < 0:
             return None
-        return (await self._read(reader, reader.last_confirmed))[0]
+        entries = [each async for each in self._read(reader, reader.last_confirmed)]
+        return entries[-1]
 
-    async def entries(self, ledger_id: int) -> list[bytes]:
+    async def entries(self, ledger_id: int, first: int = 0) -> AsyncIterator[bytes]:
         reader = await self._open(ledger_id)
-        if reader is None or reader.last_confirmed < 0:
-            return []
-        return await self._read(reader, 0)
+        if reader is not None:
+            async for each in self._read(reader, first):
+                yield each
 
-    async def _read(self, reader: ReadHandle, first: int) -> list[bytes]:
+    async def _read(self, reader: ReadHandle, first: int) -> AsyncIterator[bytes]:
         try:
-            return await reader.read(first, reader.last_confirmed)
+            async for _, entry in reader.entries(first):
+                yield entry
         except BookkeeperError as error:
             raise MigrationError(f"ledger {reader.ledger_id}: {error}") from error
 

@@ -13,24 +13,16 @@ import fastavro
 import orjson
 
 from magnetar.broker.migration.errors import PulsarFormatError
+from magnetar.broker.migration.system_events import records_of
 from magnetar.broker.policies.offload import FIELD as OFFLOAD_FIELD
 from magnetar.broker.protocol.framing import encode_body
-from magnetar.broker.protocol.messages import (
-    OutgoingMessage,
-    UndecodableEntryError,
-    encode_single,
-    messages_of,
-    open_entry,
-)
+from magnetar.broker.protocol.messages import OutgoingMessage, encode_single
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.schema.definition import version_bytes
 
 Document = dict[str, Any]
 
 EVENTS_TOPIC: Final = "__change_events"
-_PAYLOAD_BYTES_MAX: Final = 64 << 20
-_BROKER_METADATA: Final = b"\x0e\x02"
-_PREFIX_BYTES: Final = 6
 _GLOBAL_KEY: Final = "__G__"
 _PRODUCER: Final = "magnetar-migrate"
 _FIELDS: Final = {
@@ -102,38 +94,17 @@ def read_events(
         PulsarFormatError: an event can't be read.
     """
     found: dict[tuple[TopicName, str], PolicyEvent] = {}
-    for entry in entries:
-        try:
-            metadata, payload = open_entry(without_broker_metadata(entry))
-            messages = messages_of(metadata, payload, _PAYLOAD_BYTES_MAX)
-        except UndecodableEntryError as error:
-            raise PulsarFormatError(f"{where}: {error}") from error
-        for message in messages:
-            version = int.from_bytes(metadata.schema_version or b"\0")
-            event = _event(message.key or "", message.payload, schemas, version, where)
-            if event is not None:
-                found[event.topic, event.layer] = event
+    for key, record in records_of(entries, schemas, where):
+        event = _event(key, record)
+        if event is not None:
+            found[event.topic, event.layer] = event
     return found
 
 
-def without_broker_metadata(entry: bytes) -> bytes:
-    """An entry as its producer sent it."""
-    if entry[:2] != _BROKER_METADATA:
-        return entry
-    return entry[_PREFIX_BYTES + int.from_bytes(entry[2:_PREFIX_BYTES]) :]
-
-
-def _event(
-    key: str, payload: bytes, schemas: Mapping[int, bytes], version: int, where: str
-) -> PolicyEvent | None:
-    if not payload:  # a deletion: the key is all that there is
+def _event(key: str, record: Any) -> PolicyEvent | None:
+    if record is None:
         layer = "global" if key.startswith(_GLOBAL_KEY) else "local"
         return PolicyEvent(TopicName.parse(key.removeprefix(_GLOBAL_KEY)), layer, None)
-    try:
-        schema = fastavro.parse_schema(orjson.loads(schemas[version]))
-        record: Any = fastavro.schemaless_reader(io.BytesIO(payload), schema, None)
-    except (KeyError, ValueError, EOFError, IndexError) as error:
-        raise PulsarFormatError(f"{where}: not an event of topic policies: {error!r}") from error
     event = record.get("topicPoliciesEvent")
     if record.get("eventType") != "TOPIC_POLICY" or not event:
         return None

@@ -19,12 +19,24 @@ from magnetar.broker.migration.pulsar_forms import (
     parse,
 )
 from magnetar.broker.migration.pulsar_schemas import locator_index, stored_schema
+from magnetar.broker.migration.system_events import records_of
+from magnetar.broker.migration.transactions import (
+    COORDINATOR_LOG,
+    INDEXES,
+    SNAPSHOTS,
+    TransactionBuffer,
+    TransactionId,
+    buffer_of_index,
+    buffer_of_snapshot,
+    open_transactions,
+)
 from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.resources.resources import MANAGED_LEDGERS
 from magnetar.broker.schema.definition import StoredSchema
 from magnetar.broker.schema.registry import SCHEMAS
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
+from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.metadata.paths import decode_name, encode_name
 from magnetar.metadata.store import MetadataStore
 
@@ -161,11 +173,12 @@ class PulsarCluster:
         if stored is None or not stored.value:
             return found
         for each in locator_index(stored.value, path):
-            entries = await self.ledgers.entries(each.position.ledgerId)
-            if each.position.entryId < len(entries):
-                entry = entries[each.position.entryId]
-                where = f"{path}, ledger {each.position.ledgerId}"
-                found.versions.append(stored_schema(each.version, entry, where))
+            position = each.position
+            read = self.ledgers.entries(position.ledgerId, position.entryId)
+            entries = [entry async for entry in read]
+            if entries:
+                where = f"{path}, ledger {position.ledgerId}"
+                found.versions.append(stored_schema(each.version, entries[0], where))
             else:
                 found.lost.append(each.version)
         return found
@@ -173,31 +186,74 @@ class PulsarCluster:
     async def policy_events(self, namespace: str) -> dict[tuple[TopicName, str], PolicyEvent]:
         """What the namespace's topics have as policies of their own."""
         found: dict[tuple[TopicName, str], PolicyEvent] = {}
-        schema = await self.schema(f"{namespace}/{EVENTS_TOPIC}")
-        definitions = {each.version: each.definition.data for each in schema.versions}
-        for name in await self.events_logs(namespace):
-            log = await self.log(name)
-            if log is not None:
-                found |= read_events(await self._log_entries(log), definitions, name)
+        definitions = await self._definitions(namespace, EVENTS_TOPIC)
+        for name in await self.system_logs(namespace, EVENTS_TOPIC):
+            found |= read_events(await self._log_entries(name), definitions, name)
         return found
 
-    async def events_logs(self, namespace: str) -> list[str]:
-        """Names of the logs that hold policies of topics: one, or one for each partition."""
+    async def _definitions(self, namespace: str, local: str) -> dict[int, bytes]:
+        schema = await self.schema(f"{namespace}/{local}")
+        return {each.version: each.definition.data for each in schema.versions}
+
+    async def system_logs(self, namespace: str, local: str) -> list[str]:
+        """Names of the logs of a system topic: one, or one for each partition."""
         names = await self.store.children(f"{MANAGED_LEDGERS}/{namespace}/{_PERSISTENT}")
         return [
             f"{namespace}/{_PERSISTENT}/{encoded}"
             for encoded in names
-            if topic_of_log(f"{namespace}/{_PERSISTENT}/{encoded}").base.local == EVENTS_TOPIC
+            if topic_of_log(f"{namespace}/{_PERSISTENT}/{encoded}").base.local == local
         ]
 
-    async def _log_entries(self, log: PulsarLog) -> list[bytes]:
-        entries = list[bytes]()
+    async def _log_entries(self, name: str) -> list[bytes]:
+        log, entries = await self.log(name), list[bytes]()
+        if log is None:
+            return entries
         if log.compacted_ledger is not None:
-            compacted = await self.ledgers.entries(log.compacted_ledger)
-            entries += [bytes(decode_compacted(each)[1]) for each in compacted]
-        for row in log.node.ledgers:
-            entries += await self.ledgers.entries(row.ledgerId)
+            async for each in self.ledgers.entries(log.compacted_ledger):
+                entries.append(bytes(decode_compacted(each)[1]))
+        async for _, each in self.entries_after(log, EARLIEST):
+            entries.append(each)
         return entries
+
+    async def entries_after(
+        self, log: PulsarLog, position: Position
+    ) -> AsyncIterator[tuple[int, bytes]]:
+        """What a log has behind a position, each with its ledger."""
+        for row in log.node.ledgers:
+            if row.ledgerId >= position[0]:
+                first = position[1] + 1 if row.ledgerId == position[0] else 0
+                async for each in self.ledgers.entries(row.ledgerId, first):
+                    yield row.ledgerId, each
+
+    async def open_transactions(
+        self, namespace: str
+    ) -> AsyncIterator[tuple[str, dict[TransactionId, tuple[set[str], set[str]]]]]:
+        """Of each coordinator that has its log in a namespace: the log, and what hasn't ended."""
+        for encoded in await self.store.children(f"{MANAGED_LEDGERS}/{namespace}/{_PERSISTENT}"):
+            if not encoded.startswith(COORDINATOR_LOG):
+                continue
+            log = await self.log(f"{namespace}/{_PERSISTENT}/{encoded}")
+            if log is not None:
+                start = min((x.image.mark_delete for x in log.cursors.values()), default=EARLIEST)
+                entries = [each async for _, each in self.entries_after(log, start)]
+                yield log.name, open_transactions(entries, log.name)
+
+    async def transaction_buffers(
+        self, namespace: str
+    ) -> AsyncIterator[tuple[PulsarLog, TransactionBuffer]]:
+        """Topics that ever had a transaction, with what their brokers would recover."""
+        buffers = dict[tuple[str, str], TransactionBuffer | None]()
+        for local, buffer_of in ((SNAPSHOTS, buffer_of_snapshot), (INDEXES, buffer_of_index)):
+            definitions = await self._definitions(namespace, local)
+            for name in await self.system_logs(namespace, local):
+                for key, record in records_of(await self._log_entries(name), definitions, name):
+                    buffers[local, key] = None if record is None else buffer_of(record)
+        for (_, key), buffer in buffers.items():
+            log = await self.log(log_of_topic(TopicName.parse(key)))
+            if log is not None and buffer is not None:
+                async for ledger_id, entry in self.entries_after(log, buffer.after):
+                    buffer.add(entry, ledger_id, log.name)
+                yield log, buffer
 
 
 def topic_of_log(name: str) -> TopicName:

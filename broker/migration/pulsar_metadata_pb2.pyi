@@ -407,6 +407,122 @@ class CursorEntry(_message.Message):
 Global___CursorEntry: _TypeAlias = CursorEntry  # noqa: Y015
 
 @_typing.final
+class TransactionRecord(_message.Message):
+    """Entry of the log of a coordinator of transactions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Operation:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _OperationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TransactionRecord._Operation.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        NEW: TransactionRecord._Operation.ValueType  # 0
+        ADD_PARTITION: TransactionRecord._Operation.ValueType  # 1
+        ADD_SUBSCRIPTION: TransactionRecord._Operation.ValueType  # 2
+        UPDATE: TransactionRecord._Operation.ValueType  # 3
+
+    class Operation(_Operation, metaclass=_OperationEnumTypeWrapper): ...
+    NEW: TransactionRecord.Operation.ValueType  # 0
+    ADD_PARTITION: TransactionRecord.Operation.ValueType  # 1
+    ADD_SUBSCRIPTION: TransactionRecord.Operation.ValueType  # 2
+    UPDATE: TransactionRecord.Operation.ValueType  # 3
+
+    class _Status:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TransactionRecord._Status.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        OPEN: TransactionRecord._Status.ValueType  # 0
+        COMMITTING: TransactionRecord._Status.ValueType  # 1
+        COMMITTED: TransactionRecord._Status.ValueType  # 2
+        ABORTING: TransactionRecord._Status.ValueType  # 3
+        ABORTED: TransactionRecord._Status.ValueType  # 4
+
+    class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
+    OPEN: TransactionRecord.Status.ValueType  # 0
+    COMMITTING: TransactionRecord.Status.ValueType  # 1
+    COMMITTED: TransactionRecord.Status.ValueType  # 2
+    ABORTING: TransactionRecord.Status.ValueType  # 3
+    ABORTED: TransactionRecord.Status.ValueType  # 4
+
+    @_typing.final
+    class Subscription(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TOPIC_FIELD_NUMBER: _builtins.int
+        SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+        topic: _builtins.str
+        subscription: _builtins.str
+        def __init__(
+            self,
+            *,
+            topic: _builtins.str | None = ...,
+            subscription: _builtins.str | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["subscription", b"subscription", "topic", b"topic"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    LEASTBITS_FIELD_NUMBER: _builtins.int
+    MOSTBITS_FIELD_NUMBER: _builtins.int
+    NEWSTATUS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTIONS_FIELD_NUMBER: _builtins.int
+    operation: Global___TransactionRecord.Operation.ValueType
+    leastBits: _builtins.int
+    mostBits: _builtins.int
+    newStatus: Global___TransactionRecord.Status.ValueType
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def subscriptions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionRecord.Subscription]: ...
+    def __init__(
+        self,
+        *,
+        operation: Global___TransactionRecord.Operation.ValueType | None = ...,
+        leastBits: _builtins.int | None = ...,
+        mostBits: _builtins.int | None = ...,
+        newStatus: Global___TransactionRecord.Status.ValueType | None = ...,
+        partitions: _abc.Iterable[_builtins.str] | None = ...,
+        subscriptions: _abc.Iterable[Global___TransactionRecord.Subscription] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["leastBits", b"leastBits", "mostBits", b"mostBits", "newStatus", b"newStatus", "operation", b"operation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leastBits", b"leastBits", "mostBits", b"mostBits", "newStatus", b"newStatus", "operation", b"operation", "partitions", b"partitions", "subscriptions", b"subscriptions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransactionRecord: _TypeAlias = TransactionRecord  # noqa: Y015
+
+@_typing.final
+class TransactionRecords(_message.Message):
+    """The same in groups, behind 0x0e01 u16 | 1 u16."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionRecord]: ...
+    def __init__(
+        self,
+        *,
+        records: _abc.Iterable[Global___TransactionRecord] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransactionRecords: _TypeAlias = TransactionRecords  # noqa: Y015
+
+@_typing.final
 class SchemaIndexEntry(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

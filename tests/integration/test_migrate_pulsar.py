@@ -1,6 +1,8 @@
 """``magnetar migrate in-place`` with Apache Pulsar's own broker, forth and back and forth again."""
 
 import asyncio
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,20 @@ import pulsar
 import pytest
 
 from magnetar.bookkeeper.ledgers import connect_ledgers
-from tests.apache_bookies import needs_bookkeeper, start_bookies
+from tests.apache_bookies import PROGRAMS, needs_bookkeeper, start_bookies
 from tests.broker_process import BrokerProcess
 from tests.compacted_history import CompactedHistory
 from tests.encryption_keys import encryption_keys
 from tests.migrate_command import migrate_in_place
 from tests.nightly import NIGHTLY
-from tests.pulsar_broker import PulsarBroker, needs_pulsar
+from tests.official_client import client_of
+from tests.pulsar_broker import JAVA, PulsarBroker, needs_pulsar
 from tests.swap_history import History
 from tests.zookeeper_process import ZooKeeperProcess
 
 pytestmark = [needs_bookkeeper, needs_pulsar]
 NAMESPACE = "public/swap"
+TRANSACTIONS = "public/transactions"
 MESSAGES = 1_000 if NIGHTLY else 60
 PASSWORD = "of all ledgers"
 POLICIES: dict[str, Any] = {
@@ -169,3 +173,73 @@ def test_pulsars_cluster_forth_and_back_and_forth(
             compacted.look(broker.service_url)
             compacted.work(broker.service_url, broker.admin_url)
     assert asyncio.run(compacted_ledgers(zookeeper, compacted.namespace)) == 2
+
+
+def transactions(broker: PulsarBroker, local: str, *words: str) -> None:
+    """By Apache's own client, see ``tests/apache/Transactions.java``."""
+    command = [*JAVA, str(PROGRAMS / "Transactions.java"), broker.service_url]
+    topic = f"persistent://{TRANSACTIONS}/{local}"
+    done = subprocess.run(
+        [*command, topic, *words], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+
+
+def test_transactions_that_are_open_or_were_aborted_are_refused(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    """A topic that had committed ones alone is served; the others can be made so."""
+    settings = {"transactionCoordinatorEnabled": "true", "managedLedgerPassword": PASSWORD}
+    theirs = PulsarBroker(tmp_path / "pulsar", zookeeper.port, settings)
+    theirs.set_up()
+    with theirs:
+        admin = f"{theirs.admin_url}/admin"
+        httpx.put(f"{admin}/v2/namespaces/{TRANSACTIONS}", json={}).raise_for_status()
+        retention = f"{admin}/v2/namespaces/{TRANSACTIONS}/retention"
+        for_ever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        httpx.post(retention, json=for_ever).raise_for_status()
+        transactions(theirs, "committed", "plain", "commit", "plain")
+        transactions(theirs, "aborted", "plain", "abort", "plain")
+        transactions(theirs, "open", "plain", "open")
+        transactions(theirs, "acked", "plain", "open-ack")
+    for words in ((), ("--accept-data-loss",), ("--dry-run",)):
+        code, told = migrate_in_place(zookeeper.url(), *words)
+        assert code == 1
+        assert "nothing was changed" in told
+        refused = [line for line in told.splitlines() if line.startswith("refused: ")]
+        assert len(refused) == 4, told
+        assert sum("is open: " in line for line in refused) == 2
+        for local, how in (("aborted", "were aborted"), ("open", "are open")):
+            where = f"refused: {TRANSACTIONS}/persistent/{local}: "
+            assert any(line.startswith(where) and line.endswith(how) for line in refused), told
+    with theirs:
+        transactions(theirs, "committed", "commit")  # coordinators are loaded for clients
+        for most, least in re.findall(r"transaction \((\d+),(\d+)\) is open", told):
+            path = f"{admin}/v3/transactions/abortTransaction/{most}/{least}"
+            httpx.post(path, timeout=60).raise_for_status()
+        for local in ("aborted", "open"):
+            topic = f"{admin}/v2/persistent/{TRANSACTIONS}/{local}"
+            httpx.put(f"{topic}/unload", timeout=60).raise_for_status()  # a new ledger
+            httpx.delete(f"{topic}/truncate", timeout=60).raise_for_status()
+    migrate(zookeeper)
+    with (
+        ours(zookeeper, tmp_path / "ours") as broker,
+        client_of(broker.service_url) as client,
+    ):
+        assert received(client, "committed") == [
+            *("plain 2 0", "plain 2 1", "commit 3 0", "commit 3 1", "plain 4 0", "plain 4 1"),
+            *("commit 2 0", "commit 2 1"),
+        ]
+        assert received(client, "acked") == ["plain 2 0", "plain 2 1"]
+        assert received(client, "aborted") == received(client, "open") == []
+
+
+def received(client: pulsar.Client, local: str) -> list[str]:
+    """By a reader, which must also find the end."""
+    topic = f"persistent://{TRANSACTIONS}/{local}"
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = list[str]()
+    while reader.has_message_available():
+        found.append(reader.read_next(60_000).data().decode())
+    reader.close()
+    return found

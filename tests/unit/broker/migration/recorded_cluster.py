@@ -1,6 +1,6 @@
 """A recorded cluster in memory: its nodes in a store, its ledgers behind ``LedgerAccess``."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
@@ -43,11 +43,12 @@ class RecordedLedgers:
         return await self.metadata(ledger_id)
 
     async def last_entry(self, ledger_id: int) -> bytes | None:
-        entries = await self.entries(ledger_id)
+        entries = [each async for each in self.entries(ledger_id)]
         return entries[-1] if entries else None
 
-    async def entries(self, ledger_id: int) -> list[bytes]:
-        return self.stored.get(ledger_id, []) if ledger_id in self.ends else []
+    async def entries(self, ledger_id: int, first: int = 0) -> AsyncIterator[bytes]:
+        for each in self.stored.get(ledger_id, [])[first:] if ledger_id in self.ends else []:
+            yield each
 
     async def image(self, where: str, node: CursorNode) -> CursorImage:
         return node.image(where)

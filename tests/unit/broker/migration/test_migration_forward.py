@@ -6,7 +6,6 @@ import orjson
 import pytest
 
 from magnetar.broker.migration import marker
-from magnetar.broker.migration import pulsar_metadata_pb2 as pb
 from magnetar.broker.migration.errors import LossRefusedError, MigrationError
 from magnetar.broker.migration.marker import Marker, Serving
 from magnetar.broker.schema.history import SchemaHistory
@@ -213,34 +212,6 @@ async def test_a_loss_is_refused_though_a_look_before_could_not_know_it(cluster:
     assert await marker.read_marker(cluster.ours) is None
     assert len((await cluster.forward(accept_loss=True).run()).losses) == 1
     assert await is_ours(cluster)
-
-
-async def test_traces_of_transactions_are_told(cluster: Cluster) -> None:
-    """A log of them may have been trimmed down to its compacted ledger."""
-    logs = "/managed-ledgers/acme/orders/persistent"
-    coordinator = "/managed-ledgers/pulsar/system/persistent/__transaction_log_0"
-    pending = f"{logs}/holes-s__transaction_pending_ack"
-    cluster.ledgers.ends[9000] = (4, 100)
-    one = pb.ManagedLedgerNode(ledgers=[pb.LedgerRow(ledgerId=9000)]).SerializeToString()
-    cursor = pb.ManagedCursorNode(cursorsLedgerId=-1, markDeleteLedgerId=9000, markDeleteEntryId=1)
-    await cluster.pulsar.put(coordinator, one)
-    await cluster.pulsar.put(f"{coordinator}/s", cursor.SerializeToString())
-    await cluster.pulsar.put(pending, one)
-    snapshots = f"{logs}/__transaction_buffer_snapshot"
-    await cluster.pulsar.put(snapshots, pb.ManagedLedgerNode().SerializeToString())
-    report = await cluster.forward(write=False).run()
-    assert not any("transaction" in line for line in report.lines() if "buffer" in line)
-    cursor.properties.add(name="CompactedTopicLedger", value=9001)
-    await cluster.pulsar.put(f"{snapshots}/__compaction", cursor.SerializeToString())
-    told = (await cluster.forward(write=False).run()).lines()
-    where = "acme/orders/persistent"
-    assert {line for line in told if "transaction" in line} == {
-        "lost: pulsar/system/persistent/__transaction_log_0: "
-        "3 records of transactions that may be open",
-        f"left: {where}/holes-s__transaction_pending_ack: "
-        "what a transaction acknowledged that is open is delivered again",
-        f"left: {where}/__transaction_buffer_snapshot: messages of aborted transactions are served",
-    }
 
 
 async def test_lost_ledgers_are_told(cluster: Cluster) -> None:
