@@ -4,7 +4,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-_ACTIONS: Final = {"topic": "unload", "setting": "set", "namespace": "unload", "tenant": "change"}
+_ACTIONS: Final = {
+    "topic": "unload",
+    "setting": "set",
+    "namespace": "unload",
+    "tenant": "change",
+    "list:topics": "create-topic",
+}
 
 
 def path_of(page: str, names: Mapping[str, str]) -> str:

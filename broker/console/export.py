@@ -10,7 +10,7 @@ import asyncio
 import csv
 import io
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -80,13 +80,18 @@ def _as_ndjson(messages: Messages, is_first: bool, rest: str) -> bytes:
 
 
 def _as_csv(messages: Messages, is_first: bool, rest: str) -> bytes:
+    rows = [list(_COLUMNS)] if is_first else []
+    rows += map(_row, messages)
+    if rest:
+        rows.append([f"there is more, from {rest}"])
+    return csv_lines(rows)
+
+
+def csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:
+    """Of a file. A text that a spreadsheet would take for a formula gets an apostrophe."""
     text = io.StringIO()
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)
-    if is_first:
-        writer.writerow(_COLUMNS)
-    writer.writerows([_cell(value) for value in _row(each)] for each in messages)
-    if rest:
-        writer.writerow([f"there is more, from {rest}"])
+    writer.writerows([_cell(value) for value in row] for row in rows)
     return text.getvalue().encode()
 
 

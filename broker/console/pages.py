@@ -35,6 +35,14 @@ from magnetar.broker.console.index_view import (
     sums_of,
     topic_rows,
 )
+from magnetar.broker.console.list_export import export_list
+from magnetar.broker.console.lists import (
+    ASKED,
+    schema_query,
+    subscription_query,
+    topic_query,
+    topics_of,
+)
 from magnetar.broker.console.messages_page import messages_page, messages_tab
 from magnetar.broker.console.namespace_page import namespace, namespaces, tenant
 from magnetar.broker.console.policy_page import (
@@ -48,7 +56,7 @@ from magnetar.broker.console.roles_page import role, roles
 from magnetar.broker.console.schema_page import new_schema, schema_tab, upload_schema
 from magnetar.broker.console.settings_page import settings
 from magnetar.broker.console.source import IndexPage, IndexQuery
-from magnetar.broker.console.starred import STARRED, starred
+from magnetar.broker.console.starred import STARRED
 from magnetar.broker.console.step_page import act, step
 from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
@@ -66,8 +74,6 @@ ROWS: Final = 50
 POINTS: Final = 24
 """Of a line in a list."""
 _BEHIND: Final = 8
-_ASKED: Final = ("q", "namespace", "view", "sort", "order", "after")
-"""Parameters of the pages of topics and subscriptions."""
 _FIRST: Final = "magnetar consume persistent://public/default/hello -s mine"
 """What to type where there is nothing yet: it makes a topic with a subscription."""
 _TABS: Final = (
@@ -132,20 +138,13 @@ def _behind(page: IndexPage) -> dict[str, Any]:
 
 async def topics(ask: Ask) -> View:
     """All topics, a page at a time."""
-    query = _index_query(ask, "topic")
+    query = _of_page(topic_query(ask))
     stars = ask.choices.get(STARRED, frozenset())
-    if query.view == STARRED:
-        query = replace(query, grouped=True)
-        found = starred(ask.source, query, stars)
-    else:
-        grouped = query.sort == "topic" and not query.view
-        query = replace(query, grouped=grouped, schemas=True)
-        found = ask.source.topics(query)
 
     def read(page: IndexPage) -> tuple[IndexPage, list[Any]]:
         return replace(page, views={STARRED: len(stars), **page.views}), topic_rows(page)
 
-    rows = await panel("Topics", found, read)
+    rows = await panel("Topics", topics_of(ask, query), read)
     views = (*TOPIC_VIEWS, (STARRED, "Starred"))
     columns = (*TOPIC_COLUMNS, *COLUMNS_OF_VIEWS.get(query.view, ()))
     return _table(ask, query, rows, "Topics", "topics", columns, views, "There is no topic.")
@@ -153,7 +152,7 @@ async def topics(ask: Ask) -> View:
 
 async def schemas(ask: Ask) -> View:
     """Topics that have a schema."""
-    query = replace(_index_query(ask, "topic"), view="", sort="topic", order="", grouped=True)
+    query = _of_page(schema_query(ask))
     rows = await panel("Schemas", ask.source.schemas(query), lambda page: (page, schema_rows(page)))
     nothing = "No topic has a schema."
     return _table(ask, query, rows, "Schemas", "schemas", SCHEMA_COLUMNS, (), nothing)
@@ -161,7 +160,7 @@ async def schemas(ask: Ask) -> View:
 
 async def subscriptions(ask: Ask) -> View:
     """All subscriptions, the one that is furthest behind first."""
-    query = _index_query(ask, "msgBacklog")
+    query = _of_page(subscription_query(ask))
     found = ask.source.subscriptions(query)
     rows = await panel("Subscriptions", found, lambda page: (page, behind_rows(page)))
     nothing = "No loaded topic has a subscription."
@@ -177,10 +176,8 @@ async def subscriptions(ask: Ask) -> View:
     )
 
 
-def _index_query(ask: Ask, sort: str) -> IndexQuery:
-    asked: dict[str, Any] = {name: ask.query.get(name, "") for name in _ASKED}
-    asked["sort"] = asked["sort"] or sort
-    return IndexQuery(**asked, limit=ROWS, points=POINTS, partial=True)
+def _of_page(query: IndexQuery) -> IndexQuery:
+    return replace(query, limit=ROWS, points=POINTS, partial=True)
 
 
 def _table(
@@ -211,12 +208,13 @@ def _table(
             "hidden": ask.choices.get(f"columns-{menu}", frozenset()),
             "views": views,
             "sort": {"by": query.sort, "descending": descending},
-            "asked": {name: ask.query.get(name, "") for name in _ASKED},
+            "asked": {name: ask.query.get(name, "") for name in ASKED},
             "address": ask.address,
             "limit": ROWS,
             "nothing": nothing,
             "command": _FIRST,
             "row_template": _ROWS[menu],
+            "has_file": menu != "schemas" or ask.source.lists_schemas,
         },
     )
 
@@ -341,6 +339,7 @@ PAGES: Final[dict[str, Page]] = {
     f"{_TOPIC}/schema/new": new_schema,
     f"{_TOPIC}/policies/{{policy}}": policy,
     "do/{action}": step,
+    "{list:topics}/do/{action}": step,
     "tenant/{tenant}": tenant,
     "tenant/{tenant}/do/{action}": step,
     _NAMESPACE: namespace,
@@ -354,6 +353,7 @@ PAGES: Final[dict[str, Page]] = {
 STREAMS: Final[dict[str, Callable[[Ask], Awaitable[Streamed]]]] = {
     f"{_TOPIC}/messages.{{kind:ndjson|csv}}": export,
     f"{_TOPIC}/messages/follow": follow,
+    "{list:topics|subscriptions|schemas}.csv": export_list,
 }
 """What isn't a page, by path as these."""
 FORMS: Final[dict[Page, tuple[Act, int]]] = {

@@ -79,6 +79,7 @@ _OWN_FORMS: Final = frozenset({"AVRO", "KEY_VALUE", "PROTOBUF", "PROTOBUF_NATIVE
 class PulsarSource(Source):
     product = "Apache Pulsar"
     roles_note = "Apache Pulsar doesn't list grants of single topics and superusers."
+    lists_schemas = False
     settings_note = "Apache Pulsar tells no defaults: these were changed at run time."
 
     def __init__(

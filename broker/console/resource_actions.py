@@ -45,6 +45,16 @@ class ClusterSubject:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicsSubject:
+    """All topics."""
+
+    name: str = ""
+    url: str = "topics"
+    trail: Sequence[tuple[str, str]] = (("Topics", "topics"),)
+    menu: str = "topics"
+
+
+@dataclass(frozen=True, slots=True)
 class TenantSubject:
     name: str
     info: Json
@@ -223,8 +233,19 @@ TENANT_ACTIONS: Final[tuple[Action[TenantSubject], ...]] = (
 # --- namespaces
 
 
+def _new_topic_anywhere(_: TopicsSubject, value: Json) -> Call:
+    domain, mark, rest = value["name"].rpartition("://")
+    topic = TopicPath.parse(f"{domain if mark else value['domain']}://{rest}")
+    if topic.domain not in _DOMAINS or not topic.local:
+        raise ActionError("Name: tenant/namespace/topic", "value.name")
+    return _created(topic, value)
+
+
 def _new_topic(subject: NamespaceSubject, value: Json) -> Call:
-    topic = TopicPath(value["domain"], subject.tenant, subject.local, value["name"])
+    return _created(TopicPath(value["domain"], subject.tenant, subject.local, value["name"]), value)
+
+
+def _created(topic: TopicPath, value: Json) -> Call:
     partitions, then = value.get("partitions"), f"topic/{topic.rest}"
     if partitions is None:
         return Call("PUT", topic.rest, _admin("topics", "create", str(topic)), then=then)
@@ -292,26 +313,40 @@ def _revoked(group: str, path: str, name: str, value: Json) -> Call:
     return Call("DELETE", f"{path}/permissions/{segment(value['role'])}", command)
 
 
+def _topic_fields(example: str) -> Json:
+    return _object(
+        ["name", "domain"],
+        name=_name("Name", example),
+        partitions=_count("Partitions", _PARTITIONS_MAX, "empty: a topic without"),
+        domain={
+            "type": "string",
+            "title": "Messages are",
+            "enum": list(_DOMAINS),
+            "default": _DOMAINS[0],
+        },
+    )
+
+
+_NEW_TOPIC: Final = (
+    "A topic without messages and subscriptions comes. Brokers share the partitions of a topic "
+    "among themselves; their number can grow, never shrink."
+)
+TOPICS_ACTIONS: Final[tuple[Action[TopicsSubject], ...]] = (
+    Action(
+        "create-topic",
+        "New topic",
+        lambda _: _NEW_TOPIC,
+        _new_topic_anywhere,
+        lambda _: _topic_fields("public/default/orders"),
+    ),
+)
 NAMESPACE_ACTIONS: Final[tuple[Action[NamespaceSubject], ...]] = (
     Action(
         "create-topic",
         "New topic",
-        lambda _: (
-            "Brokers share the partitions of a topic among themselves; their number can "
-            "grow, never shrink."
-        ),
+        lambda _: _NEW_TOPIC,
         _new_topic,
-        lambda _: _object(
-            ["name", "domain"],
-            name=_name("Name", "orders"),
-            partitions=_count("Partitions", _PARTITIONS_MAX, "empty: a topic without"),
-            domain={
-                "type": "string",
-                "title": "Messages are",
-                "enum": list(_DOMAINS),
-                "default": _DOMAINS[0],
-            },
-        ),
+        lambda _: _topic_fields("orders"),
     ),
     Action(
         "unload",

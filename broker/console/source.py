@@ -139,6 +139,8 @@ class Source:
     product = "Magnetar"
     roles_note = ""
     """What isn't told of grants."""
+    lists_schemas = True
+    """Whether a call tells which topics have a schema."""
     settings_note = ""
     """What isn't told of changed settings."""
 

@@ -22,10 +22,12 @@ from magnetar.broker.console.resource_actions import (
     SETTING_ACTIONS,
     TENANT_ACTIONS,
     TOPIC_FORMS,
+    TOPICS_ACTIONS,
     ClusterSubject,
     NamespaceSubject,
     SettingSubject,
     TenantSubject,
+    TopicsSubject,
 )
 from magnetar.broker.console.schema_form import ActionError, FormField, fields_of
 from magnetar.broker.console.settings_page import without_secrets
@@ -149,6 +151,10 @@ async def _cluster(ask: Ask) -> ClusterSubject:
     return ClusterSubject(await _clusters(ask))
 
 
+async def _topics(_: Ask) -> TopicsSubject:
+    return TopicsSubject()
+
+
 async def _clusters(ask: Ask) -> list[str]:
     return [each for each in await get(ask.source.api, "clusters") if each != "global"]
 
@@ -193,6 +199,7 @@ _PLACES: Final[Mapping[str, tuple[Sequence[Action[Any]], Callable[[Ask], Awaitab
     "setting": (SETTING_ACTIONS, _setting),
     "namespace": (NAMESPACE_ACTIONS, _namespace),
     "tenant": (TENANT_ACTIONS, _tenant),
+    "list": (TOPICS_ACTIONS, _topics),
     "action": (CLUSTER_ACTIONS, _cluster),
 }
 """By the part of an address that tells it, the narrowest first: its steps, and what they are about.

@@ -53,6 +53,7 @@ PAGES: Final = (
     "tenant/public",
     "tenant/public/do/change",
     "do/create-tenant",
+    "topics/do/create-topic?name=public%2Fdefault%2F",
     "ns/public/default/do/create-topic",
     "ns/public/default/do/split",
     "ns/public/default/do/grant?role=billing&actions=produce",

@@ -5,6 +5,8 @@
 """
 
 import asyncio
+import csv
+import io
 import json
 import re
 import time
@@ -200,6 +202,35 @@ async def test_schemas_are_listed(console: httpx.AsyncClient, topic: str, admin_
     assert '<td class="hide3">ALWAYS_COMPATIBLE</td>' in page
     cookie = {"Cookie": f"magnetar-starred={quote(topic.replace('/', '://', 1), safe='')}"}
     assert "INT32 v1" in (await console.get("/console/topics?view=starred", headers=cookie)).text
+
+
+async def test_lists_are_files(console: httpx.AsyncClient, topic: str) -> None:
+    name = topic.replace("/", "://", 1)
+    answer = await console.get("/console/topics.csv", params={"q": name})
+    (row,) = csv.DictReader(io.StringIO(answer.text, newline=""))
+    assert row["topic"] == name
+    answer = await console.get("/console/schemas.csv")
+    assert answer.status_code == (200 if "schema" in row else 501)
+    page = (await console.get("/console/schemas")).text
+    assert ("schemas.csv" in page) == ("schema" in row)
+
+
+async def test_a_topic_is_created_from_the_list(console: httpx.AsyncClient, admin_url: str) -> None:
+    name = f"listed-{time.time_ns()}"
+    for typed, path in (
+        ({"new_name": f"public/default/{name}"}, f"persistent/public/default/{name}"),
+        (
+            {"new_name": f"public/default/{name}-p", "partitions": "2"},
+            f"persistent/public/default/{name}-p",
+        ),
+    ):
+        done = await step(console, "topics/do/create-topic", domain="persistent", **typed)
+        assert done.is_redirect, reason_of(done)
+        assert done.headers["location"] == f"../../topic/{path}"
+        partitions = (await rest(admin_url, f"{path}/partitions"))["partitions"]
+        assert partitions == int(typed.get("partitions", "0"))
+    refused = await step(console, "topics/do/create-topic", new_name="orders", domain="persistent")
+    assert (refused.status_code, reason_of(refused)) == (400, "Name: tenant/namespace/topic")
 
 
 async def test_a_starred_topic_has_figures_of_now(console: httpx.AsyncClient, topic: str) -> None:

@@ -320,6 +320,7 @@ STEPS = (
     ("do/create-tenant", {"new_name": "x", "allowedClusters.standalone": "on"}),
     ("tenant/public/do/create-namespace", {"new_name": "x"}),
     ("ns/public/default/do/create-topic", {"new_name": "x", "domain": "persistent"}),
+    ("topics/do/create-topic", {"new_name": "public/default/y", "domain": "persistent"}),
     ("topic/persistent/public/default/t/do/subscribe", {"new_name": "x", "position": "latest"}),
     ("topic/persistent/public/default/t/do/grant", {"role": "x", "actions.produce": "on"}),
     ("topic/persistent/public/default/t/do/delete", {"name": "t"}),
@@ -365,7 +366,7 @@ async def test_nothing_is_changed_by_a_read_only_console() -> None:
             assert "read-only" in (await client.get(CONSOLE + step)).text
             answer = await client.post(CONSOLE + step, data={"token": "x", **form_of(typed)})
             assert answer.status_code == 403
-        for page in ("namespaces", "tenant/public", "ns/public/default", "settings"):
+        for page in ("topics", "namespaces", "tenant/public", "ns/public/default", "settings"):
             assert "/do/" not in (await client.get(CONSOLE + page)).text
     await broker.close()
 
@@ -391,6 +392,10 @@ async def test_a_step_needs_the_visitors_right() -> None:
                         "ns/t1/ns/do/create-topic",
                         {"value.name": role, "value.domain": "persistent"},
                     ),
+                    (
+                        "topics/do/create-topic",
+                        {"value.name": f"t1/ns/{role}-2", "value.domain": "persistent"},
+                    ),
                     (f"{topic}/do/grant", {"value.role": "r", "value.actions.produce": "on"}),
                     ("settings/maxTenants/do/set", {"value": "5"}),
                 ):
@@ -399,8 +404,8 @@ async def test_a_step_needs_the_visitors_right() -> None:
                     form = {"token": token[0] if token else "x", **typed}
                     found.append((await client.post(CONSOLE + step, data=form)).status_code)
     assert all(each in (401, 403) for each in answers["prod"])
-    assert answers["ten"] == [401, 303, 303, 303, 401]
-    assert answers["admin"] == [303, 409, 303, 303, 303]
+    assert answers["ten"] == [401, 303, 303, 303, 303, 401]
+    assert answers["admin"] == [303, 409, 303, 303, 303, 303]
 
 
 def test_names_of_subscriptions_are_encoded_twice() -> None:
