@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from magnetar.broker.http.messaging.message_filter import MISSING, inside
+from magnetar.broker.console.highlight import Pieces, field_pieces, text_of, value_pieces
+from magnetar.broker.http.messaging.message_filter import MISSING, MessageFilter, inside
 
 BODY_MAX: Final = 512 << 10
 """Characters of an opened value."""
@@ -23,6 +24,8 @@ _LINE: Final = 200
 """Characters of a value in a row."""
 _TEXT: Final = 4_000
 """The same of what else is known of a message."""
+ALL: Final = MessageFilter(())
+"""Finds every message, and nothing in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,8 @@ class MessageRow:
     id: str
     """``ledger:entry``, in a batch with its place there."""
     publish_ms: int
-    key: str
-    value: str
+    key_pieces: Pieces
+    value_pieces: Pieces
     """One line; empty: it isn't shown."""
     shown: Any
     """The value as the search has it."""
@@ -41,10 +44,18 @@ class MessageRow:
     """A part of it is withheld."""
     is_cut: bool
     """Only the beginning of the value is known."""
-    cells: Sequence[str]
+    cells: Sequence[Pieces]
     """Of the columns that were chosen."""
     details: Sequence[tuple[str, str]]
     """Name and text of everything else."""
+
+    @property
+    def key(self) -> str:
+        return text_of(self.key_pieces)
+
+    @property
+    def value(self) -> str:
+        return text_of(self.value_pieces)
 
     @property
     def body(self) -> str:
@@ -85,10 +96,16 @@ def columns_of(text: str) -> list[tuple[str, ...]]:
 
 
 def messages_view(
-    found: Mapping[str, Any], columns: Sequence[Sequence[str]] = ()
+    found: Mapping[str, Any],
+    columns: Sequence[tuple[str, ...]] = (),
+    matches: MessageFilter = ALL,
 ) -> dict[str, Any]:
+    """
+    Args:
+        matches: what was looked for, which is marked.
+    """
     return {
-        "rows": [_row(each, columns) for each in found["messages"]],
+        "rows": [_row(each, columns, matches) for each in found["messages"]],
         "next": found["next"],
         "entries": found["entriesRead"],
         "bytes": found["bytesRead"],
@@ -101,19 +118,22 @@ def stored_id(message: Mapping[str, Any]) -> str:
     return str(message["messageId"]) + ("" if index is None else f":{index}")
 
 
-def _row(message: Mapping[str, Any], columns: Sequence[Sequence[str]]) -> MessageRow:
+def _row(
+    message: Mapping[str, Any], columns: Sequence[tuple[str, ...]], matches: MessageFilter
+) -> MessageRow:
     shown = message.get("payload", "")
+    line = shown[:_LINE] if isinstance(shown, str) else _json_beginning(shown)
     return MessageRow(
         id=stored_id(message),
         publish_ms=message.get("publishTime", 0),
-        key=message.get("key", "")[:_LINE],
-        value=shown[:_LINE] if isinstance(shown, str) else _json_beginning(shown),
+        key_pieces=field_pieces(message.get("key", "")[:_LINE], ("key",), matches),
+        value_pieces=value_pieces(line, matches),
         shown=shown,
         size=message["size"],
         error=message.get("error", "")[:_LINE],
         is_masked=message.get("isMasked", False),
         is_cut=message.get("isCut", False),
-        cells=_cells(shown, columns),
+        cells=_cells(shown, columns, matches),
         details=[(title, _text(message[name])) for name, title in _DETAILS if message.get(name)],
     )
 
@@ -128,13 +148,17 @@ def _json_beginning(value: Any) -> str:
     return line[:_LINE]
 
 
-def _cells(shown: Any, columns: Sequence[Sequence[str]]) -> list[str]:
+def _cells(shown: Any, columns: Sequence[tuple[str, ...]], matches: MessageFilter) -> list[Pieces]:
     if columns and isinstance(shown, str):  # a text may be JSON
         try:
             shown = json.loads(shown)
         except (ValueError, RecursionError):
             shown = None
-    return [_cell(inside(shown, path)) for path in columns]
+    texts = [_cell(inside(shown, path)) for path in columns]
+    return [
+        field_pieces(text, ("value", *path), matches)
+        for text, path in zip(texts, columns, strict=True)
+    ]
 
 
 def _cell(value: Any) -> str:

@@ -11,7 +11,9 @@ from typing import Any, Final
 from magnetar.broker.console.admin_api import AdminError
 from magnetar.broker.console.find_page import nearby
 from magnetar.broker.console.formats import visible_lines
+from magnetar.broker.console.highlight import Pieces, value_pieces
 from magnetar.broker.console.message_view import (
+    ALL,
     BODY_MAX,
     MessageRow,
     columns_of,
@@ -23,7 +25,7 @@ from magnetar.broker.console.subject import partition_count
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import delivery_rows
 from magnetar.broker.console.views import Ask, Panel, PanelError, View, panel
-from magnetar.broker.http.messaging.message_filter import FilterError, parse_filter
+from magnetar.broker.http.messaging.message_filter import FilterError, MessageFilter, parse_filter
 
 MESSAGES: Final = 50
 """Of a page."""
@@ -43,6 +45,8 @@ class Wanted:
     topic: TopicPath
     query: Mapping[str, str]
     """Of ``Source.messages``; without a limit."""
+    matches: MessageFilter = ALL
+    """What is marked of what was found."""
 
 
 def wanted(ask: Ask, path: TopicPath, asked: Mapping[str, str], number: str | None) -> Wanted:
@@ -57,9 +61,11 @@ def wanted(ask: Ask, path: TopicPath, asked: Mapping[str, str], number: str | No
         if not (number.isascii() and number.isdecimal() and len(number) < 10):
             raise AdminError(400, f"{number} is no number of a partition")
         path = path.partition(int(number))
-    if ask.contents != "full" and _reads_values(asked["filter"]):
+    matches = _filter_of(asked["filter"])
+    # Whoever asks often enough learns from the answers what values are.
+    if ask.contents != "full" and matches.reads_values:
         raise AdminError(403, "the filter reads values, which webConsoleMessages withholds")
-    if hidden := _names_in(asked["filter"]) & ask.source.masked:
+    if hidden := matches.names & ask.source.masked:
         names = ", ".join(sorted(hidden))
         raise AdminError(403, f"the filter reads {names}, which webConsoleMaskedFields withholds")
     if ask.contents == "off":
@@ -68,7 +74,9 @@ def wanted(ask: Ask, path: TopicPath, asked: Mapping[str, str], number: str | No
     if (since_ms := _time_ms(asked["position"])) is not None:
         query |= {"timestamp": str(since_ms)}
         del query["position"]
-    return Wanted(path, query if ask.contents == "full" else query | {"payload": "none"})
+    if ask.contents != "full":
+        query["payload"] = "none"
+    return Wanted(path, query, matches)
 
 
 def asked_of(query: Mapping[str, str]) -> dict[str, str]:
@@ -120,7 +128,9 @@ async def messages_tab(ask: Ask, path: TopicPath, partitions: int) -> dict[str, 
         query = {**search.query, "limit": str(MESSAGES)}
         columns = columns_of(ask.query.get("columns", ""))
         call = ask.source.messages(search.topic, query)
-        found = await panel("Messages", call, lambda page: messages_view(page, columns))
+        found = await panel(
+            "Messages", call, lambda page: messages_view(page, columns, search.matches)
+        )
     rows = (found.value or {"rows": []})["rows"]
     opened = next((each for each in rows if each.id == asked["id"]), None)
     return {
@@ -141,7 +151,7 @@ class Opened:
     """A message of which all is shown."""
 
     row: MessageRow
-    body: Panel[str]
+    body: Panel[Pieces]
     """Its value, with marks for what can't be seen."""
     looks: Sequence[tuple[str, str]]
     """Of its value: key and title."""
@@ -162,7 +172,7 @@ async def _opened(ask: Ask, search: Wanted, row: MessageRow) -> Opened:
     return Opened(row, body, looks, look, is_whole, delivered)
 
 
-async def _body(ask: Ask, search: Wanted, row: MessageRow, look: str, is_whole: bool) -> str:
+async def _body(ask: Ask, search: Wanted, row: MessageRow, look: str, is_whole: bool) -> Pieces:
     """Raises AdminError: it can't be read again."""
     if ask.contents == "full" and (is_whole or look in ("raw", "hex")):
         again = {"position": row.id, "limit": "1", "payload": "whole" if is_whole else "cut"}
@@ -171,17 +181,18 @@ async def _body(ask: Ask, search: Wanted, row: MessageRow, look: str, is_whole: 
         found = await ask.source.messages(search.topic, again)
         if not found["messages"] or stored_id(found["messages"][0]) != row.id:
             raise AdminError(404, f"There is no message {row.id} any more")
-        return await asyncio.to_thread(lambda: _text_of(messages_view(found)["rows"][0], look))
+        (row,) = messages_view(found)["rows"]
     # In a thread: it may be long.
-    return await asyncio.to_thread(_text_of, row, look)
+    return await asyncio.to_thread(_body_pieces, row, look, search.matches)
 
 
-def _text_of(row: MessageRow, look: str) -> str:
+def _body_pieces(row: MessageRow, look: str, matches: MessageFilter) -> Pieces:
     is_raw = look in ("raw", "hex") and not row.is_masked
     text = getattr(row, look) if is_raw else row.body
     cut = text[:BODY_MAX]
-    more = "\n…" if len(text) > len(cut) else ""
-    return visible_lines(cut) + more
+    pieces = value_pieces(cut, ALL if look == "hex" else matches)
+    shown = [(visible_lines(piece), is_found) for piece, is_found in pieces]
+    return [*shown, ("\n…", False)] if len(text) > len(cut) else shown
 
 
 async def _deliveries(ask: Ask, search: Wanted, row: MessageRow) -> Deliveries:
@@ -190,12 +201,12 @@ async def _deliveries(ask: Ask, search: Wanted, row: MessageRow) -> Deliveries:
     return await ask.source.deliveries(search.topic, row.id)
 
 
-def _names_in(text: str) -> set[str]:
-    """Of fields and properties that a filter looks at."""
+def _filter_of(text: str) -> MessageFilter:
+    """`ALL` if it is none: the search says what is wrong."""
     try:
-        return parse_filter(text).names
+        return parse_filter(text)
     except FilterError:
-        return set()
+        return ALL
 
 
 def _time_ms(position: str) -> int | None:
@@ -207,11 +218,3 @@ def _time_ms(position: str) -> int | None:
         return max(0, int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1000))
     except (ValueError, OverflowError):
         return None
-
-
-def _reads_values(text: str) -> bool:
-    """Else whoever asks often enough learns from its answers what values are."""
-    try:
-        return parse_filter(text).reads_values
-    except FilterError:
-        return False

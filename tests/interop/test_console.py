@@ -687,7 +687,7 @@ async def test_a_message_is_looked_at(
 
     async def body(**query: str) -> str:
         page = (await console.get(tab, params={"id": last, **query})).text
-        return unescape(re.findall(r'<pre tabindex="0">(.*?)</pre>', page, re.DOTALL)[0])
+        return unescape(re.findall(r'<pre tabindex="0"[^>]*>(.*?)</pre>', page, re.DOTALL)[0])
 
     assert (await body(show="hex")).startswith("00000000  7b 22 61 22 3a 7b 22 62 22 3a 22 c3 a9 ")
     assert len(await body(show="raw")) < 65_536

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 
 import orjson
@@ -25,6 +26,8 @@ _CHARACTERS_MAX: Final = 2_000
 _TERMS_MAX: Final = 20
 _PATTERNS_MAX: Final = 5
 _SEARCHED_CHARACTERS: Final = 64 << 10
+_SPANS_MAX: Final = 200
+"""That one pattern shows in one text."""
 MISSING: Final = object()
 """Of a message that hasn't got the field."""
 _NUMBER: Final = re.compile(r"-?\d{1,400}(?P<float>(\.\d+)?([eE][+-]?\d{1,3})?)", re.ASCII)
@@ -78,6 +81,9 @@ class _Term:
     path: tuple[str, ...]
     matches: Callable[[Any], bool]
     if_missing: bool
+    """Also: it finds what isn't there, so there is nothing to show of it."""
+    pattern: Any = None
+    """Of RE2; None: it compares the whole field."""
 
     def holds(self, message: Searched) -> bool:
         value = _field(message, self.path)
@@ -97,6 +103,29 @@ class MessageFilter:
 
     def __call__(self, message: Searched) -> bool:
         return all(term.holds(message) for term in self._terms)
+
+    def value_paths(self) -> list[tuple[str, ...]]:
+        """Into values that are JSON: where something was found."""
+        found = (term.path for term in self._terms if not term.if_missing)
+        return [path[1:] for path in found if path[0] == "value" and len(path) > 1]
+
+    def spans(self, path: tuple[str, ...], text: str) -> list[tuple[int, int]]:
+        """What the comparisons of a field found in it: start and end, in no order.
+
+        Args:
+            path: ``("key",)``, ``("value",)``, ``("value", "status")``.
+            text: the field of a message that was found, as it is shown.
+        """
+        found: list[tuple[int, int]] = []
+        for term in self._terms:
+            if term.path != path or term.if_missing:
+                continue
+            if term.pattern is None:
+                found.append((0, len(text)))
+            else:
+                matches = term.pattern.finditer(text[:_SEARCHED_CHARACTERS])
+                found += [each.span() for each in islice(matches, _SPANS_MAX)]
+        return [span for span in found if span[0] < span[1]]
 
 
 def parse_filter(text: str) -> MessageFilter:
@@ -151,19 +180,23 @@ def _term(field: _Found, compared: _Found, constant: _Found) -> _Term:
         raise FilterError(f"at character {field[2]}: {field[1]} is no field")
     is_negative = sign in ("!=", "!~")
     if sign in ("~", "!~"):
-        return _Term(path, _pattern(constant, is_negative), is_negative)
+        pattern = _pattern(constant)
+        return _Term(path, _search(pattern, is_negative), is_negative, pattern)
     wanted = _constant(path, constant)
     return _Term(path, _comparison(_ORDERS[sign], wanted, _text(constant)), is_negative)
 
 
-def _pattern(constant: _Found, is_negative: bool) -> Callable[[Any], bool]:
+def _pattern(constant: _Found) -> Any:
     options = re2.Options()
     options.max_mem = _PATTERN_BYTES_MAX
     options.log_errors = False
     try:
-        pattern = re2.compile(_text(constant), options)
+        return re2.compile(_text(constant), options)
     except re2.error as error:
         raise FilterError(f"at character {constant[2]}: not a pattern: {error}") from error
+
+
+def _search(pattern: Any, is_negative: bool) -> Callable[[Any], bool]:
     return lambda value: (
         (pattern.search(_shown(value)[:_SEARCHED_CHARACTERS]) is not None) != is_negative
     )

@@ -44,7 +44,7 @@ async def opened(client: httpx.AsyncClient, **query: str) -> str:
 
 
 def value_in(page: str) -> str:
-    return unescape(re.findall(r'<pre tabindex="0">(.*?)</pre>', page, re.DOTALL)[0])
+    return unescape(re.findall(r'<pre tabindex="0"[^>]*>(.*?)</pre>', page, re.DOTALL)[0])
 
 
 async def test_a_value_has_three_looks(client: httpx.AsyncClient) -> None:
@@ -98,6 +98,21 @@ async def test_no_look_has_what_is_withheld(settings: dict[str, str]) -> None:
     await broker.close()
 
 
+async def test_what_was_found_is_marked_and_nothing_of_a_message_is_markup(
+    client: httpx.AsyncClient,
+) -> None:
+    (message_id,) = await send(client, '{"status":"<b>no</b>","<u>":1}')
+    page = await opened(
+        client, id=message_id, filter='value.status ~ "no" and value ~ "<u>"', columns=".status"
+    )
+    assert '<td class="hide3">&lt;b&gt;<mark>no</mark>&lt;/b&gt;</td>' in page
+    line = (
+        "{&#34;status&#34;:&#34;<mark>&lt;b&gt;no&lt;/b&gt;</mark>&#34;,&#34;<mark>&lt;u&gt;</mark>"
+    )
+    assert page.count(line) == 2  # the row, and the opened value
+    assert not re.findall("<b>no|<u>", page)
+
+
 async def test_fields_are_columns(client: httpx.AsyncClient) -> None:
     await send(client, '{"status":"declined","card":{"brand":["visa"]}}', "no JSON")
     page = await opened(client, columns=".status, value.card.brand.0 .card")
@@ -115,7 +130,7 @@ def test_words_that_are_columns() -> None:
     assert len(columns_of(" ".join(f".f{n}" for n in range(20)))) == 8
     message = {"messageId": "1:2", "size": 9, "payload": "[" * 100_000}
     found = {"messages": [message], "next": None, "entriesRead": 1, "bytesRead": 9}
-    assert messages_view(found, [("a",)])["rows"][0].cells == ["–"]
+    assert messages_view(found, [("a",)])["rows"][0].cells == [[("–", False)]]
 
 
 async def test_what_became_of_a_message(client: httpx.AsyncClient) -> None:
