@@ -41,6 +41,8 @@ EMPTY_LEDGERS_MAX = 3
 """After so many ledgers in a row that took no entry at all, pending appends fail."""
 CREATE_RETRY_MS = 1000
 """How long a failed creation ahead of need is left alone while the current ledger still serves."""
+PAUSE_MS_MAX = 10_000
+"""Longest wait before another ledger while none can be made or takes entries."""
 
 
 class AppendState(Enum):
@@ -117,6 +119,9 @@ class WriteBatch:
 class CreateLedger:
     """Create a ledger and list it; answer: on_ledger_ready or on_create_failed."""
 
+    after_ms: int = 0
+    """Not before so many milliseconds are over."""
+
 
 @dataclass(slots=True)
 class CloseLedger:
@@ -185,6 +190,8 @@ class AppendCore:
     _next_created_ms: int = field(default=0, init=False)
     _creating: bool = field(default=False, init=False)
     _create_after_ms: int = field(default=0, init=False)
+    _create_failures: int = field(default=0, init=False)  # in a row
+    _paused_until_ms: int = field(default=0, init=False)
     _create_error: BaseException | None = field(default=None, init=False)
     _want_ledger: bool = field(default=False, init=False)
     # Lists: an empty deque is 760 bytes, of which every idle log would have two.
@@ -280,7 +287,7 @@ class AppendCore:
     def on_ledger_ready(self, ledger_id: int, now_ms: int) -> None:
         """The ledger asked for is created and listed."""
         self._creating = False
-        self._create_error = None
+        self._create_failures, self._create_error = 0, None
         if self.state is _STOPPED:
             return
         self._next, self._next_created_ms = ledger_id, now_ms
@@ -292,6 +299,8 @@ class AppendCore:
         """There is no ledger; nothing was listed."""
         self._creating = False
         self._create_after_ms = now_ms + CREATE_RETRY_MS
+        self._create_failures += 1
+        self._paused_until_ms = now_ms + _pause_ms(self._create_failures)
         if self.state in (_CREATING, _SWITCHING):
             self._create_error = error
             self._advance(now_ms)
@@ -330,6 +339,7 @@ class AppendCore:
         self.current = -1
         self.state = _NO_LEDGER
         self.empty_ledger_count = self.empty_ledger_count + 1 if last_entry < 0 else 0
+        self._paused_until_ms = now_ms + _pause_ms(self.empty_ledger_count)
         if self.empty_ledger_count >= EMPTY_LEDGERS_MAX:
             # Rather an error now than a ledger per attempt for as long as the disks are full.
             self._fail_all(AppendFailedError(f"{self.empty_ledger_count} ledgers took no entry"))
@@ -399,7 +409,7 @@ class AppendCore:
     def _ask_for_ledger(self, now_ms: int) -> None:
         if self._next < 0 and not self._creating and now_ms >= self._create_after_ms:
             self._creating = True
-            self._effects.append(CreateLedger())
+            self._effects.append(CreateLedger(max(0, self._paused_until_ms - now_ms)))
 
     def _advance(self, now_ms: int) -> None:
         """Takes the next ledger into use when the current one is done with, or sees to it."""
@@ -555,3 +565,8 @@ class AppendBudget:
             self._is_awaited = False
             if self.on_relief is not None:
                 self.on_relief()
+
+
+def _pause_ms(failures: int) -> int:
+    """Before the next ledger; clients come back at once and send everything again."""
+    return 0 if failures < 2 else min(PAUSE_MS_MAX, 100 << min(failures - 1, 7))

@@ -118,8 +118,8 @@ class AppendPath:
                 match effect:
                     case WriteBatch():
                         self._write(effect.ledger_id, effect.batch)
-                    case CreateLedger():
-                        self._start(self._create())
+                    case CreateLedger(after_ms):
+                        self._start(self._create(after_ms))
                     case CloseLedger():
                         self._start(self._close(effect.ledger_id))
                     case EndLedger():
@@ -129,11 +129,13 @@ class AppendPath:
             if done := core.take_done():
                 self._report(done)
         self._charge()
-        if self._waiters:
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._waiters.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
 
     def _charge(self) -> None:
         core = self.core
@@ -164,6 +166,7 @@ class AppendPath:
 
     async def drain(self, timeout_s: float) -> None:
         """Waits until nothing is pending, or the time is over."""
+        self._wake()  # whoever pauses, as nothing is accepted any more
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not self.core.is_idle and (left := deadline - loop.time()) > 0:
@@ -209,7 +212,15 @@ class AppendPath:
         else:
             assert first == batch.first, f"ledger {ledger_id}: entry {first}, not {batch.first}"
 
-    async def _create(self) -> None:
+    async def _pause(self, seconds: float) -> None:
+        """Less while appends are refused: a close doesn't wait for it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self.core.refusal is None and (left := deadline - loop.time()) > 0:
+            await self.wait_change(left)
+
+    async def _create(self, after_ms: int) -> None:
+        await self._pause(after_ms / 1000)
         log, core = self._log, self.core
         config = log.config
         listed = log.lists.info.ledgers
@@ -305,8 +316,6 @@ class AppendPath:
             await asyncio.sleep(delay_s)
             delay_s *= 2
         self._forget_writer(ledger_id)
-        if metadata.last_entry < 0:
-            await asyncio.sleep(max(0.0, END_RETRY_S * core.empty_ledger_count))
         was_stopped = core.state is AppendState.STOPPED  # by a close or terminate meanwhile
         core.on_ledger_ended(ledger_id, metadata.last_entry, log.now_ms())
         if core.state is AppendState.STOPPED and not was_stopped:

@@ -1,8 +1,11 @@
 """The append path's decisions, effect by effect."""
 
+import pytest
+
 from magnetar.managed_ledger.append_core import (
     CREATE_RETRY_MS,
     EMPTY_LEDGERS_MAX,
+    PAUSE_MS_MAX,
     AppendCore,
     AppendsDone,
     AppendState,
@@ -285,8 +288,8 @@ def test_end_that_cannot_be_found_fails_what_is_pending() -> None:
 def test_ledgers_that_take_nothing_fail_the_appends() -> None:
     h = Harness()
     h.append("a", 1)
-    for ledger in range(EMPTY_LEDGERS_MAX):
-        assert h.effects() == [CreateLedger()]
+    for ledger, pause_ms in zip(range(EMPTY_LEDGERS_MAX), (0, 0, 200), strict=True):
+        assert h.effects() == [CreateLedger(pause_ms)]
         assert h.errors == []
         h.core.on_ledger_ready(ledger, 10)
         h.core.on_ledger_failed(ledger)
@@ -295,12 +298,47 @@ def test_ledgers_that_take_nothing_fail_the_appends() -> None:
     assert h.effects() == []
     assert isinstance(h.errors[0][2], AppendFailedError)
     h.append("b", 1)
-    assert h.effects() == [CreateLedger()]
+    assert h.effects() == [CreateLedger(400)]
     h.core.on_ledger_ready(9, 10)
     h.core.on_confirmed(9, 0)
     h.core.on_ledger_failed(9)
     h.core.on_ledger_ended(9, 0, 10)
     assert h.core.empty_ledger_count == 0
+
+
+@pytest.mark.parametrize("is_created", [False, True])
+def test_pauses_while_no_bookie_answers(is_created: bool) -> None:
+    """Clients that come back after 100 ms for an hour; then a ledger is made at once again."""
+    h = Harness()
+    attempts, ledger = 0, 0
+    while h.now_ms < 3_600_000:
+        h.append("a", 1)
+        while effects := h.effects():
+            for effect in effects:
+                match effect:
+                    case CreateLedger(after_ms):
+                        attempts += 1
+                        assert after_ms <= PAUSE_MS_MAX
+                        h.now_ms += after_ms
+                        if is_created:
+                            ledger += 1
+                            h.core.on_ledger_ready(ledger, h.now_ms)
+                            h.core.on_ledger_failed(ledger)
+                        else:
+                            h.core.on_create_failed(BOOM, h.now_ms)
+                    case EndLedger(failed):
+                        h.core.on_ledger_ended(failed, -1, h.now_ms)
+        h.now_ms += 100
+    assert len(h.errors) > 300, "nobody waits for longer than a pause"
+    assert attempts < 375
+    h.append("a", 1)
+    h.effects()
+    h.core.on_ledger_ready(ledger + 1, h.now_ms)
+    h.core.on_confirmed(ledger + 1, 0)
+    h.core.on_ledger_failed(ledger + 1)
+    h.core.on_ledger_ended(ledger + 1, 0, h.now_ms)
+    h.append("b", 1)
+    assert h.effects()[-1] == CreateLedger()
 
 
 def test_creation_fails_with_appends_waiting() -> None:

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.client.ledger_store import ledger_path
+from magnetar.bookkeeper.errors import NotEnoughBookiesError
 from magnetar.managed_ledger.errors import (
     AppendFailedError,
     ManagedLedgerFencedError,
@@ -165,3 +167,23 @@ async def test_retention_counts_the_ledger_that_is_written(cluster: Cluster) -> 
     await log.trim()
     assert log.total_bytes == 28 * 14 - 140
     assert len(log.offsets.ledger_ids) == 2
+
+
+async def test_a_close_does_not_wait_for_the_pause_before_another_ledger(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.managed_ledger.append_core._pause_ms", lambda _: 3_600_000)
+    monkeypatch.setattr("magnetar.managed_ledger.closing.DRAIN_TIMEOUT_S", 3600)
+    log = await cluster.factory().open(NAME, CONFIG)
+
+    async def fail(*_words: object, **_named: object) -> NoReturn:
+        raise NotEnoughBookiesError("3 bookies are not among those that accept writes")
+
+    monkeypatch.setattr(log.client, "create_ledger", fail)
+    appends = Appends(log)
+    appends.send(b"a")
+    await eventually(lambda: appends.failed == 1)
+    appends.send(b"b")
+    async with asyncio.timeout(30):
+        await log.close()
+    assert appends.failed == 2
