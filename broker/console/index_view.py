@@ -34,7 +34,7 @@ TOPIC_COLUMNS: Final = (
     Column("Out /s", "msgRateOut", "r hide3"),
     Column("Backlog", "msgBacklog", "r"),
     Column("Trend", "msgBacklogTrend", "r hide3"),
-    Column("Caught up in", None, "r hide2 hide3"),
+    Column("Caught up in", None, "r hide1"),
     Column("Oldest", "earliestMsgPublishTimeInBacklogs", "r"),
     Column("Subs", "subscriptionCount", "r hide3"),
     Column("Prod / cons", "producerCount", "r hide3"),
