@@ -6,7 +6,7 @@ more are deleted after Pulsar's brokers may start: a run that ends early has rea
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -21,6 +21,7 @@ from magnetar.broker.migration.conversion import (
     list_for_pulsar,
     unacknowledged,
 )
+from magnetar.broker.migration.doomed_ledgers import delete_doomed, doom, is_doomed, note, noted
 from magnetar.broker.migration.errors import MigrationError, PulsarFormatError
 from magnetar.broker.migration.forward import DOCUMENTS, NAMES, is_left_document
 from magnetar.broker.migration.ledger_access import LedgerAccess
@@ -59,6 +60,23 @@ _MANAGED_LEDGER: Final = {"application": b"pulsar", "component": b"managed-ledge
 _SCHEMA: Final = {"application": b"pulsar", "component": b"schema"}
 
 
+@dataclass(slots=True)
+class _LogChange:
+    """What becomes of a topic's nodes.
+
+    Attributes:
+        is_anew: the old ones are another topic's.
+        node: None: there is none.
+        dropped: subscriptions that are gone.
+    """
+
+    name: str
+    is_anew: bool = False
+    node: pb.ManagedLedgerNode | None = None
+    cursors: dict[str, pb.ManagedCursorNode] = field(default_factory=dict)
+    dropped: Sequence[str] = ()
+
+
 class Backward:
     """One run; the arguments are those of `Forward`.
 
@@ -80,6 +98,7 @@ class Backward:
         self._now_ms, self._write, self._accept_loss = now_ms, write, accept_loss
         self._unnamed = set[int]()  # ledgers that nodes named before this run
         self._named = set[int]()  # those that nodes name after it
+        self._noted = set[int]()
         self._since_ms = 0
         self.report = SwapReport()
 
@@ -112,15 +131,18 @@ class Backward:
         return self.report
 
     async def _is_given_up(self, begun: Marker | None) -> bool:
-        """Whether there was a swap that isn't done; it refuses Pulsar before it writes a mark."""
+        """Whether there was a swap that isn't done; it refuses Pulsar before it writes a mark.
+
+        Or one back that wasn't ended: Pulsar's brokers may serve already.
+        """
         if begun is None or begun.serving is Serving.PULSAR:
-            if not await marker.is_pulsar_refused(self._pulsar.store):
+            is_refused = await marker.is_pulsar_refused(self._pulsar.store)
+            if not is_refused and not await is_doomed(self._ours):
                 return False
         elif begun.serving is not Serving.TO_MAGNETAR:
             return False
         if self._write:
-            await marker.write_marker(self._ours, Marker(Serving.PULSAR))
-            await marker.admit_pulsar(self._pulsar.store)
+            await self._admit()
         return True
 
     async def _begin(self, begun: Marker) -> None:
@@ -143,9 +165,13 @@ class Backward:
         if self.report.mismatches:
             raise MigrationError("; ".join(self.report.mismatches[:5]))
         await self._producer_names()
+        await doom(self._ours, (self._unnamed | await noted(self._ours)) - self._named)
+        await self._admit()
+
+    async def _admit(self) -> None:
         await marker.write_marker(self._ours, Marker(Serving.PULSAR))
         await marker.admit_pulsar(self._pulsar.store)
-        await self._ledgers.delete(sorted(self._unnamed - self._named))
+        await delete_doomed(self._ours, self._ledgers)
 
     async def _namespaces(self) -> list[str]:
         """Those of either side: one may have been deleted, with all that was in it."""
@@ -189,7 +215,10 @@ class Backward:
         topics |= {TopicName.from_ml_name(f"{logs}/{each}") for each in ours}
         wanted = [topic for topic in topics if not is_left(namespace, topic.local)]
         for some in groups_of(sorted(wanted, key=str)):
-            await gather(self._log(topic, is_done=is_done) for topic in some)
+            changes = await gather(self._change(topic) for topic in some)
+            if self._write:
+                await self._note()
+                await gather(self._put(each, is_done=is_done) for each in changes)
         schemas = f"{SCHEMAS}/{namespace}"
         names = {*await self._ours.children(schemas), *await self._pulsar.store.children(schemas)}
         for encoded in sorted(names):
@@ -198,39 +227,51 @@ class Backward:
         if not is_done:
             await self._policies(namespace)
 
-    async def _log(self, topic: TopicName, *, is_done: bool) -> None:
+    async def _note(self) -> None:
+        """Before a node is overwritten: who goes on after this run finds only the new one."""
+        await note(self._ours, self._unnamed - self._noted)
+        self._noted |= self._unnamed
+
+    async def _change(self, topic: TopicName) -> _LogChange:
         stored = await read_stored(self._ours, topic.ml_name)
-        name = log_of_topic(topic)
-        before = await self._pulsar.log(name)
+        change = _LogChange(log_of_topic(topic))
+        before = await self._pulsar.log(change.name)
         if before is not None and (stored is None or stored.stat.created_ms > self._since_ms):
             # Deleted meanwhile, and perhaps made anew: nothing of the old one may stay.
             self._unname(before)
             before = None
-            if self._write and not is_done:
-                await self._pulsar.store.delete_recursive(f"{MANAGED_LEDGERS}/{name}")
+            change.is_anew = True
         if stored is None:
-            return
+            return change
         info = await self._ended(stored.info)
         node = list_for_pulsar(pb.ManagedLedgerNode() if before is None else before.node, info)
         self.report.counts["topics"] += 1
         self.report.counts["ledgers"] += len(node.ledgers)
         self.report.counts["messages or batches"] += sum(row.entries for row in node.ledgers)
-        if self._is_too_much(name, info, pack(node)):
-            return  # its node stays as it is
+        if self._is_too_much(change.name, info, pack(node)):
+            return change  # its node stays as it is
         self._unnamed.update(info.doomed)
         self._named.update(row.ledgerId for row in node.ledgers)
-        cursors = await self._cursors(name, stored, before, info)
-        if not self._write:
+        change.node = node
+        change.cursors = await self._cursors(change.name, stored, before, info)
+        change.dropped = self._dropped_cursors(change.name, before, change.cursors)
+        return change
+
+    async def _put(self, change: _LogChange, *, is_done: bool) -> None:
+        store, path = self._pulsar.store, f"{MANAGED_LEDGERS}/{change.name}"
+        if change.is_anew and not is_done:
+            await store.delete_recursive(path)
+        if change.node is None:
             return
         if not is_done:
-            path = f"{MANAGED_LEDGERS}/{name}"
-            await self._pulsar.store.put(path, pack(node))
+            await store.put(path, pack(change.node))
             await gather(
-                self._pulsar.store.put(join(path, encode_name(cursor)), pack(each))
-                for cursor, each in cursors.items()
+                store.put(join(path, encode_name(cursor)), pack(each))
+                for cursor, each in change.cursors.items()
             )
-            await self._drop_cursors(path, before, cursors)
-        await self._check(name, node, cursors)
+            for cursor in change.dropped:
+                await store.delete_recursive(join(path, encode_name(cursor)))
+        await self._check(change.name, change.node, change.cursors)
 
     def _is_too_much(self, name: str, info: ManagedLedgerInfo, value: bytes) -> bool:
         gone = [
@@ -295,16 +336,18 @@ class Backward:
         if log is not None and log.compacted_ledger is not None:
             self._unnamed.add(log.compacted_ledger)
 
-    async def _drop_cursors(
-        self, path: str, before: PulsarLog | None, cursors: dict[str, pb.ManagedCursorNode]
-    ) -> None:
+    def _dropped_cursors(
+        self, log: str, before: PulsarLog | None, cursors: dict[str, pb.ManagedCursorNode]
+    ) -> list[str]:
         """Subscriptions that were deleted meanwhile."""
+        dropped = list[str]()
         for name, cursor in ({} if before is None else before.cursors).items():
-            if name in cursors or cursor_findings(path, name, cursor.node) is None:
+            if name in cursors or cursor_findings(log, name, cursor.node) is None:
                 continue
-            await self._pulsar.store.delete_recursive(join(path, encode_name(name)))
+            dropped.append(name)
             if cursor.node.cursorsLedgerId != NO_LEDGER:
                 self._unnamed.add(cursor.node.cursorsLedgerId)
+        return dropped
 
     def _unname(self, log: PulsarLog) -> None:
         """Everything that a deleted topic of Pulsar's still has; ours deleted the other ledgers."""
@@ -338,6 +381,7 @@ class Backward:
                 self._unnamed.update(
                     each.position.ledgerId for each in locator_index(theirs.value, path)
                 )
+                await self._note()
                 await self._pulsar.store.delete_recursive(path)
             return
         index = [] if theirs is None or not theirs.value else locator_index(theirs.value, path)
@@ -347,6 +391,7 @@ class Backward:
         hashes = {each.version: index_entry(each, nowhere).hash for each in versions}
         if any(known.get(version, digest) != digest for version, digest in hashes.items()):
             self._unnamed.update(each.position.ledgerId for each in index)
+            await self._note()
             index, known = [], {}  # forgotten, and begun anew at version 0
         await self._put_schema(name, [x for x in versions if x.version not in known], index)
 

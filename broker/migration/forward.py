@@ -23,6 +23,7 @@ from magnetar.broker.migration.conversion import (
     unacknowledged,
     without_compacted,
 )
+from magnetar.broker.migration.doomed_ledgers import delete_doomed
 from magnetar.broker.migration.errors import MigrationError
 from magnetar.broker.migration.marker import Marker, Serving
 from magnetar.broker.migration.pulsar_cluster import PulsarCluster, PulsarCursor, PulsarLog, gather
@@ -130,6 +131,7 @@ class Forward:
             begun = await self.begin()
             done = begun.done
             if not done:
+                await delete_doomed(self._ours, self._pulsar.ledgers)
                 await self._clear()
         await self._documents()
         for namespace in await self._pulsar.namespaces():

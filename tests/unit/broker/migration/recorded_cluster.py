@@ -110,11 +110,21 @@ class Cluster:
 class FailingWrites:
     """The n-th write fails: before it has any effect, or with its answer lost."""
 
-    def __init__(self, n: int, *, lost_answer: bool, stores: list[MetadataStore]) -> None:
+    def __init__(
+        self,
+        n: int,
+        *,
+        lost_answer: bool,
+        stores: list[MetadataStore],
+        ledgers: RecordedLedgers | None = None,
+    ) -> None:
         self.left, self._lost_answer = n, lost_answer
         for store in stores:
             for name in ("put", "delete", "delete_recursive"):
                 setattr(store, name, self._failing(getattr(store, name)))
+        if ledgers is not None:
+            for name in ("create", "delete"):
+                setattr(ledgers, name, self._failing(getattr(ledgers, name)))
 
     def _failing(self, write: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(*words: Any, **options: Any) -> Any:

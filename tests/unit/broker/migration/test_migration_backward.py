@@ -1,14 +1,15 @@
 """The way back: a recorded cluster with all that was written meanwhile, after any failure."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
 import orjson
 import pytest
 from pyroaring import BitMap
 
-from magnetar.broker.migration import backward, marker
+from magnetar.broker.migration import backward, doomed_ledgers, marker
 from magnetar.broker.migration import pulsar_metadata_pb2 as pb
+from magnetar.broker.migration.doomed_ledgers import is_doomed
 from magnetar.broker.migration.errors import LossRefusedError, MigrationError
 from magnetar.broker.migration.marker import Marker, Serving
 from magnetar.broker.migration.policy_events import EVENTS_TOPIC
@@ -221,13 +222,17 @@ async def test_a_topic_that_was_made_anew_has_nothing_of_the_old_one(cluster: Cl
 
 @pytest.mark.parametrize("lost_answer", [False, True])
 async def test_a_failure_at_any_write_is_mended_by_another_run(lost_answer: bool) -> None:
+    """Also the ledgers that nobody names any more are the same ones."""
     expected: dict[str, bytes] = {}
+    deleted = set[int]()
     for n in range(1, 1000):
         cluster = Cluster()
         await restore(cluster.pulsar)
         await cluster.forward().run()
         await change_everything(cluster)
-        writes = FailingWrites(n, lost_answer=lost_answer, stores=[cluster.pulsar, cluster.ours])
+        before = set(recorded().ends) | {900}
+        stores = [cluster.pulsar, cluster.ours]
+        writes = FailingWrites(n, lost_answer=lost_answer, stores=stores, ledgers=cluster.ledgers)
         failed = False
         try:
             await cluster.backward().run()
@@ -238,6 +243,11 @@ async def test_a_failure_at_any_write_is_mended_by_another_run(lost_answer: bool
             if found.serving is not Serving.PULSAR:
                 assert set(marker.PULSAR_LEADERS) <= set(await tree_of(cluster.pulsar))
                 await cluster.backward().run()
+            elif await is_doomed(cluster.ours):
+                await cluster.backward().run()
+        deleted = deleted or before - cluster.ledgers.ends.keys()
+        assert before - cluster.ledgers.ends.keys() == deleted >= {6, 39, 57, 58, 59, 65}, n
+        assert not await cluster.ours.children(doomed_ledgers.PATH)
         nodes = await described(cluster)
         expected = expected or nodes
         await cluster.close()
@@ -247,6 +257,25 @@ async def test_a_failure_at_any_write_is_mended_by_another_run(lost_answer: bool
             assert n > 70
             return
     raise AssertionError("no run without a failure")
+
+
+async def test_a_swap_forth_deletes_what_the_way_back_has_left(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pulsar's brokers have served meanwhile."""
+    await change_everything(cluster)
+
+    async def fail(_: Iterable[int]) -> None:
+        raise MetadataError("planted")
+
+    monkeypatch.setattr(cluster.ledgers, "delete", fail)
+    with pytest.raises(MetadataError):
+        await cluster.backward().run()
+    assert 39 in cluster.ledgers.ends
+    monkeypatch.undo()
+    await cluster.forward().run()
+    assert 39 not in cluster.ledgers.ends
+    assert {41, 900} <= cluster.ledgers.ends.keys()
 
 
 async def described(cluster: Cluster) -> dict[str, bytes]:
