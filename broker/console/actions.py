@@ -115,6 +115,8 @@ class Action(Generic[S]):
     """Whether the name has to be typed: what it loses is gone for good."""
     tab: str = ""
     """Below the URL of what it is about: where one comes from."""
+    answer: Callable[[Json], Sequence[tuple[str, str]]] | None = None
+    """Names and texts of what its call answers, shown in its place; None: one goes back."""
 
     def call_for(self, subject: S, typed: Mapping[str, str]) -> Call:
         """Raises ActionError: something else was to be typed."""

@@ -52,6 +52,7 @@ from magnetar.broker.console.policy_page import (
     policy,
 )
 from magnetar.broker.console.produce_page import produce, send
+from magnetar.broker.console.resource_actions import SUBSCRIPTION_FORMS
 from magnetar.broker.console.roles_page import role, roles
 from magnetar.broker.console.schema_page import new_schema, schema_tab, upload_schema
 from magnetar.broker.console.settings_page import settings
@@ -62,6 +63,7 @@ from magnetar.broker.console.subject import topic_stats
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import (
     partition_rows,
+    run_of,
     stored_topics,
     topic_figures,
 )
@@ -283,7 +285,7 @@ async def topic(ask: Ask) -> View:
             "partitions": partitions,
             **({"schema": f"v{schema.value.version}"} if schema.value else {}),
         },
-        "subscription_actions": SUBSCRIPTION_ACTIONS,
+        "subscription_actions": (*SUBSCRIPTION_ACTIONS, *SUBSCRIPTION_FORMS),
         "topic_actions": TOPIC_ACTIONS,
     }
     if (more := _OF_TABS.get(tab)) is not None:
@@ -298,7 +300,15 @@ async def _recent(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
 async def _storage(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:
     route = "partitioned-internalStats" if partitions else "internalStats"
     found = get(ask.source.api, f"{path.rest}/{route}")
-    return {"storage": await panel("Ledgers", found, lambda each: stored_topics(str(path), each))}
+    ledgers = panel("Ledgers", found, lambda each: stored_topics(str(path), each))
+    if partitions or path.is_volatile:  # each partition has states of its own
+        return {"storage": await ledgers, "runs": ()}
+    compaction, offload = (
+        panel(title, get(ask.source.api, f"{path.rest}/{key}"), run_of)
+        for title, key in (("Compaction", "compaction"), ("Offload", "offload"))
+    )
+    stored, *runs = await asyncio.gather(ledgers, compaction, offload)
+    return {"storage": stored, "runs": tuple(zip(("Compaction", "Offload"), runs, strict=True))}
 
 
 async def _permissions(ask: Ask, path: TopicPath, partitions: int) -> dict[str, Any]:

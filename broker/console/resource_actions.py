@@ -470,7 +470,71 @@ def _delete_schema(subject: Subject, value: Json) -> Call:
     return Call("DELETE", f"{path}/schema", _admin("schemas", "delete", str(topic), *option), query)
 
 
+def _partition_field(subject: Subject) -> dict[str, Json]:
+    if not subject.partitions:
+        return {}
+    return {"partition": _count("Partition", subject.partitions - 1, minimum=0)}
+
+
+def _part(subject: Subject, value: Json) -> TopicPath:
+    """The topic itself if it has no partitions."""
+    return subject.topic.partition(value["partition"]) if "partition" in value else subject.topic
+
+
+def _analyze(subject: Subject, value: Json | None) -> Call:
+    topic = _part(subject, value or {})
+    path = f"{subscription_path(topic, subject.subscription)}/analyzeBacklog"
+    option = f"--subscription={subject.subscription}"
+    return Call("POST", path, _admin("topics", "analyze-backlog", str(topic), option))
+
+
+def _analyze_fields(subject: Subject) -> Json | None:
+    fields = _partition_field(subject)
+    return _object(list(fields), **fields) if fields else None
+
+
+def _analyzed(found: Json) -> list[tuple[str, str]]:
+    rows = [
+        ("Messages", number(found["messages"])),
+        ("Entries", number(found["entries"])),
+        ("Of them markers", number(found["markerMessages"])),
+    ]
+    if "firstMessageId" in found:
+        rows += [("First", found["firstMessageId"]), ("Last", found["lastMessageId"])]
+    if found["aborted"]:
+        rows.append(("Not all", "a limit of the broker ended it: there are more"))
+    return rows
+
+
+SUBSCRIPTION_FORMS: Final[tuple[Action[Subject], ...]] = (
+    Action(
+        "analyze",
+        "Analyze backlog",
+        lambda subject: (
+            f"Reads what {subject.subscription} has not acknowledged, and counts it. Nothing "
+            "changes. The broker ends it at its limits of entries and time."
+        ),
+        _analyze,
+        _analyze_fields,
+        tab="subscriptions",
+        answer=_analyzed,
+    ),
+)
 TOPIC_FORMS: Final[tuple[Action[Subject], ...]] = (
+    Action(
+        "compact",
+        "Compact",
+        lambda _: (
+            "Of each key the newest message stays for consumers with readCompacted; "
+            "all others read the topic as before. The topic is read twice."
+        ),
+        lambda subject, _: Call(
+            "PUT",
+            f"{subject.path}/compaction",
+            shlex.join(["magnetar", "topics", "compact", str(subject.topic)]),
+        ),
+        tab="storage",
+    ),
     Action(
         "subscribe",
         "New subscription",

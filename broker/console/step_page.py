@@ -20,6 +20,7 @@ from magnetar.broker.console.resource_actions import (
     CLUSTER_ACTIONS,
     NAMESPACE_ACTIONS,
     SETTING_ACTIONS,
+    SUBSCRIPTION_FORMS,
     TENANT_ACTIONS,
     TOPIC_FORMS,
     TOPICS_ACTIONS,
@@ -54,13 +55,16 @@ async def act(ask: Ask, typed: Mapping[str, str]) -> View | str:
     try:
         check_token(typed, ask.form_token)
         call = call_of(action, subject, typed)
-        await ask.source.api.call(call.method, f"/admin/v2/{call.path}", call.query, call.body)
+        path = f"/admin/v2/{call.path}"
+        answer = await ask.source.api.call(call.method, path, call.query, call.body)
     except ActionError as error:
         return _form(ask, action, subject, typed, str(error), error.field, 400)
     except AdminError as error:
         fields = _fields(action, subject, {})
         only = fields[0].name if len(fields) == 1 and error.status in (400, 412) else ""
         return _form(ask, action, subject, typed, str(error), only, error.status)
+    if action.answer is not None:
+        return _form(ask, action, subject, typed, answer=action.answer(answer))
     return ask.root + (call.then or action.back(subject))
 
 
@@ -72,11 +76,13 @@ def _form(
     failure: str = "",
     failed: str = "",
     status: int = 200,
+    answer: Sequence[tuple[str, str]] = (),
 ) -> View:
     """
     Args:
         typed: what was sent; None: nothing yet.
         failed: name of the input that the failure is about; empty: no single one.
+        answer: what was found, see `Action`.
     """
     fields = _fields(action, subject, ask.query, typed)
     content = {
@@ -89,6 +95,7 @@ def _form(
         "command": _command(action, subject, _example(fields) if typed is None else typed),
         "failure": failure,
         "failed": failed,
+        "answer": answer,
     }
     return View("action.html", action.title, subject.menu, content, status, live=0)
 
@@ -135,7 +142,7 @@ async def _step(ask: Ask) -> tuple[Action[Any], Any]:
     names, key = ask.names, ask.names["action"]
     actions, read = next(each for name, each in _PLACES.items() if name in names)
     if "topic" in names and "subscription" in ask.query:
-        actions = SUBSCRIPTION_ACTIONS
+        actions = (*SUBSCRIPTION_ACTIONS, *SUBSCRIPTION_FORMS)
     for action in actions:
         if action.key == key:
             return action, await read(ask)

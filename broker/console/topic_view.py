@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.console.views import row_id
@@ -93,6 +94,8 @@ class TopicFigures:
     owner: str
     quota_bytes: int | None
     quota_percent: float | None
+    compaction: Json
+    """Of the last one, as ``stats`` has it."""
     producers: Sequence[ProducerRow]
     subscriptions: Sequence[SubscriptionRow]
     """The one that is furthest behind first."""
@@ -141,6 +144,7 @@ def topic_figures(stats: Json, explanations: Mapping[str, Json], opened: str) ->
         owner=stats.get("ownerBroker") or "",
         quota_bytes=quota if quota > 0 else None,
         quota_percent=100 * used / quota if quota > 0 else None,
+        compaction=stats.get("compaction") or {},
         producers=[_producer(each) for each in stats.get("publishers", [])],
         subscriptions=sorted(rows, key=lambda row: (-row.backlog, row.name)),
     )
@@ -319,6 +323,32 @@ class StoredTopic:
     entries: int
     last: str
     ledgers: Sequence[LedgerRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Of a compaction or an offload: the last one since the topic was loaded."""
+
+    kind: str
+    """Of its mark: `o` well, `w` under way, `e` failed, `n` none was begun."""
+    text: str
+
+
+_RUNS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "NOT_RUN": ("n", "none since the topic was loaded"),
+        "RUNNING": ("w", "under way"),
+        "SUCCESS": ("o", "the last one succeeded"),
+        "ERROR": ("e", "the last one failed"),
+    }
+)
+
+
+def run_of(status: Json) -> Run:
+    """Of the answer of ``GET .../compaction`` or ``.../offload``."""
+    kind, text = _RUNS.get(status["status"], ("n", status["status"]))
+    error = status.get("lastError") or ""
+    return Run(kind, f"{text}: {error}" if error else text)
 
 
 def stored_topics(topic: str, internal: Json) -> list[StoredTopic]:

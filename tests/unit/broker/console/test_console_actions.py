@@ -143,3 +143,44 @@ async def test_a_step_is_the_visitors_own() -> None:
         async with client_of(app, "prod") as client:
             answer = await client.post(path, data={"token": "x"})
             assert answer.status_code in (401, 403)
+
+
+async def test_a_compaction_and_its_state(client: httpx.AsyncClient) -> None:
+    storage = unescape((await client.get(f"{PAGE}/storage")).text)
+    assert storage.count("none since the topic was loaded") == 2
+    path = f"{PAGE}/do/compact"
+    page = await client.get(path)
+    assert "magnetar topics compact persistent://public/default/orders" in page.text
+    done = await client.post(path, data={"token": token_in(page)})
+    assert httpx.URL(f"http://localhost{path}").join(done.headers["location"]).path == (
+        f"{PAGE}/storage"
+    )
+    status = (await client.get(f"/admin/v2/{TOPIC}/compaction")).json()
+    assert status["status"] in ("RUNNING", "SUCCESS")
+
+
+async def test_a_backlog_is_analyzed_in_place(client: httpx.AsyncClient) -> None:
+    path = f"{PAGE}/do/analyze?subscription=billing"
+    assert 'do/analyze?subscription=billing">Analyze backlog' in (
+        (await client.get(f"{PAGE}/subscriptions?open=billing")).text
+    )
+    answer = await client.post(path, data={"token": token_in(await client.get(path))})
+    assert answer.status_code == 200
+    assert re.findall(r"<dt>(Messages|Entries)</dt><dd>(\d+)</dd>", answer.text) == [
+        ("Messages", "3"),
+        ("Entries", "3"),
+    ]
+    assert await backlog(client) == 3
+
+
+async def test_a_backlog_of_a_partition(client: httpx.AsyncClient) -> None:
+    wide = "persistent/public/default/wide"
+    assert (await client.put(f"/admin/v2/{wide}/partitions", json=2)).is_success
+    assert (await client.put(f"/admin/v2/{wide}/subscription/billing")).is_success
+    path = f"/console/topic/{wide}/do/analyze?subscription=billing"
+    token = token_in(await client.get(path))
+    for partition, status in (("", 400), ("2", 400), ("1", 200)):
+        fields = {"token": token, "value.partition": partition}
+        assert (await client.post(path, data=fields)).status_code == status
+    storage = (await client.get(f"/console/topic/{wide}/storage")).text
+    assert "a state for each partition" in storage

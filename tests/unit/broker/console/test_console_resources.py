@@ -22,6 +22,7 @@ from magnetar.broker.console.resource_actions import (
     CLUSTER_ACTIONS,
     NAMESPACE_ACTIONS,
     SETTING_ACTIONS,
+    SUBSCRIPTION_FORMS,
     TENANT_ACTIONS,
     TOPIC_FORMS,
     ClusterSubject,
@@ -46,6 +47,7 @@ SUBJECTS: tuple[tuple[Any, Any], ...] = (
         NamespaceSubject("acme", "n s", ["0x00000000", "0x80000000", "0xffffffff"]),
     ),
     (TOPIC_FORMS, Subject(TopicPath("persistent", "acme", "ns", "t+1"), 0, {})),
+    (SUBSCRIPTION_FORMS, Subject(TopicPath("persistent", "acme", "ns", "t+1"), 0, {}, "s/1")),
     (SETTING_ACTIONS, SettingSubject("maxTenants", "0", "7")),
 )
 TYPED = {
