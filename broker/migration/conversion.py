@@ -60,12 +60,15 @@ def convert_log(name: str, node: pb.ManagedLedgerNode, ends: Ends, now_ms: int) 
         ends: of all ledgers that the node lists.
     """
     rows, entries = list[LedgerInfo](), dict[int, int]()
-    offloaded, missing = list[int](), list[int]()
+    offloaded, missing, copied = list[int](), list[int](), list[int]()
     for row in node.ledgers:
         end = ends[row.ledgerId]
         if row.offloadContext.bookkeeperDeleted:
             offloaded.append(row.ledgerId)
-        elif end is None:
+            continue
+        if row.offloadContext.complete:
+            copied.append(row.ledgerId)
+        if end is None:
             missing.append(row.ledgerId)
         elif end.state is not LedgerState.CLOSED:
             rows.append(LedgerInfo(row.ledgerId))  # our brokers end it when they open the log
@@ -89,6 +92,9 @@ def convert_log(name: str, node: pb.ManagedLedgerNode, ends: Ends, now_ms: int) 
     findings = [
         SwapFinding(Kind.LOST, name, f"ledgers {_some(ids)}: {text}") for ids, text in texts if ids
     ]
+    if copied:
+        text = f"ledgers {_some(copied)}: their copies in tiered storage, which ours never delete"
+        findings.append(SwapFinding(Kind.LEFT, name, text))
     return ConvertedLog(info, entries, findings)
 
 

@@ -4,12 +4,14 @@ import asyncio
 import re
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pulsar
 import pytest
+from pulsar import ConsumerType
 
 from magnetar.bookkeeper.ledgers import connect_ledgers
 from tests.apache_bookies import PROGRAMS, needs_bookkeeper, start_bookies
@@ -26,6 +28,9 @@ from tests.zookeeper_process import ZooKeeperProcess
 pytestmark = [needs_bookkeeper, needs_pulsar]
 NAMESPACE = "public/swap"
 TRANSACTIONS = "public/transactions"
+DIGEST_SPACE = "public/digests"
+BUCKETS = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
+DIGESTS = ("CRC32", "DUMMY", "CRC32C")
 MESSAGES = 1_000 if NIGHTLY else 60
 PASSWORD = "of all ledgers"
 POLICIES: dict[str, Any] = {
@@ -226,17 +231,65 @@ def test_transactions_that_are_open_or_were_aborted_are_refused(
         ours(zookeeper, tmp_path / "ours") as broker,
         client_of(broker.service_url) as client,
     ):
-        assert received(client, "committed") == [
+        topics = f"persistent://{TRANSACTIONS}"
+        assert received(client, f"{topics}/committed") == [
             *("plain 2 0", "plain 2 1", "commit 3 0", "commit 3 1", "plain 4 0", "plain 4 1"),
             *("commit 2 0", "commit 2 1"),
         ]
-        assert received(client, "acked") == ["plain 2 0", "plain 2 1"]
-        assert received(client, "aborted") == received(client, "open") == []
+        assert received(client, f"{topics}/acked") == ["plain 2 0", "plain 2 1"]
+        assert received(client, f"{topics}/aborted") == received(client, f"{topics}/open") == []
 
 
-def received(client: pulsar.Client, local: str) -> list[str]:
+def test_ledgers_of_every_digest_chunks_and_indexes_of_delays(
+    zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
+    """Each digest by a broker of its own."""
+    chunked = "chunks " * 1_000_000  # more than a frame
+    for digest in DIGESTS:
+        settings = {
+            "managedLedgerDigestType": digest,
+            "managedLedgerPassword": PASSWORD,
+            "delayedDeliveryTrackerFactoryClassName": BUCKETS,
+            "delayedDeliveryMinIndexCountPerBucket": "5",
+        }
+        theirs = PulsarBroker(tmp_path / digest, zookeeper.port, settings)
+        if digest == DIGESTS[0]:
+            theirs.set_up()
+        with theirs, client_of(theirs.service_url) as client:
+            admin = f"{theirs.admin_url}/admin/v2"
+            if digest == DIGESTS[0]:
+                httpx.put(f"{admin}/namespaces/{DIGEST_SPACE}", json={}).raise_for_status()
+            topic = f"persistent://{DIGEST_SPACE}/{digest}"
+            consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+            producer = client.create_producer(topic, chunking_enabled=True)
+            producer.send(chunked.encode())
+            for number in range(20):
+                producer.send(b"", deliver_after=timedelta(hours=1, seconds=number))
+            # An index is stored once a message of the next ledger is seen.
+            path = f"{admin}/persistent/{DIGEST_SPACE}/{digest}/unload"
+            httpx.put(path, timeout=60).raise_for_status()
+            producer.send(b"", deliver_after=timedelta(hours=2))
+            producer.send(b"last")
+            while consumer.receive(60_000).data() != b"last":
+                pass
+    told = migrate(zookeeper)
+    assert told.count("with an index of delayed messages") == len(DIGESTS), told
+    with (
+        ours(zookeeper, tmp_path / "ours") as broker,
+        client_of(broker.service_url) as client,
+    ):
+        for digest in DIGESTS:
+            topic = f"persistent://{DIGEST_SPACE}/{digest}"
+            assert received(client, topic) == [chunked, *[""] * 21, "last"]
+            consumer = client.subscribe(topic, "s", ConsumerType.Shared)
+            found = {consumer.receive(60_000).data() for _ in range(2)}
+            assert found == {chunked.encode(), b"last"}, "the others are delayed still"
+            with pytest.raises(pulsar.Timeout):
+                consumer.receive(300)
+
+
+def received(client: pulsar.Client, topic: str) -> list[str]:
     """By a reader, which must also find the end."""
-    topic = f"persistent://{TRANSACTIONS}/{local}"
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found = list[str]()
     while reader.has_message_available():

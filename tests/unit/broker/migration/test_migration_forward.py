@@ -6,8 +6,10 @@ import orjson
 import pytest
 
 from magnetar.broker.migration import marker
+from magnetar.broker.migration import pulsar_metadata_pb2 as pb
 from magnetar.broker.migration.errors import LossRefusedError, MigrationError
 from magnetar.broker.migration.marker import Marker, Serving
+from magnetar.broker.migration.pulsar_forms import log_node
 from magnetar.broker.schema.history import SchemaHistory
 from magnetar.managed_ledger.cursor.errors import CursorFormatError
 from magnetar.managed_ledger.stored_info import read_stored
@@ -212,6 +214,24 @@ async def test_a_loss_is_refused_though_a_look_before_could_not_know_it(cluster:
     assert await marker.read_marker(cluster.ours) is None
     assert len((await cluster.forward(accept_loss=True).run()).losses) == 1
     assert await is_ours(cluster)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_offloaded_ledgers_are_told(cluster: Cluster, is_deleted: bool) -> None:
+    """Pulsar's form of copies can't be read here; with a copy at the bookies nobody needs to."""
+    path = f"/managed-ledgers/{LOGS}/holes"
+    stored = await cluster.pulsar.get(path)
+    assert stored is not None
+    node = log_node(stored.value, path)
+    context = pb.OffloadContext(uidMsb=1, uidLsb=2, complete=True, bookkeeperDeleted=is_deleted)
+    node.ledgers[0].offloadContext.CopyFrom(context)
+    await cluster.pulsar.put(path, node.SerializeToString())
+    report = await cluster.forward(write=False).run()
+    copies = "left: acme/orders/persistent/holes: ledgers 6: "
+    copies += "their copies in tiered storage, which ours never delete"
+    lost = "lost: acme/orders/persistent/holes: ledgers 6: only in tiered storage, in Pulsar's form"
+    assert [str(each) for each in report.findings] == [lost if is_deleted else copies]
+    assert report.counts["messages or batches"] == (377 if is_deleted else 477)
 
 
 async def test_lost_ledgers_are_told(cluster: Cluster) -> None:
