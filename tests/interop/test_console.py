@@ -400,6 +400,7 @@ def batch(service_url: str, topic: str, *texts: str) -> None:
 
 def rows_of(page: str) -> list[tuple[str, str]]:
     """Id and value of each message that a page shows."""
+    page = re.sub("</?mark>", "", page)
     rows = re.findall(
         r'<tr id="m[\d-]+".*?<code>([\d:]+)</code>.*?<td class="n"><code>(.*?)</code>', page
     )
