@@ -12,9 +12,9 @@ from magnetar.bookkeeper.client.health import BookieHealth
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.layout.layout import Layout
+from magnetar.bookkeeper.tls import TlsFiles, client_context
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context
 from magnetar.metadata.store import MetadataStore
 
 

@@ -28,8 +28,8 @@ from magnetar.bookkeeper.layout.find_layout import find_layout
 from magnetar.bookkeeper.layout.metadata_service_uri import store_url_of
 from magnetar.bookkeeper.ledger_handles import ReadHandle, WriteHandle
 from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C, LedgerMetadata
+from magnetar.bookkeeper.tls import TlsFiles
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import MetadataStore
 

@@ -16,6 +16,8 @@ RACKS_PATH: Final = "/bookies"  # operators' word on where bookies stand, at Pul
 #: While this node exists no client puts bookies in quarantine: an operator's switch.
 NO_HEALTH_CHECK_PATH: Final = "/ledgers/disableHealthCheck"
 PROTOCOL: Final = "magnetar-bookie-grpc"
+RPC_PROTOCOL: Final = "bookie-rpc"
+"""Of the endpoint that answers BookKeeper's protocol, as BookKeeper names it."""
 DEFAULT_LOCATION: Final = "/default-zone/default-upgrade-domain"  # of a bookie without a location
 
 
@@ -28,17 +30,14 @@ class ServiceInfo:
         address: host and port of its gRPC service; None: it has none, or is only reached in its
             own process.
         incarnation: differs between two processes of one bookie; 0: not known.
-        creators: it takes requests with the creator's token; bookies before December 2026 and
-            Apache BookKeeper's don't.
-        rpc_address: of BookKeeper's protocol; None: it doesn't speak that.
-        web_address: of its HTTP server. Our own form of registrations has neither of the two.
+        rpc_address: of BookKeeper's protocol; None: it is only reached in its own process.
+        web_address: of its HTTP server. Our own form of registrations doesn't have it.
     """
 
     bookie_id: str
     network_location: str
     address: tuple[str, int] | None = None
     incarnation: int = field(default=0, compare=False)
-    creators: bool = True
     rpc_address: tuple[str, int] | None = None
     web_address: tuple[str, int] | None = field(default=None, compare=False)
 
@@ -48,12 +47,13 @@ class ServiceInfo:
         return self.address or self.rpc_address
 
     def encode(self) -> bytes:
-        endpoints = []
-        if self.address is not None:
-            host, port = self.address
-            endpoints.append({"id": "bookie", "protocol": PROTOCOL, "host": host, "port": port})
+        found = ((PROTOCOL, self.address), (RPC_PROTOCOL, self.rpc_address))
+        endpoints = [
+            {"id": "bookie", "protocol": protocol, "host": address[0], "port": address[1]}
+            for protocol, address in found
+            if address is not None
+        ]
         fields: dict[str, object] = {
-            "creators": self.creators,
             "bookieId": self.bookie_id,
             "endpoints": endpoints,
             "networkLocation": self.network_location,
@@ -67,13 +67,15 @@ class ServiceInfo:
         """Raises: BookieUnavailableError: it can't be read, so the bookie's address isn't known."""
         try:
             fields = json.loads(data)
-            address = None
-            for endpoint in fields.get("endpoints", ()):
-                if endpoint["protocol"] == PROTOCOL:
-                    address = (str(endpoint["host"]), int(endpoint["port"]))
+            addresses = {
+                endpoint["protocol"]: (str(endpoint["host"]), int(endpoint["port"]))
+                for endpoint in fields.get("endpoints", ())
+            }
             bookie_id, location = str(fields["bookieId"]), str(fields["networkLocation"])
             incarnation = int(fields.get("incarnation", 0))
-            creators = fields.get("creators", False) is True
-            return cls(bookie_id, location, address, incarnation, creators)
+            return cls(
+                *(bookie_id, location, addresses.get(PROTOCOL), incarnation),
+                rpc_address=addresses.get(RPC_PROTOCOL),
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BookieUnavailableError(f"unreadable registration of a bookie: {error}") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.bookkeeper.tls import TlsFiles
 from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.admin_client import AdminClient, AdminResponse

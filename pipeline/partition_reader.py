@@ -8,8 +8,10 @@ from typing import TypeAlias, TypeVar
 
 from magnetar.bookkeeper.auth.token_source import TokenSource
 from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
-from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
+from magnetar.bookkeeper.bookie_protocol.config import OWN_FRAME_BYTES_MAX, ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest, DigestType
+from magnetar.bookkeeper.bookie_protocol.own_client import OwnBookieClient
+from magnetar.bookkeeper.bookie_protocol.own_login import OwnLogin
 from magnetar.bookkeeper.bookie_protocol.protocol_client import ProtocolBookieClient
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
@@ -18,9 +20,7 @@ from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.replica_choice import Replicas
 from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
-from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
-from magnetar.bookkeeper.transport_grpc.tls import channel_credentials, client_context
+from magnetar.bookkeeper.tls import client_context
 from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
 from magnetar.managed_ledger.offload.interfaces import EntryReader
 from magnetar.metadata.store import Watch
@@ -41,12 +41,14 @@ class BookieConnections:
     """
 
     def __init__(self, cluster: ClusterAccess) -> None:
-        self._tls = cluster.bookie_tls
+        tls = cluster.bookie_tls
+        self._context = None if tls is None else partial(client_context, tls)
         self._takes_tokens = not cluster.bookie_token  # the user's comes first
         self._token = TokenSource(cluster.bookie_token) if cluster.bookie_token else None
-        self._places: dict[str, BookieAddress] = {}
+        self._places: dict[str, tuple[str, int]] = {}
+        self._instance_id = ""
         self._protocol = ""
-        self._clients: list[RemoteBookieClient | ProtocolBookieClient] = []
+        self._clients: list[OwnBookieClient | ProtocolBookieClient] = []
         self._encoded = EncodedAdds()
         self._digests: dict[int, Digest] = {}
         self._offloader: FilesystemOffloader | None = None
@@ -70,9 +72,8 @@ class BookieConnections:
         self, places: Mapping[str, tuple[str, int]], instance_id: str, protocol: str
     ) -> None:
         """Remember the addresses of bookies that a broker named, and what they speak."""
-        self._protocol = protocol
-        for name, place in places.items():
-            self._places[name] = BookieAddress(*place, instance_id)
+        self._protocol, self._instance_id = protocol, instance_id
+        self._places.update(places)
 
     def note_token(self, token: str) -> None:
         """Show bookies this token from now on, as a broker said: it opens the topic that was asked
@@ -95,33 +96,23 @@ class BookieConnections:
             )
         self._digests[metadata.ledger_id] = Digest.create(kind, b"")
 
-    def _connect(self, bookie_id: str) -> RemoteBookieClient | ProtocolBookieClient:
+    def _connect(self, bookie_id: str) -> OwnBookieClient | ProtocolBookieClient:
         client = self._of_apache(bookie_id) if self._protocol else self._of_ours(bookie_id)
         self._clients.append(client)
         return client
 
     def _of_apache(self, bookie_id: str) -> ProtocolBookieClient:
-        async def resolve(name: str) -> tuple[str, int]:
-            place = await self._resolve(name)
-            return place.host, place.port
-
-        tls = None if self._tls is None else partial(client_context, self._tls)
         return ProtocolBookieClient(
-            *(bookie_id, resolve, ProtocolConfig(tls=tls)),
+            *(bookie_id, self._resolve, ProtocolConfig(tls=self._context)),
             *(lambda ledger_id: self._digests.get(ledger_id, CRC32C), self._encoded),
         )
 
-    def _of_ours(self, bookie_id: str) -> RemoteBookieClient:
-        tls = self._tls
-        return RemoteBookieClient(
-            bookie_id,
-            self._resolve,
-            TransportConfig(),
-            lambda: channel_credentials(tls) if tls is not None else None,
-            token=self._token,
-        )
+    def _of_ours(self, bookie_id: str) -> OwnBookieClient:
+        login = OwnLogin(lambda: self._instance_id, self._token)
+        config = ProtocolConfig(frame_bytes_max=OWN_FRAME_BYTES_MAX, tls=self._context, login=login)
+        return OwnBookieClient(bookie_id, self._resolve, config, self._encoded)
 
-    async def _resolve(self, bookie_id: str) -> BookieAddress:
+    async def _resolve(self, bookie_id: str) -> tuple[str, int]:
         place = self._places.get(bookie_id)
         if place is None:
             raise BookieUnavailableError(f"bookie {bookie_id} isn't registered")

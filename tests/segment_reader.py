@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import grpc
-
 from magnetar.bookkeeper.auth.token_source import TokenSource
+from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
+from magnetar.bookkeeper.bookie_protocol.own_client import OwnBookieClient
+from magnetar.bookkeeper.bookie_protocol.own_login import OwnLogin
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
@@ -16,7 +18,6 @@ from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.client.replica_choice import Replicas
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
 from magnetar.broker.protocol.framing import parse_entry_body
 from magnetar.managed_ledger.offload.context import LedgerCopy
 from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
@@ -52,7 +53,7 @@ class SegmentReader:
         self.head_bytes: int = answer["headBytes"]
         self._token = answer.get("bookieToken", "") if token is None else token
         self._trust = trust
-        self._clients: dict[str, RemoteBookieClient] = {}
+        self._clients: dict[str, OwnBookieClient] = {}
         self._store = EmbeddedMetadataStore.open(None)  # knows nothing
         self._pool = BookiePool(None, self.bookie)
         self._copies = FilesystemOffloader(1, 1)
@@ -63,24 +64,28 @@ class SegmentReader:
         await self._store.close()
         self._copies.close()
 
-    def bookie(self, bookie_id: str) -> RemoteBookieClient | None:
+    def bookie(self, bookie_id: str) -> OwnBookieClient | None:
         """None: nobody can reach it."""
         found = self._clients.get(bookie_id)
         address = self.answer["bookies"].get(bookie_id)
         if found is None and address is not None:
-            place = BookieAddress(address["host"], address["port"], self.answer["instanceId"])
+            token = TokenSource(f"token:{self._token}") if self._token else None
+            login = OwnLogin(lambda: str(self.answer["instanceId"]), token)
+            place = address["host"], address["port"]
 
-            async def resolve(_: str) -> BookieAddress:
+            async def resolve(_: str) -> tuple[str, int]:
                 return place
 
-            found = self._clients[bookie_id] = RemoteBookieClient(
-                *(bookie_id, resolve, TRANSPORT, self._credentials),
-                token=TokenSource(f"token:{self._token}") if self._token else None,
+            found = self._clients[bookie_id] = OwnBookieClient(
+                *(bookie_id, resolve, TRANSPORT.protocol(login, self._context), EncodedAdds())
             )
         return found
 
-    def _credentials(self) -> grpc.ChannelCredentials | None:
-        return grpc.ssl_channel_credentials(self._trust) if self._trust else None
+    @property
+    def _context(self) -> Callable[[], ssl.SSLContext] | None:
+        if not self._trust:
+            return None
+        return lambda: ssl.create_default_context(cadata=self._trust.decode())
 
     async def everything(self) -> list[StoredMessage]:
         """From ``first`` to ``lastConfirmed``."""

@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
+from magnetar.bookkeeper.add_limits import AddLimits
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
@@ -32,6 +33,7 @@ from magnetar.bookkeeper.bookie.settings import BookieSettings
 from magnetar.bookkeeper.bookie.storage.directories import open_directories
 from magnetar.bookkeeper.bookie_protocol.digest_client import DigestBookieClient
 from magnetar.bookkeeper.bookie_protocol.server import ProtocolServer
+from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
 from magnetar.bookkeeper.client.async_ledger_recovery import recover_ledger
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
@@ -49,12 +51,9 @@ from magnetar.bookkeeper.origin_check import pages_check
 from magnetar.bookkeeper.process_shutdown import PLAIN, end_after, run_server, start_process
 from magnetar.bookkeeper.replication.process import AutoRecoveryPart
 from magnetar.bookkeeper.replication.under_replication import UnderReplicationStore
+from magnetar.bookkeeper.tls import TlsFiles, server_context
 from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
-from magnetar.bookkeeper.transport_grpc.tls import (
-    TlsFiles,
-    server_context,
-    server_credentials,
-)
+from magnetar.bookkeeper.transport_grpc.tls import server_credentials
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.store import MetadataStore
@@ -91,8 +90,7 @@ class BookieProcess:
         self._authenticator: BookieAuthenticator | None = None
         self.bookie: Bookie
         self.address: tuple[str, int] = ("", 0)  # as advertised
-        # Of BookKeeper's protocol; None: the bookie doesn't speak it.
-        self.protocol_address: tuple[str, int] | None = None
+        self.protocol_address: tuple[str, int] = ("", 0)  # of BookKeeper's protocol
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._drain: Drain
         self._stack = AsyncExitStack()
@@ -170,13 +168,13 @@ class BookieProcess:
         stack.push_async_callback(server.close)
         port = await server.listen(settings.bind_address, settings.bookie_port)
         self.address = host, port
-        protocol_server = self._protocol_server(server, tls, layout)
-        if protocol_server is not None:
-            stack.push_async_callback(protocol_server.close)
-            self.protocol_address = (
-                host,
-                await protocol_server.listen(settings.bind_address, settings.bookie_protocol_port),
-            )
+        adds = AddLimits(settings.journal_queue_bytes // 2)
+        protocol_server = self._protocol_server(adds, tls)
+        stack.push_async_callback(protocol_server.close)
+        self.protocol_address = (
+            host,
+            await protocol_server.listen(settings.bind_address, settings.bookie_protocol_port),
+        )
         bookie_id = server.bookie_id = settings.bookie_id or f"{host}:{port}"
         config = settings.bookie(bookie_id, self.address, self._web_address, self.protocol_address)
         instance_id = await read_instance_id(store)
@@ -184,9 +182,8 @@ class BookieProcess:
         async def serve(bookie: Bookie) -> None:
             bookie.on_fatal = self._on_fatal
             self._pages.bookie = bookie
-            server.serve(bookie, instance_id, queue_bytes_max=settings.journal_queue_bytes // 2)
-            if protocol_server is not None:
-                protocol_server.serve(bookie)
+            server.serve(bookie, instance_id)
+            protocol_server.serve(bookie, instance_id)
 
         journal = settings.journals[0] if settings.journals else None
         files = open_directories(
@@ -214,26 +211,21 @@ class BookieProcess:
         self._pages.collector = collector
         await self._start_integrity_service(stack, store, ledgers, locks)
 
-    def _protocol_server(
-        self, server: BookieServer, tls: TlsFiles | None, layout: Layout
-    ) -> ProtocolServer | None:
-        """It shares the limits of ``server``; None: there is no port for it."""
+    def _protocol_server(self, adds: AddLimits, tls: TlsFiles | None) -> ProtocolServer:
+        """The port for entries."""
         settings = self.settings
-        port = settings.bookie_protocol_port
-        # Without BookKeeper's layout no client of BookKeeper finds it.
-        login = settings.protocol_login()
-        is_guarded = login is not None or not settings.authentication_enabled
-        wants_any = isinstance(layout, BookKeeperLayout) and is_guarded
-        if port < 0 or (port == 0 and not wants_any):
-            return None
+        transport = settings.transport()
         return ProtocolServer(
             settings.protocol_frame_bytes_max,
-            settings.stream_max_in_flight_bytes,
-            server.adds,
-            server.reads,
-            settings.transport().connections_max,
+            transport.connection_bytes_max,
+            adds,
+            ByteSemaphore(transport.read_bytes_max),
+            transport.connections_max,
             None if tls is None else functools.partial(server_context, tls),
-            login,
+            settings.protocol_login(),
+            needs_login=settings.authentication_enabled,
+            own_frame_bytes_max=transport.message_bytes_max,
+            authenticator=self._authenticator,
         )
 
     async def _start_integrity_service(

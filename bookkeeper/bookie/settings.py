@@ -31,8 +31,8 @@ from magnetar.bookkeeper.layout.cookie_format import Directories
 from magnetar.bookkeeper.network_location import place
 from magnetar.bookkeeper.process_settings import ALIASES, ProcessSettings
 from magnetar.bookkeeper.settings_parser import SettingsParser, raising
+from magnetar.bookkeeper.tls import TlsFiles
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 from magnetar.metadata.sasl.jaas import read_passwords
 
 _log = logging.getLogger(__name__)
@@ -58,9 +58,8 @@ class BookieSettings(ProcessSettings):
     bookie_id: str = ""  # "": advertised address and port
     bind_address: str = "127.0.0.1"  # own key
     bookie_port: int = 3181  # 0: any free port
-    bookie_add_port: int = 0  # own key: adds go on here, without gRPC; 0: any free port; -1: no
-    # own key: BookKeeper's protocol, for clients of Apache BookKeeper; -1: no. 0: any free port, in
-    # BookKeeper's layout, and with authentication only if there is a login for it, else none
+    # own key: BookKeeper's protocol, for entries, and for clients of Apache BookKeeper; 0: any free
+    # port
     bookie_protocol_port: int = 0
     advertised_address: str = ""  # "": the bind address, or the host's name for 0.0.0.0
     upgrade_domains: int = 0  # own key: > 0: /zone/ud<number at the host name's end, modulo this>
@@ -131,11 +130,7 @@ class BookieSettings(ProcessSettings):
     def __post_init__(self) -> None:
         for key, port in (
             ("bookiePort", self.bookie_port),
-            ("bookieAddPort", 0 if self.bookie_add_port == -1 else self.bookie_add_port),
-            (
-                "bookieProtocolPort",
-                0 if self.bookie_protocol_port == -1 else self.bookie_protocol_port,
-            ),
+            ("bookieProtocolPort", self.bookie_protocol_port),
         ):
             if not 0 <= port <= 65_535:
                 raise BookieSettingsError(f"{key}={port}: not a port number")
@@ -151,11 +146,6 @@ class BookieSettings(ProcessSettings):
     def _check_protocol_login(self) -> None:
         provider = self.bookie_auth_provider_factory_class
         if not provider:
-            if self.bookie_protocol_port > 0 and self.authentication_enabled:
-                raise BookieSettingsError(
-                    f"bookieProtocolPort={self.bookie_protocol_port}: with authenticationEnabled "
-                    f"clients must log in there: bookieAuthProviderFactoryClass={PROVIDER}"
-                )
             return
         if provider != PROVIDER:
             raise BookieSettingsError(
@@ -164,7 +154,7 @@ class BookieSettings(ProcessSettings):
         if not self.authentication_enabled:
             raise BookieSettingsError(
                 "bookieAuthProviderFactoryClass: without authenticationEnabled=true everybody may "
-                "use the other ports"
+                "use the bookie"
             )
         if not self.bookie_login_config_path:
             raise BookieSettingsError(
@@ -173,7 +163,7 @@ class BookieSettings(ProcessSettings):
 
     @raising(BookieSettingsError)
     def protocol_login(self) -> LoginPlugin | None:
-        """What clients of BookKeeper's protocol must do first; None: nothing.
+        """How clients of Apache BookKeeper log in; None: not at all.
 
         Raises:
             BookieSettingsError: settings or a file that can't be used.
@@ -299,12 +289,10 @@ class BookieSettings(ProcessSettings):
     def transport(self) -> TransportConfig:
         return TransportConfig(
             entry_bytes_max=self.entry_bytes_max,
-            stream_bytes_max=self.stream_max_in_flight_bytes,
+            connection_bytes_max=self.stream_max_in_flight_bytes,
             read_bytes_max=self.read_replies_max_bytes,
             token=self.client_token(),
             connections_max=self.max_connections or _half_of_files(),
-            add_connections=self.bookie_add_port >= 0,
-            add_port=max(0, self.bookie_add_port),
         )
 
     @raising(BookieSettingsError)

@@ -48,14 +48,15 @@ class EncodedAdds:
     def __init__(self, bytes_max: int = 8 << 20) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._found: dict[tuple[int, int, int, bool], tuple[object, list[Buffer], int]] = {}
+        self._found: dict[tuple[int, int, int, bool, bool], tuple[object, list[Buffer], int]] = {}
 
-    def encode(self, request: AddRequest, digest: Digest) -> list[Buffer]:
+    def encode(self, request: AddRequest, digest: Digest, *, is_own: bool = False) -> list[Buffer]:
+        """``is_own``: for a bookie of ours, which takes the creator's token and deferred adds."""
         # One writer made the requests between the first and the last of joined ones.
         kept: tuple[list[bytes], ...] = (request.heads,)
         if isinstance(request, _Joined):
             kept = (request.parts[0].heads, request.parts[-1].heads)
-        key = (id(kept[0]), id(kept[-1]), len(request.heads), request.recovery)
+        key = (id(kept[0]), id(kept[-1]), len(request.heads), request.recovery, is_own)
         if (found := self._found.get(key)) is not None:
             return found[1]
         frames = v2.encode_adds(
@@ -64,6 +65,8 @@ class EncodedAdds:
             request.bodies,
             recovery=request.recovery,
             digest=digest,
+            creator=request.creator if is_own else 0,
+            deferred=request.deferred_sync and is_own,
         )
         # The lists are kept with the frames, so that no other one can get their identity.
         size = sum(map(len, frames))
@@ -79,6 +82,9 @@ class EncodedAdds:
 class AddChannel:
     """Sends adds, and answers each once: by the bookie, or with UNAVAILABLE when it is lost.
 
+    Args:
+        is_own: the bookie is one of ours, and knows us.
+        on_lost: called when a connection is lost, or there is none.
     Attributes:
         pending_bytes, pending_requests: queued and unanswered.
     """
@@ -90,6 +96,8 @@ class AddChannel:
         config: ProtocolConfig,
         digest_of: DigestOf,
         encoded: EncodedAdds,
+        is_own: bool = False,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self.pending_bytes = 0
         self.pending_requests = 0
@@ -97,11 +105,12 @@ class AddChannel:
         self._config = config
         self._digest_of = digest_of
         self._encoded = encoded
+        self._is_own, self._tell_lost = is_own, on_lost
         self._loop = asyncio.get_running_loop()
         self._connection = LazyConnection[ConnectionV2](
             bookie_id, resolve, self._create, self._on_lost, config
         )
-        self._in_flight = AddsInFlight()
+        self._in_flight = AddsInFlight(self._loop.time)
         self._queue: deque[AddRequest] = deque()
         self._is_sending = False  # scheduled
         self._opening: asyncio.Task[None] | None = None
@@ -111,6 +120,10 @@ class AddChannel:
         self._backoff_s = config.backoff_first_s
         self._lost_code = codes.UNAVAILABLE  # of the last loss
         self._closed = False
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection.current is not None
 
     @property
     def is_slow(self) -> bool:
@@ -141,6 +154,10 @@ class AddChannel:
                 self._loop.call_soon(self._send_queued)  # what this turn brings goes together
         elif self._opening is None:
             self._opening = self._loop.create_task(self._open())
+
+    def drop(self, error: Exception) -> None:
+        """Leave the bookie's process; the next add connects anew."""
+        self._connection.drop(error)
 
     async def close(self) -> None:
         """What isn't answered by now gets UNAVAILABLE."""
@@ -184,8 +201,11 @@ class AddChannel:
             if self._timer is None:
                 self._timer = self._loop.call_later(_CHECK_S, self._check)
         if self._in_flight.begin(request):
-            digest = self._digest_of(request.ledger_id)
-            connection.write_all(self._encoded.encode(request, digest))
+            connection.write_all(self._frames(request))
+
+    def _frames(self, request: AddRequest) -> list[Buffer]:
+        digest = self._digest_of(request.ledger_id)
+        return self._encoded.encode(request, digest, is_own=self._is_own)
 
     def _send_queued(self) -> None:
         self._is_sending = False
@@ -205,10 +225,9 @@ class AddChannel:
         connection = self._connection.current
         for request in ready:
             if connection is not None:
-                digest = self._digest_of(request.ledger_id)
-                connection.write_all(self._encoded.encode(request, digest))
+                connection.write_all(self._frames(request))
         for request, code in done:
-            self._done(request, from_v2(code))
+            self._done(request, code if self._is_own else from_v2(code))
         if self._queue:
             self._send_queued()
 
@@ -223,7 +242,7 @@ class AddChannel:
         self._timer = None
         if not self._in_flight.entries:
             return
-        if self._loop.time() - self._answered_at > self._config.add_timeout_s:
+        if self._in_flight.waits_s() > self._config.add_timeout_s:
             self._connection.drop(TimeoutError(f"no answer in {self._config.add_timeout_s} s"))
         else:
             self._timer = self._loop.call_later(_CHECK_S, self._check)
@@ -231,9 +250,9 @@ class AddChannel:
     def _on_lost(self, error: Exception) -> None:
         is_refused = isinstance(error, UnauthorizedAccessError)
         self._lost_code = codes.UNAUTHORIZED if is_refused else codes.UNAVAILABLE
-        self._retry_at = self._loop.time() + self._backoff_s
-        self._backoff_s = min(2 * self._backoff_s, self._config.backoff_max_s)
         if self.pending_requests:
+            self._retry_at = self._loop.time() + self._backoff_s
+            self._backoff_s = min(2 * self._backoff_s, self._config.backoff_max_s)
             _log.warning(
                 "bookie %s: %d adds get no answer: %s",
                 self._bookie_id,
@@ -241,6 +260,7 @@ class AddChannel:
                 error,
             )
         self._fail_all()
+        self._tell_lost()
 
     def _fail_all(self) -> None:
         queue, self._queue = list(self._queue), deque()
@@ -267,6 +287,8 @@ def _take_neighbours(queue: deque[AddRequest], entries_max: int) -> AddRequest:
             or following.entry_ids[-1] >= end_max
             or size + following.body_bytes > _JOINED_BYTES_MAX
             or following.recovery != first.recovery
+            or following.deferred_sync != first.deferred_sync
+            or following.creator != first.creator
             or following.master_key != first.master_key
         ):
             break
@@ -283,6 +305,8 @@ def _take_neighbours(queue: deque[AddRequest], entries_max: int) -> AddRequest:
         size,
         first.recovery,
         first.done,
+        deferred_sync=first.deferred_sync,
+        creator=first.creator,
         parts=parts,
     )
 

@@ -6,7 +6,7 @@ with an entry that is under way wait behind it. Pure.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from magnetar.bookkeeper.bookie_protocol.frames_v2 import AddReplies
@@ -24,6 +24,7 @@ class _Sent:
     """It has all entries from ``first`` to ``end``."""
     left: int
     """Entries without a reply."""
+    sent_s: float
     code: int = EOK.v2
     """Of the first reply that isn't EOK."""
 
@@ -37,9 +38,14 @@ class _Ledger:
 
 
 class AddsInFlight:
-    """Requests at one connection, and how many entries they have."""
+    """Requests at one connection, and how many entries they have.
 
-    def __init__(self) -> None:
+    Args:
+        clock_s: monotonic.
+    """
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
         self.entries = 0
         """Under way."""
         self._ledgers: dict[int, _Ledger] = {}
@@ -94,6 +100,11 @@ class AddsInFlight:
         self.entries -= found
         return done, self._after(replies.ledger_id, ledger) if done else []
 
+    def waits_s(self) -> float:
+        """How long the oldest is under way; 0: none is."""
+        now_s = self._clock_s()
+        return max((now_s - each.sent[0].sent_s for each in self._ledgers.values()), default=0.0)
+
     def take_all(self) -> Iterator[AddRequest]:
         """All that are under way or wait, ledger by ledger; none is left."""
         ledgers, self._ledgers, self.entries = self._ledgers, {}, 0
@@ -104,7 +115,8 @@ class AddsInFlight:
     def _send(self, ledger: _Ledger, request: AddRequest) -> None:
         ids = request.entry_ids
         first, end, count = ids[0], ids[-1] + 1, len(ids)
-        ledger.sent.append(_Sent(request, first, end, count == end - first, count))
+        is_row = count == end - first
+        ledger.sent.append(_Sent(request, first, end, is_row, count, self._clock_s()))
         if end > ledger.end:
             ledger.end = end
         self.entries += count

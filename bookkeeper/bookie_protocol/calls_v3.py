@@ -57,14 +57,6 @@ class CallsV3:
     def __init__(self, bookie: Bookie) -> None:
         self._bookie = bookie
 
-    def refused(self, request: pb.Request, code: ProtocolCode) -> pb.Response:
-        """A response with no more than a status."""
-        header = request.header
-        response = pb.Response(status=code.v3)
-        response.header.version, response.header.operation = _VERSION, header.operation
-        response.header.txnId = header.txnId
-        return response
-
     def is_long_poll(self, request: pb.Request) -> bool:
         """Its answer comes after ``wait``."""
         return request.HasField("readRequest") and request.readRequest.HasField("previousLAC")
@@ -107,7 +99,7 @@ class CallsV3:
         add.send(self._added(add.request, to_v3(code)))
 
     def _added(self, request: pb.Request, status: int) -> pb.Response:
-        response = self.refused(request, EOK)
+        response = refused(request, EOK)
         asked = request.addRequest
         response.status = status
         response.addResponse.status = status
@@ -122,8 +114,8 @@ class CallsV3:
     async def answer(self, request: pb.Request) -> pb.Response:
         """The response to anything but ADD_ENTRY and START_TLS."""
         if request.header.version != _VERSION:
-            return self.refused(request, EBADVERSION)
-        response = self.refused(request, EOK)
+            return refused(request, EBADVERSION)
+        response = refused(request, EOK)
         match request.header.operation:
             case pb.READ_ENTRY if request.HasField("readRequest"):
                 await self._read(request.readRequest, response)
@@ -252,6 +244,15 @@ class CallsV3:
             found.availabilityOfEntriesOfLedger = encode_availability(runs)
         code = EOK if runs else ENOLEDGER
         response.status = found.status = code.v3
+
+
+def refused(request: pb.Request, code: ProtocolCode) -> pb.Response:
+    """A response with no more than a status."""
+    header = request.header
+    response = pb.Response(status=code.v3)
+    response.header.version, response.header.operation = _VERSION, header.operation
+    response.header.txnId = header.txnId
+    return response
 
 
 def auth_disabled() -> pb.AuthMessage:

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.bookkeeper.bookie_protocol.login import SaslLogin
+from magnetar.bookkeeper.bookie_protocol.login import ProtocolLogin
 
 _MIB: Final = 1024 * 1024
 FRAME_BYTES_MAX: Final = 5 * _MIB + 10 * 1024
 """Of a message of Pulsar's largest size and what is around it."""
+OWN_FRAME_BYTES_MAX: Final = (64 + 9) * _MIB
+"""Between a client and a bookie of ours, unless their settings say otherwise: above the largest
+entry, and above what a reply may hold beside a first large entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class ProtocolConfig:
         backlog_bytes: adds queued and unanswered; above, writers confirm no more until it is less.
         pending_bytes_max: the same; above, adds are refused with TOO_MANY_REQUESTS.
         tls: makes the context of a new connection; None: connections are plain.
-        login: SASL, if bookies want it.
+        login: what bookies want first; None: nothing.
     """
 
     add_timeout_s: float = 30.0
@@ -41,4 +44,4 @@ class ProtocolConfig:
     backlog_bytes: int = 64 * _MIB
     pending_bytes_max: int = 256 * _MIB
     tls: Callable[[], ssl.SSLContext] | None = None
-    login: SaslLogin | None = None
+    login: ProtocolLogin | None = None

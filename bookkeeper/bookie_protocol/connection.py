@@ -6,17 +6,35 @@ owner answers what was under way with UNAVAILABLE: that proves nothing.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
-from typing import ClassVar, cast
+from typing import ClassVar, Final, cast
 
 from google.protobuf.message import DecodeError
 
 from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
 from magnetar.bookkeeper.bookie_protocol.frame_pieces import LENGTH, FramePieces
 from magnetar.bookkeeper.bookie_protocol.frames_v2 import Reply, ReplyDecoder
-from magnetar.bookkeeper.errors import BookieUnavailableError, FrameError
+from magnetar.bookkeeper.bookie_protocol.login import LoginSession
+from magnetar.bookkeeper.errors import BookieUnavailableError, BookkeeperError, FrameError
 from magnetar.bookkeeper.packet import Buffer
-from magnetar.bookkeeper.proto.bookkeeper_protocol_pb2 import OperationType, Request, Response
+from magnetar.bookkeeper.proto.bookkeeper_protocol_pb2 import (
+    AuthMessage,
+    OperationType,
+    Request,
+    Response,
+)
+from magnetar.metadata.sasl.digest_md5 import SaslError
+
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10))
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Probes keep an idle connection in the tables of whatever is in between."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, seconds in _KEEPALIVE:
+        if (option := getattr(socket, name, None)) is not None:  # not on every system
+            sock.setsockopt(socket.IPPROTO_TCP, option, seconds)
 
 
 class BookieConnection(asyncio.Protocol):
@@ -32,6 +50,8 @@ class BookieConnection(asyncio.Protocol):
         self._queue: list[Buffer] = []
         self._loop = asyncio.get_running_loop()
         self.is_lost = False
+        self.session: LoginSession | None = None
+        """Of its login; None: there was none."""
 
     def write(self, frame: bytes) -> None:
         """Send it at the end of this turn of the loop."""
@@ -46,6 +66,8 @@ class BookieConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Send now what waits for the end of this turn."""
         queue, self._queue = self._queue, []
+        if self.session is not None and (renewed := self.session.renew()):
+            queue.insert(0, renewed)
         if queue and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(queue)
 
@@ -68,6 +90,7 @@ class BookieConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        _keep_alive(transport.get_extra_info("socket"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.fail(exc or ConnectionResetError("the bookie closed the connection"))
@@ -75,7 +98,7 @@ class BookieConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._received(data)
-        except (FrameError, DecodeError) as error:
+        except (BookkeeperError, DecodeError, SaslError) as error:
             self.fail(error)
 
     def _received(self, data: bytes) -> None:
@@ -99,7 +122,15 @@ class ConnectionV2(BookieConnection):
 
     def _received(self, data: bytes) -> None:
         for reply in self._decoder.feed(data):
-            self._on_reply(reply)
+            if isinstance(reply, v2.AuthReply):
+                self._check_login(reply.message)
+            else:
+                self._on_reply(reply)
+
+    def _check_login(self, message: bytes) -> None:
+        if self.session is None:
+            raise FrameError("an answer to a login that nobody began")
+        self.session.check(AuthMessage.FromString(message))
 
 
 class ConnectionV3(BookieConnection):

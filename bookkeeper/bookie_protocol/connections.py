@@ -101,13 +101,15 @@ class LazyConnection(Generic[T]):
         if self._login is None:
             await self._open(connection, host, port)
             return connection
-        asking = LoginExchange(connection.version)
+        asking = LoginExchange(connection.version, self._login.plugin)
+        session = self._login.begin(self._bookie_id)
         await self._open(asking, host, port)
         try:
-            transport = await self._login.run(asking, self._bookie_id)
+            await session.run(asking)
         except BaseException:
             asking.transport.abort()
             raise
+        connection.session, transport = session, asking.transport
         transport.set_protocol(connection)
         connection.connection_made(transport)
         return connection

@@ -13,15 +13,25 @@ from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest, to_store
 from magnetar.bookkeeper.bookie_protocol.frame_pieces import LENGTH, FramePieces
 from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.packet import Buffer
+from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadRequest
 
 VERSION: Final = 2
 ADD, READ, AUTH, BATCH_READ = 1, 2, 3, 7
 DO_FENCING, RECOVERY_ADD, HIGH_PRIORITY = 1, 2, 4
+# Of ours, behind a login with ``MAGNETAR`` (own_login.py): nobody else gives these bits a meaning.
+CREATOR, DEFERRED, STRIPE, HEADS, RUN = 1 << 15, 1 << 14, 1 << 13, 1 << 12, 1 << 11
 LAST_ENTRY: Final = -1
 """As an entry's id in a read: the one with the highest id that the bookie has."""
 KEY_BYTES: Final = 20
 
 _ADD_HEAD: Final = Struct(">II20s")
+CREATOR_BYTES: Final = 8
+"""Of a ledger's ``creator_token``."""
+STRIPE_NUMBERS: Final = Struct(">HHH")
+"""Cycle, offset, width."""
+HEAD_BYTES: Final = Struct(">I")
+_OWN_ADD_HEAD: Final = Struct(">II28s")
+"""The same with the creator's token behind the key."""
 _READ_REQUEST: Final = Struct(">IIqq")
 _BATCH_REQUEST: Final = Struct(">IIqqqiq")
 _REPLY_HEAD: Final = Struct(">IIi")
@@ -31,12 +41,17 @@ BATCH_REPLY: Final = Struct(">IIiqqq")
 """The same with a request's id; entries follow."""
 BATCH_REPLY_BYTES: Final = BATCH_REPLY.size
 """Of a batch's reply before its entries."""
+RUN_REPLY: Final = Struct(">IIiqqI")
+"""The same code for entries in a row: how many is behind the first one's id."""
 _ADD_REPLY_BYTES: Final = ENTRY_REPLY.size - LENGTH.size
 ADD_BYTES: Final = _ADD_HEAD.size
 """Of an add's frame before its packet."""
 _JOIN_MEAN_BYTES: Final = 8192
 """Entries below this mean are cheaper as one copy for three sockets than as pieces at each."""
 _RECOVERY: Final = RECOVERY_ADD | HIGH_PRIORITY
+_WORD: Final = Struct(">I")
+_I32_MAX: Final = (1 << 31) - 1
+_U32_MAX: Final = (1 << 32) - 1
 
 
 def header(opcode: int, flags: int = 0) -> int:
@@ -44,6 +59,7 @@ def header(opcode: int, flags: int = 0) -> int:
 
 
 _ADD_REPLY_HEADER: Final = header(ADD)
+_AUTH_WORD: Final = _WORD.pack(header(AUTH))
 
 
 def encode_adds(
@@ -53,16 +69,31 @@ def encode_adds(
     *,
     recovery: bool,
     digest: Digest = CRC32C,
+    creator: int = 0,
+    deferred: bool = False,
 ) -> list[Buffer]:
     """One frame for each entry, all of them in pieces; large bodies are such themselves.
 
     Args:
-        heads, bodies: as in ``AddRequest``.
+        heads, bodies, creator, deferred: as in ``AddRequest``; only bookies of ours know the last
+            two.
     """
-    word = header(ADD, _RECOVERY if recovery else 0)
+    flags = _RECOVERY if recovery else 0
     parts: list[Buffer] = []
     pack = _ADD_HEAD.pack
     fixed = _ADD_HEAD.size - LENGTH.size
+    if deferred:
+        flags |= DEFERRED
+    if creator:
+        pack, fixed = _OWN_ADD_HEAD.pack, _OWN_ADD_HEAD.size - LENGTH.size
+        word, key = (
+            header(ADD, flags | CREATOR),
+            master_key + creator.to_bytes(CREATOR_BYTES, "big"),
+        )
+        for head, body in zip(heads, bodies, strict=True):
+            parts += (pack(fixed + len(head) + len(body), word, key) + head, body)
+        return _joined(parts, len(heads))
+    word = header(ADD, flags)
     if digest is CRC32C:
         for head, body in zip(heads, bodies, strict=True):
             parts += (pack(fixed + len(head) + len(body), word, master_key) + head, body)
@@ -70,7 +101,11 @@ def encode_adds(
         for head, body in zip(heads, bodies, strict=True):
             packet = to_stored(digest, head, body)
             parts += (pack(fixed + len(packet), word, master_key), packet)
-    if sum(map(len, parts)) < _JOIN_MEAN_BYTES * len(heads):
+    return _joined(parts, len(heads))
+
+
+def _joined(parts: list[Buffer], entries: int) -> list[Buffer]:
+    if sum(map(len, parts)) < _JOIN_MEAN_BYTES * entries:
         return [b"".join(parts)]
     return parts
 
@@ -89,15 +124,46 @@ def encode_batch_read(
     bytes_max: int,
     *,
     flags: int = 0,
-    master_key: bytes = b"",
+    more: bytes = b"",
 ) -> bytes:
-    """Entries in a row from ``first`` on; ``bytes_max`` counts the reply's own bytes, too."""
-    size = _BATCH_REQUEST.size - LENGTH.size + len(master_key)
+    """Entries in a row from ``first`` on; ``bytes_max`` counts the reply's own bytes, too.
+
+    Args:
+        more: what the flags announce: a master key with DO_FENCING.
+    """
+    size = _BATCH_REQUEST.size - LENGTH.size + len(more)
     word = header(BATCH_READ, flags)
-    return (
-        _BATCH_REQUEST.pack(size, word, ledger_id, first, request_id, count_max, bytes_max)
-        + master_key
+    fixed = _BATCH_REQUEST.pack(size, word, ledger_id, first, request_id, count_max, bytes_max)
+    return fixed + more
+
+
+def encode_own_read(request: ReadRequest, request_id: int) -> bytes:
+    """A batch read of a bookie of ours, which gives entries of stripes and heads, too."""
+    flags, more = 0, b""
+    stripe = request.stripe
+    if stripe != ALL_ENTRIES:
+        flags |= STRIPE
+        more += STRIPE_NUMBERS.pack(stripe.cycle, stripe.offset, stripe.width)
+    if request.head_bytes is not None:
+        flags |= HEADS
+        more += HEAD_BYTES.pack(min(request.head_bytes, _U32_MAX))
+    if request.creator:
+        flags |= CREATOR
+        more += request.creator.to_bytes(CREATOR_BYTES, "big")
+    if request.fence:
+        flags |= DO_FENCING
+        more += request.master_key
+    return encode_batch_read(
+        *(request.ledger_id, request.first, request_id),
+        *(min(request.count_max, _I32_MAX), min(max(0, request.bytes_max), _U32_MAX)),
+        flags=flags,
+        more=more,
     )
+
+
+def encode_auth(message: bytes) -> bytes:
+    """``message``: an ``AuthMessage``."""
+    return b"".join((LENGTH.pack(_WORD.size + len(message)), _WORD.pack(header(AUTH)), message))
 
 
 @dataclass(slots=True)
@@ -127,7 +193,13 @@ class BatchReadReplyV2:
     packets: list[memoryview]
 
 
-Reply: TypeAlias = AddReplies | ReadReplyV2 | BatchReadReplyV2
+@dataclass(slots=True)
+class AuthReply:
+    message: bytes
+    """An ``AuthMessage``."""
+
+
+Reply: TypeAlias = AddReplies | ReadReplyV2 | BatchReadReplyV2 | AuthReply
 
 
 class ReplyDecoder:
@@ -170,6 +242,8 @@ class ReplyDecoder:
 
 
 def _decode(frame: memoryview) -> Reply:
+    if frame[LENGTH.size : LENGTH.size + _WORD.size] == _AUTH_WORD:
+        return AuthReply(bytes(frame[LENGTH.size + _WORD.size :]))
     if len(frame) < ENTRY_REPLY.size:
         raise FrameError(f"a reply of {len(frame)} bytes")
     _, word, code = _REPLY_HEAD.unpack_from(frame)
@@ -178,6 +252,8 @@ def _decode(frame: memoryview) -> Reply:
         raise FrameError(f"a reply of version {version} to operation {opcode}")
     _, _, _, ledger_id, entry_id = ENTRY_REPLY.unpack_from(frame)
     if opcode == ADD:
+        if word & RUN and len(frame) == RUN_REPLY.size:
+            return AddReplies(ledger_id, entry_id, RUN_REPLY.unpack_from(frame)[5], code)
         return AddReplies(ledger_id, entry_id, 1, code)
     if opcode == READ:
         return ReadReplyV2(ledger_id, entry_id, code, frame[ENTRY_REPLY.size :])

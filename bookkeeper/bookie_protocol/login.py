@@ -4,7 +4,7 @@ anything else is sent."""
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
@@ -31,24 +31,63 @@ _NO_LEDGER: Final = 2**63 - 1
 _ANSWER_BYTES_MAX: Final = 8192
 
 
+class LoginSession(Protocol):
+    """Of one connection."""
+
+    async def run(self, asking: "LoginExchange") -> None:
+        """Returns once the bookie has accepted. Raises: LedgerError: it refused."""
+        ...
+
+    def renew(self) -> bytes:
+        """A frame that must be sent before anything else now; b"": none."""
+        ...
+
+    def check(self, answer: pb.AuthMessage) -> None:
+        """To such a frame. Raises: an error that ends the connection."""
+        ...
+
+
+class ProtocolLogin(Protocol):
+    """How to log in to bookies."""
+
+    plugin: str
+    """``authPluginName`` of the messages."""
+
+    def begin(self, bookie_id: str) -> LoginSession:
+        """For a new connection. Raises: OSError, ValueError: what it needs can't be read."""
+        ...
+
+
 class SaslLogin:
-    """How to log in to bookies.
+    """SASL DIGEST-MD5.
 
     Args:
         credentials: asked before each connection, as they may have changed.
     """
 
+    plugin = PLUGIN
+
     def __init__(self, credentials: Callable[[], SaslCredentials]) -> None:
         self._credentials = credentials
 
-    async def run(self, asking: "LoginExchange", bookie_id: str) -> asyncio.Transport:
-        """Returns once the bookie has accepted; the connection that the exchange had.
+    def begin(self, bookie_id: str) -> "SaslSession":
+        """Raises: OSError, ValueError: the credentials can't be read."""
+        return SaslSession(bookie_id, self._credentials())
+
+
+class SaslSession:
+    """Of one connection."""
+
+    def __init__(self, bookie_id: str, credentials: SaslCredentials) -> None:
+        self._bookie_id, self._credentials = bookie_id, credentials
+
+    async def run(self, asking: "LoginExchange") -> None:
+        """Returns once the bookie has accepted.
 
         Raises:
             UnauthorizedAccessError: it refused, or didn't prove that it knows the password.
-            OSError, ValueError: the credentials can't be read, or the connection failed.
         """
-        credentials = self._credentials()
+        credentials = self._credentials
         client = DigestMd5Client(credentials, SERVICE, SERVICE, secrets.token_urlsafe(24))
         try:
             asking.send(client.respond(b""))
@@ -59,20 +98,28 @@ class SaslLogin:
                 asking.ask()
                 client.respond((await asking.receive()).payload)
                 await asking.receive_answer()
-        except (SaslError, _RefusedError) as error:
+        except (SaslError, LoginRefusedError) as error:
+            hint = ""
+            if isinstance(error, LoginRefusedError):
+                hint = (
+                    ": is the password wrong, or the user not among its saslJaasClientAllowedIds?"
+                )
             raise UnauthorizedAccessError(
-                f"bookie {bookie_id}: UnauthorizedAccess for user {credentials.username!r}: {error}"
+                f"bookie {self._bookie_id}: UnauthorizedAccess for user"
+                f" {credentials.username!r}: {error}{hint}"
             ) from error
-        return asking.transport
+
+    def renew(self) -> bytes:
+        """Nothing: SASL is asked for once."""
+        return b""
+
+    def check(self, answer: pb.AuthMessage) -> None:
+        """Raises: SaslError: nothing was asked."""
+        raise SaslError("an answer to a login that is over")
 
 
-class _RefusedError(Exception):
-    """The login."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__(
-            f"{how}: is the password wrong, or the user not among its saslJaasClientAllowedIds?"
-        )
+class LoginRefusedError(Exception):
+    """By the bookie; the text says how."""
 
 
 class LoginExchange(asyncio.Protocol):
@@ -80,22 +127,21 @@ class LoginExchange(asyncio.Protocol):
 
     Args:
         version: of the protocol, 2 or 3.
+        plugin: name of the login's messages.
     """
 
     transport: asyncio.Transport
 
-    def __init__(self, version: int) -> None:
-        self._version = version
+    def __init__(self, version: int, plugin: str) -> None:
+        self._version, self._plugin = version, plugin
         self._data = b""
         self._answers: asyncio.Queue[pb.AuthMessage | int | Exception] = asyncio.Queue()
 
     def send(self, payload: bytes) -> None:
         """One of ours to it."""
-        message = pb.AuthMessage(authPluginName=PLUGIN, payload=payload)
+        message = pb.AuthMessage(authPluginName=self._plugin, payload=payload)
         if self._version == v2.VERSION:
-            self._write(
-                v2.header(v2.AUTH).to_bytes(_HEADER_BYTES, "big") + message.SerializeToString()
-            )
+            self.transport.write(v2.encode_auth(message.SerializeToString()))
         else:
             self._write_request(pb.Request(authRequest=message), pb.AUTH)
 
@@ -111,8 +157,8 @@ class LoginExchange(asyncio.Protocol):
         """Its next message. Raises SaslError: not of our plug-in."""
         found = await self._next()
         if isinstance(found, int):
-            raise _RefusedError("it answers with EUA" if found == EUA.v2 else f"code {found}")
-        if found.authPluginName not in (PLUGIN, _DISABLED):
+            raise LoginRefusedError("it answers with EUA" if found == EUA.v2 else f"code {found}")
+        if found.authPluginName not in (self._plugin, _DISABLED):
             raise SaslError(f"it has the plug-in {found.authPluginName!r}")
         return found
 
@@ -120,7 +166,7 @@ class LoginExchange(asyncio.Protocol):
         """To ``ask``."""
         found = await self._next()
         if not isinstance(found, int) or found == EUA.v2:
-            raise _RefusedError("it answers with EUA")
+            raise LoginRefusedError("it answers with EUA")
 
     async def _next(self) -> pb.AuthMessage | int:
         found = await self._answers.get()
@@ -140,7 +186,7 @@ class LoginExchange(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._answers.put_nowait(_RefusedError("it closed the connection"))
+        self._answers.put_nowait(LoginRefusedError("it closed the connection"))
 
     def data_received(self, data: bytes) -> None:
         self._data += data

@@ -51,7 +51,7 @@ class ReadChannel:
             BookieUnavailableError: no reply.
         """
         key = (ledger_id, entry_id)
-        connection = await self._connection.get()
+        connection = await self._connect()
         call: asyncio.Future[v2.ReadReplyV2] = self._loop.create_future()
         self._reads.setdefault(key, deque()).append(call)
         connection.write(v2.encode_read(ledger_id, entry_id, flags=flags, master_key=master_key))
@@ -72,16 +72,42 @@ class ReadChannel:
                     raise
         return await self._read_singly(request, digest)
 
+    async def read_own(self, request: ReadRequest) -> tuple[int, list[memoryview]]:
+        """Code and packets of a bookie of ours.
+
+        Raises:
+            BookieUnavailableError: no reply.
+        """
+        number, self._next_batch = self._next_batch, self._next_batch + 1
+        connection = await self._connect()
+        call: asyncio.Future[v2.BatchReadReplyV2] = self._loop.create_future()
+        self._batches[number] = call
+        connection.write(v2.encode_own_read(request, number))
+        reply = await self._wait(call)
+        return reply.code, reply.packets
+
+    def drop(self, error: Exception) -> None:
+        """Leave the bookie's process; the next read connects anew."""
+        self._connection.drop(error)
+
     async def close(self) -> None:
         await self._connection.close()
         self._fail_all(BookieUnavailableError(f"bookie {self._bookie_id}: the client is closed"))
+
+    async def _connect(self) -> ConnectionV2:
+        """Raises: BookieUnavailableError: it can't be reached."""
+        self.pending_requests += 1
+        try:
+            return await self._connection.get()
+        finally:
+            self.pending_requests -= 1
 
     def _knows_batches(self) -> bool:
         return self._batch_losses < _BATCH_LOSSES_MAX
 
     async def _read_batch(self, request: ReadRequest, digest: Digest) -> ReadReply:
         number, self._next_batch = self._next_batch, self._next_batch + 1
-        connection = await self._connection.get()
+        connection = await self._connect()
         call: asyncio.Future[v2.BatchReadReplyV2] = self._loop.create_future()
         self._batches[number] = call
         connection.write(
@@ -92,7 +118,7 @@ class ReadChannel:
                 request.count_max,
                 min(request.bytes_max, self._config.frame_bytes_max - v2.BATCH_REPLY_BYTES),
                 flags=_RECOVERY_READ if request.fence else 0,
-                master_key=request.master_key if request.fence else b"",
+                more=request.master_key if request.fence else b"",
             )
         )
         reply = await self._wait(call)

@@ -8,26 +8,35 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from google.protobuf.message import DecodeError
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.add_limits import AddLimits
+from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.auth.refusal_log import RefusalLog
 from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.bookie_protocol import requests_v2 as v2
-from magnetar.bookkeeper.bookie_protocol.calls_v3 import CallsV3, auth_disabled
+from magnetar.bookkeeper.bookie_protocol.calls_v3 import CallsV3, auth_disabled, refused
 from magnetar.bookkeeper.bookie_protocol.frame_pieces import LENGTH
 from magnetar.bookkeeper.bookie_protocol.frames_v2 import (
     BATCH_REPLY_BYTES,
     HIGH_PRIORITY,
     LAST_ENTRY,
 )
-from magnetar.bookkeeper.bookie_protocol.login_server import LoginPlugin
+from magnetar.bookkeeper.bookie_protocol.heads import encode_heads
+from magnetar.bookkeeper.bookie_protocol.login_server import ClientLogin, LoginPlugin
+from magnetar.bookkeeper.bookie_protocol.own_login import (
+    MAGNETAR,
+    AdmittedClient,
+    OwnLogins,
+    RefusedLoginError,
+)
 from magnetar.bookkeeper.bookie_protocol.result_codes import (
     EBADREQ,
     EOK,
@@ -37,6 +46,7 @@ from magnetar.bookkeeper.bookie_protocol.result_codes import (
     to_v2,
 )
 from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
+from magnetar.bookkeeper.entry_prefixes import PIECE_BYTES_MAX, read_cut
 from magnetar.bookkeeper.errors import FrameError, UnauthorizedAccessError
 from magnetar.bookkeeper.packet import Buffer
 from magnetar.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
@@ -55,6 +65,10 @@ _BATCH_BYTES_MAX: Final = 5 * 1024 * 1024
 _SINGLES_BYTES: Final = 1024 * 1024
 _READS_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of one connection that are read at a time."""
+_OWN_READ_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of one reply to a client of ours; packets beyond the first one stop here."""
+_OWN_READS_BYTES_MAX: Final = 32 * 1024 * 1024
+"""As ``_READS_BYTES_MAX``: a broker reads for all its topics."""
 _READ_CHARGE: Final = 256 * 1024
 """Of a read whose entry may have any size."""
 _TLS_HANDSHAKE_S: Final = 10.0
@@ -77,7 +91,11 @@ class ProtocolServer:
         adds, reads: what all clients of the bookie have in memory, those of other ports included.
         connections_max: that it accepts; 0: any number.
         tls: makes the context of a new connection; None: connections are plain.
-        login: what clients must do first; None: nothing.
+        login: how clients of Apache BookKeeper log in; None: not at all.
+        needs_login: they, or our own clients, must have logged in.
+        own_frame_bytes_max: the largest frame of our own clients.
+        authenticator: judges those; None: each is let in that means this bookie.
+        view_of: what such a client may do with the bookie; by default everything.
     """
 
     def __init__(
@@ -89,13 +107,21 @@ class ProtocolServer:
         connections_max: int = 0,
         tls: Callable[[], ssl.SSLContext] | None = None,
         login: LoginPlugin | None = None,
+        *,
+        needs_login: bool = False,
+        own_frame_bytes_max: int = 0,
+        authenticator: BookieAuthenticator | None = None,
+        view_of: Callable[[BookieClient, AdmittedClient], BookieClient] = lambda bookie, _: bookie,
     ) -> None:
         self.frame_bytes_max, self.connection_bytes_max = frame_bytes_max, connection_bytes_max
+        self.own_frame_bytes_max = own_frame_bytes_max
         self.adds, self.reads = adds, reads
-        self.bookie: Bookie | None = None
-        self.login = login
+        self.bookie: BookieClient | None = None
+        self.own_logins: OwnLogins
+        self.login, self.needs_login = login, needs_login
         self.refusals = RefusalLog(logging.getLogger("magnetar.bookkeeper.audit"))
         self.warnings = RepeatedWarnings(_log)
+        self._authenticator, self.view_of = authenticator, view_of
         self._connections_max, self._tls = connections_max, tls
         self._unauthenticated: dict[ServerConnection, asyncio.TimerHandle] = {}  # oldest first
         self._connections: set[ServerConnection] = set()
@@ -112,9 +138,15 @@ class ProtocolServer:
         self._server = await loop.create_server(lambda: ServerConnection(self), host or None, port)
         return int(self._server.sockets[0].getsockname()[1])
 
-    def serve(self, bookie: Bookie) -> None:
-        """Answer for ``bookie`` from now on."""
+    def serve(self, bookie: BookieClient, instance_id: str) -> None:
+        """Answer for ``bookie`` from now on.
+
+        Args:
+            bookie: not a ``Bookie``: only our own clients are answered, and must have logged in.
+            instance_id: of the cluster: our clients of another one are refused.
+        """
         self.bookie = bookie
+        self.own_logins = OwnLogins(self._authenticator, bookie.bookie_id, instance_id)
 
     @property
     def has_tls(self) -> bool:
@@ -137,7 +169,7 @@ class ProtocolServer:
         if self._connections_max and len(self._connections) >= self._connections_max:
             return False
         self._connections.add(connection)
-        if self.login is not None:
+        if self.needs_login:
             if len(self._unauthenticated) >= _UNAUTHENTICATED_MAX:
                 next(iter(self._unauthenticated)).close()
             loop = asyncio.get_running_loop()
@@ -171,21 +203,25 @@ class ServerConnection(asyncio.Protocol):
     def __init__(self, server: ProtocolServer) -> None:
         self._port = server
         self._loop = asyncio.get_running_loop()
-        self._login = None if server.login is None else server.login.begin()
-        self._must_log_in = self._login is not None
+        self._login: ClientLogin | None = None
+        self._own: AdmittedClient | None = None
+        self._expiry: asyncio.TimerHandle | None = None  # of its right
+        self._must_log_in = server.needs_login
         frame_bytes_max = _LOGIN_FRAME_BYTES_MAX if self._must_log_in else server.frame_bytes_max
         self._decoder = v2.RequestDecoder(frame_bytes_max)
         self._transport: asyncio.Transport
-        self._bookie: Bookie
-        self._calls_v3: CallsV3
+        self._bookie: BookieClient
+        self._calls_v3: CallsV3 | None = None
         self._replies: list[bytes] = []
         self._pending_bytes = 0
         self._reads = ByteSemaphore(_READS_BYTES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._long_polls = 0  # of the tasks
-        self._is_paused = self._is_over = False
+        self._is_paused = self._is_ending = self._is_over = False
         self._writable: asyncio.Future[None] | None = None  # while the client doesn't read
         self._must_encrypt = False
+        # What comes behind the handshake, until the encrypted transport is at hand to answer it.
+        self._before_tls: bytes | None = None
 
     def close(self) -> None:
         """Disconnect."""
@@ -209,13 +245,17 @@ class ServerConnection(asyncio.Protocol):
             self._transport.abort()
             return
         self._bookie = bookie
-        self._calls_v3 = CallsV3(bookie)
+        if isinstance(bookie, Bookie):
+            self._calls_v3 = CallsV3(bookie)
         self._must_encrypt = self._port.has_tls
         sock = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_over:
+        if self._is_over or self._is_ending:
+            return
+        if self._before_tls is not None:
+            self._before_tls += data
             return
         try:
             for request in self._decoder.feed(data):
@@ -225,10 +265,13 @@ class ServerConnection(asyncio.Protocol):
             self._transport.abort()
             return
         except UnauthorizedAccessError as error:
-            self._port.refusals.add(address=self._address, listener="bookie-rpc", reason=str(error))
+            self._refused(error)
             self._transport.close()  # once it is told
             return
         self.read_on()
+
+    def _refused(self, error: UnauthorizedAccessError) -> None:
+        self._port.refusals.add(address=self._address, listener="bookie-rpc", reason=str(error))
 
     def pause_writing(self) -> None:
         if self._writable is None:
@@ -247,6 +290,8 @@ class ServerConnection(asyncio.Protocol):
         self._is_over = True
         self._port.forget(self)
         self._port.adds.forget(self)
+        if self._expiry is not None:
+            self._expiry.cancel()
         for task in self._tasks:
             task.cancel()
         if self._writable is not None:
@@ -260,6 +305,7 @@ class ServerConnection(asyncio.Protocol):
             return
         is_full = (
             self._writable is not None
+            or self._is_ending
             or self._pending_bytes > self._port.connection_bytes_max
             or len(self._tasks) - self._long_polls > _CALLS_MAX
         )
@@ -291,11 +337,23 @@ class ServerConnection(asyncio.Protocol):
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._is_paused:
-            self.read_on()
+        self._on_room()
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a request of BookKeeper's protocol failed", exc_info=error)
             self._transport.abort()  # its client would wait for ever
+
+    def _on_room(self) -> None:
+        """Something was answered."""
+        if self._is_ending:
+            self._loop.call_soon(self._close_if_answered)
+        elif self._is_paused:
+            self.read_on()
+
+    def _close_if_answered(self) -> None:
+        """All that was taken; the replies to it are sent."""
+        if not self._pending_bytes and not self._tasks and not self._is_over:
+            self._flush()
+            self._transport.close()
 
     # ---- requests
 
@@ -303,10 +361,13 @@ class ServerConnection(asyncio.Protocol):
         if isinstance(request, v2.BodyV3):
             self._take_v3(pb.Request.FromString(request.body))
         elif isinstance(request, v2.RefusedV2):
+            if request.fault:
+                self._warn(request.fault)
             self._reply(request.reply)
         elif isinstance(request, v2.AuthV2):
-            answer = self._authenticate(pb.AuthMessage.FromString(request.message))
-            self._reply(v2.encode_auth_reply(request.word, answer.SerializeToString()))
+            self._authenticate_v2(request)
+        elif isinstance(request, v2.OwnReadV2):
+            self._start(self._read_own(request))
         elif self._must_encrypt:
             raise FrameError("a request before START_TLS")
         elif self._must_log_in:
@@ -321,21 +382,75 @@ class ServerConnection(asyncio.Protocol):
         else:
             self._start(self._read_batch(request))
 
+    def _authenticate_v2(self, request: v2.AuthV2) -> None:
+        message = pb.AuthMessage.FromString(request.message)
+        if message.authPluginName == MAGNETAR:
+            answer = pb.AuthMessage(authPluginName=MAGNETAR, payload=b"")
+            try:
+                self._admit(message.payload)
+            except RefusedLoginError as error:
+                answer.payload = error.told.encode()
+                self._reply(v2.encode_auth_reply(request.word, answer.SerializeToString()))
+                self._flush()
+                raise
+        else:
+            answer = self._authenticate(message)
+        self._reply(v2.encode_auth_reply(request.word, answer.SerializeToString()))
+
+    def _admit(self, payload: bytes) -> None:
+        """Let in a client of ours, or go on with one that shows another token.
+
+        Raises:
+            FrameError: no login. RefusedLoginError: it is refused.
+        """
+        port = self._port
+        if self._must_encrypt:
+            raise FrameError("a login before START_TLS")
+        assert port.bookie is not None
+        is_new = self._own is None
+        self._own = port.own_logins.admit(payload, self._transport)
+        self._bookie = port.view_of(port.bookie, self._own)
+        if is_new:
+            self._must_log_in = False
+            self._decoder.allow_frames(port.own_frame_bytes_max)
+            self._decoder.take_own()
+            self._reads = ByteSemaphore(_OWN_READS_BYTES_MAX)
+            port.on_login(self)
+        self._check_right()
+
+    def _check_right(self) -> None:
+        """Now, and whenever what it has shown may not hold any more."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        assert self._own is not None
+        try:
+            left_s = self._own.left_s()
+        except RefusedLoginError as error:
+            self._refused(error)
+            self._is_ending = True  # what was taken is done, and it is told so
+            self.read_on()
+            self._close_if_answered()
+            return
+        if left_s is not None:
+            self._expiry = self._loop.call_later(left_s, self._check_right)
+
     def _authenticate(self, message: pb.AuthMessage) -> pb.AuthMessage:
-        """The answer to a message of a login.
+        """The answer to a message of a login of Apache BookKeeper's clients.
 
         Raises:
             UnauthorizedAccessError: the client is refused.
         """
-        # Apache's clients send an empty message behind the last one, and want this answer.
-        if self._login is None or not self._must_log_in:
+        # They send an empty message behind the last one, and want this answer.
+        if not self._must_log_in:
             return auth_disabled()
-        assert self._port.login is not None
-        name = self._port.login.name
-        if message.authPluginName != name:
+        plugin = self._port.login
+        name = MAGNETAR if plugin is None else plugin.name
+        if plugin is None or message.authPluginName != name:
             raise UnauthorizedAccessError(
                 f"it has the plug-in {message.authPluginName!r}, not {name}"
             )
+        if self._login is None:
+            self._login = plugin.begin()
         answer = pb.AuthMessage(authPluginName=name, payload=self._login.respond(message.payload))
         if self._login.is_complete:
             self._must_log_in = False
@@ -345,8 +460,14 @@ class ServerConnection(asyncio.Protocol):
 
     def _add(self, adds: v2.AddsV2) -> None:
         ids = range(adds.first, adds.first + len(adds.heads))
-        # At once, also where our own clients wait for space: Apache's have other bookies.
-        if self._bookie.read_only and not adds.flags & HIGH_PRIORITY:
+        is_own, bookie = self._own is not None, self._bookie
+        # At once, where our own clients wait for space: Apache's have other bookies.
+        if (
+            not is_own
+            and isinstance(bookie, Bookie)
+            and bookie.read_only
+            and not adds.flags & HIGH_PRIORITY
+        ):
             replies = v2.encode_add_replies(adds.word, EREADONLY.v2, adds.ledger_id, ids)
             self._reply(replies)
             return
@@ -362,6 +483,8 @@ class ServerConnection(asyncio.Protocol):
                 self._on_added,
                 adds.word,
                 adds.flags,
+                deferred_sync=is_own and adds.is_deferred,
+                creator=adds.creator,
             )
         )
 
@@ -377,30 +500,21 @@ class ServerConnection(asyncio.Protocol):
             self._add_singly(adds)  # only one of them may be to blame
             return
         ids, ledger_id = adds.entry_ids, adds.ledger_id
-        self._reply(v2.encode_add_replies(adds.word, to_v2(code), ledger_id, ids))
+        if self._own is not None:
+            self._reply(v2.encode_run_reply(adds.word, code, ledger_id, ids[0], len(ids)))
+        else:
+            self._reply(v2.encode_add_replies(adds.word, to_v2(code), ledger_id, ids))
 
     def _on_answered(self, request: AddRequest) -> None:
         self._pending_bytes -= request.body_bytes
         self._port.adds.on_answered(request.body_bytes)
-        if self._is_paused:
-            self.read_on()
+        self._on_room()
 
     def _add_singly(self, adds: _Adds) -> None:
         for entry_id, head, body in zip(adds.entry_ids, adds.heads, adds.bodies, strict=True):
-            self._submit(
-                _Adds(
-                    adds.ledger_id,
-                    adds.master_key,
-                    range(entry_id, entry_id + 1),
-                    [head],
-                    [body],
-                    len(head) + len(body),
-                    adds.recovery,
-                    self._on_added,
-                    adds.word,
-                    adds.flags,
-                )
-            )
+            ids = range(entry_id, entry_id + 1)
+            size = len(head) + len(body)
+            self._submit(replace(adds, entry_ids=ids, heads=[head], bodies=[body], body_bytes=size))
 
     async def _read_singles(self, reads: v2.ReadsV2) -> None:
         at, end = reads.first, reads.first + reads.count
@@ -454,6 +568,21 @@ class ServerConnection(asyncio.Protocol):
             )
         )
 
+    async def _read_own(self, read: v2.OwnReadV2) -> None:
+        request = read.request
+        request.bytes_max = min(request.bytes_max, _OWN_READ_BYTES_MAX)
+        packets: Sequence[Buffer]
+        if request.head_bytes is None:
+            async with self._room(request.bytes_max):
+                found = await self._bookie.read_entries(request)
+            code, packets = found.code, found.packets
+        else:
+            async with self._room(request.bytes_max + PIECE_BYTES_MAX):
+                cut = await read_cut(self._bookie.read_entries, request)
+            code, packets = cut.code, [encode_heads(cut)]
+        ids = request.ledger_id, request.first, read.request_id
+        self._reply(v2.encode_batch_reply(read.word, code, *ids, packets))
+
     async def _read(self, request: ReadRequest) -> tuple[int, list[Buffer]]:
         """Code and packets as they were sent."""
         async with self._room(request.bytes_max):
@@ -489,41 +618,43 @@ class ServerConnection(asyncio.Protocol):
         elif request.header.operation == pb.AUTH and request.HasField("authRequest"):
             self._authenticate_v3(request)
         elif self._must_encrypt or self._must_log_in:
-            self._reply_v3(self._calls_v3.refused(request, EUA))
+            self._reply_v3(refused(request, EUA))
+        elif self._calls_v3 is None:
+            raise FrameError("version 3 on a port for readers")
         elif request.header.operation == pb.ADD_ENTRY and request.HasField("addRequest"):
             self._calls_v3.add(request, self._submit, self._on_answered, self._reply_v3)
         else:
-            self._call_v3(request)
+            self._call_v3(self._calls_v3, request)
 
     def _authenticate_v3(self, request: pb.Request) -> None:
-        response = self._calls_v3.refused(request, EOK)
+        response = refused(request, EOK)
         try:
             response.authResponse.CopyFrom(self._authenticate(request.authRequest))
         except UnauthorizedAccessError:
-            self._reply_v3(self._calls_v3.refused(request, EUA))
+            self._reply_v3(refused(request, EUA))
             self._flush()
             raise
         self._reply_v3(response)
 
-    def _call_v3(self, request: pb.Request) -> None:
-        if not self._calls_v3.is_long_poll(request):
-            self._start(self._answer_v3(request))
+    def _call_v3(self, calls: CallsV3, request: pb.Request) -> None:
+        if not calls.is_long_poll(request):
+            self._start(self._answer_v3(calls, request))
         elif self._long_polls < _LONG_POLLS_MAX:
             self._long_polls += 1
-            self._start(self._poll_v3(request))
+            self._start(self._poll_v3(calls, request))
         else:
-            self._reply_v3(self._calls_v3.refused(request, ETOOMANYREQUESTS))
+            self._reply_v3(refused(request, ETOOMANYREQUESTS))
 
-    async def _answer_v3(self, request: pb.Request) -> None:
+    async def _answer_v3(self, calls: CallsV3, request: pb.Request) -> None:
         async with self._room(1):
-            self._reply_v3(await self._calls_v3.answer(request))
+            self._reply_v3(await calls.answer(request))
 
-    async def _poll_v3(self, request: pb.Request) -> None:
+    async def _poll_v3(self, calls: CallsV3, request: pb.Request) -> None:
         try:
-            await self._calls_v3.wait(request.readRequest)
+            await calls.wait(request.readRequest)
         finally:
             self._long_polls -= 1
-        await self._answer_v3(request)
+        await self._answer_v3(calls, request)
 
     def _reply_v3(self, response: pb.Response) -> None:
         body = response.SerializeToString()
@@ -532,9 +663,9 @@ class ServerConnection(asyncio.Protocol):
     def _start_tls(self, request: pb.Request) -> None:
         context = self._port.tls_context()
         if context is None or not self._must_encrypt:
-            self._reply_v3(self._calls_v3.refused(request, EBADREQ))
+            self._reply_v3(refused(request, EBADREQ))
             return
-        response = self._calls_v3.refused(request, EOK)
+        response = refused(request, EOK)
         response.startTLSResponse.SetInParent()
         self._reply_v3(response)
         self._flush()
@@ -542,6 +673,7 @@ class ServerConnection(asyncio.Protocol):
         self._start(self._encrypt(context))
 
     async def _encrypt(self, context: ssl.SSLContext) -> None:
+        self._before_tls = b""
         try:
             transport = await self._loop.start_tls(
                 *(self._transport, self, context),
@@ -555,3 +687,6 @@ class ServerConnection(asyncio.Protocol):
         assert transport is not None
         self._transport = transport
         self._must_encrypt = False
+        data, self._before_tls = self._before_tls, None
+        if data:
+            self.data_received(data)

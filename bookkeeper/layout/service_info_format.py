@@ -10,10 +10,13 @@ from google.protobuf.message import DecodeError
 
 from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.bookkeeper.proto.data_formats_pb2 import BookieServiceInfoFormat
-from magnetar.bookkeeper.service_info import DEFAULT_LOCATION, PROTOCOL, ServiceInfo
+from magnetar.bookkeeper.service_info import (
+    DEFAULT_LOCATION,
+    PROTOCOL,
+    RPC_PROTOCOL,
+    ServiceInfo,
+)
 
-RPC_PROTOCOL: Final = "bookie-rpc"
-"""Of the endpoint that BookKeeper's clients use."""
 _ENDPOINTS: Final = (  # attribute of ServiceInfo, endpoint's id, its protocol
     ("web_address", "httpserver", "http"),
     ("rpc_address", "bookie", RPC_PROTOCOL),
@@ -21,7 +24,6 @@ _ENDPOINTS: Final = (  # attribute of ServiceInfo, endpoint's id, its protocol
 )
 _LOCATION: Final = "magnetar/networkLocation"
 _INCARNATION: Final = "magnetar/incarnation"
-_CREATORS: Final = "magnetar/creators"
 
 
 def encode(info: ServiceInfo) -> bytes:
@@ -35,8 +37,6 @@ def encode(info: ServiceInfo) -> bytes:
     message.properties[_LOCATION] = info.network_location
     if info.incarnation:
         message.properties[_INCARNATION] = str(info.incarnation)
-    if info.creators:
-        message.properties[_CREATORS] = "true"
     return message.SerializeToString(deterministic=True)
 
 
@@ -54,7 +54,7 @@ def _decode(bookie_id: str, value: bytes) -> ServiceInfo:
         host, colon, port = bookie_id.rpartition(":")
         if colon and port.isdigit():
             address = host, int(port)
-            return ServiceInfo(bookie_id, DEFAULT_LOCATION, rpc_address=address, creators=False)
+            return ServiceInfo(bookie_id, DEFAULT_LOCATION, rpc_address=address)
         raise BookieUnavailableError(f"bookie {bookie_id}: neither its id nor its node says where")
     try:
         message = BookieServiceInfoFormat.FromString(value)
@@ -74,7 +74,6 @@ def _decode(bookie_id: str, value: bytes) -> ServiceInfo:
         message.properties.get(_LOCATION, DEFAULT_LOCATION),
         addresses["address"],
         incarnation,
-        creators=message.properties.get(_CREATORS) == "true",
         rpc_address=addresses["rpc_address"],
         web_address=addresses["web_address"],
     )

@@ -23,8 +23,8 @@ from magnetar.bookkeeper.replication.auditor_core import AuditorConfig
 from magnetar.bookkeeper.replication.config import ReplicationConfig
 from magnetar.bookkeeper.replication.zones import ZoneConfig
 from magnetar.bookkeeper.settings_parser import SettingsParser, raising
+from magnetar.bookkeeper.tls import TlsFiles
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The bookie's gRPC server: gRPC calls in, calls of the bookie out. Decides nothing.
 
-The two calls that carry entries have frames of their own (``add_frames``, ``read_frames``), the
-others are messages of ``bookkeeper/proto/bookie.proto``.
+Its messages are in ``bookkeeper/proto/bookie.proto``. Entries go by BookKeeper's protocol
+(``bookie_protocol/server.py``).
 """
 
 from __future__ import annotations
@@ -13,25 +13,17 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
-from magnetar.bookkeeper.bookie.read_only_client import ReaderCheck, ReadOnlyBookieClient
 from magnetar.bookkeeper.bookie_client import BookieClient
-from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
-from magnetar.bookkeeper.entry_prefixes import PIECE_BYTES_MAX, read_cut
-from magnetar.bookkeeper.errors import FrameError, LedgerError
+from magnetar.bookkeeper.errors import LedgerError
 from magnetar.bookkeeper.proto import bookie_pb2 as pb
-from magnetar.bookkeeper.transport import LacReply, ReadRequest
-from magnetar.bookkeeper.transport_grpc.add_connection import (
-    ADD_CONNECTION_HEADER,
-    AddConnectionServer,
-)
-from magnetar.bookkeeper.transport_grpc.add_service import AddService
+from magnetar.bookkeeper.transport import LacReply
 from magnetar.bookkeeper.transport_grpc.auth_interceptor import AuthInterceptor
 from magnetar.bookkeeper.transport_grpc.config import (
     BOOKIE_ID_HEADER,
@@ -39,23 +31,16 @@ from magnetar.bookkeeper.transport_grpc.config import (
     SERVICE,
     TransportConfig,
 )
-from magnetar.bookkeeper.transport_grpc.read_frames import (
-    decode_read_request,
-    encode_heads_reply,
-    encode_read_reply,
-)
 
 _log = logging.getLogger(__name__)
 _grpc_log: Final = logging.getLogger("grpc._cython.cygrpc")
 
-_REPLY_BYTES_MAX: Final = 8 * 1024 * 1024  # packets beyond the first one stop here
 _WAIT_S_MAX: Final = 300.0
 _LIST_MAX: Final = 100_000
 _CLOSE_GRACE_S: Final = 0.2
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
-T = TypeVar("T")
 
 
 def _is_fit_to_log(record: logging.LogRecord) -> bool:
@@ -84,11 +69,6 @@ class BookieServer:
         self._credentials = credentials
         self._bookie: BookieClient | None = None
         self._instance_id = ""
-        self.reads = ByteSemaphore(config.read_bytes_max)
-        self.adds = AddService(config)
-        self._add_connections: AddConnectionServer | None = None
-        if config.add_connections and credentials is None:  # what is encrypted goes over gRPC
-            self._add_connections = AddConnectionServer(config.message_bytes_max)
         self._admissions = None if authenticator is None else AuthInterceptor(authenticator)
         _grpc_log.addFilter(_is_fit_to_log)  # once, however many servers there are
         self._server = grpc.aio.server(
@@ -111,27 +91,19 @@ class BookieServer:
                 bound = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             raise OSError(errno.EADDRNOTAVAIL, str(error), address) from error
-        if self._add_connections is not None:
-            await self._add_connections.listen(host, self._config.add_port)
         await self._server.start()
         return int(bound)
 
-    def serve(
-        self, bookie: BookieClient, instance_id: str, *, queue_bytes_max: int = 128 << 20
-    ) -> None:
+    def serve(self, bookie: BookieClient, instance_id: str) -> None:
         """Answer for ``bookie`` from now on.
 
         Args:
             instance_id: of the cluster: clients of another one are refused.
-            queue_bytes_max: adds of all streams that the bookie is given at a time.
         """
         self._bookie, self._instance_id = bookie, instance_id
-        self.adds.limit(queue_bytes_max)
 
     async def close(self) -> None:
         """Refuse new calls, let those under way end for a moment, cut the rest."""
-        if self._add_connections is not None:
-            self._add_connections.close()
         await self._server.stop(_CLOSE_GRACE_S)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
@@ -139,8 +111,6 @@ class BookieServer:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Add": grpc.stream_stream_rpc_method_handler(self._add),
-                "Read": grpc.unary_stream_rpc_method_handler(self._read),
                 "ReadLac": unary(pb.ReadLacRequest, pb.LacReply, _read_lac),
                 "WaitLac": grpc.unary_unary_rpc_method_handler(self._wait_lac),
                 "WriteLac": unary(pb.WriteLacRequest, pb.CodeReply, _write_lac),
@@ -199,28 +169,6 @@ class BookieServer:
         assert bookie is not None
         return bookie
 
-    async def _add(self, _requests: object, context: Any) -> None:
-        watch = None if self._admissions is None else self._admissions.watch(context)
-        bookie = await self._called(context)
-        takes_offers = any(key == ADD_CONNECTION_HEADER for key, _ in context.invocation_metadata())
-        await self.adds.run(bookie, context, watch, self._add_connections if takes_offers else None)
-
-    async def _read(self, frame: bytes, context: Any) -> None:
-        bookie = await self._called(context)
-        request = await self._decode(decode_read_request, frame, context)
-        charged = min(request.bytes_max, _REPLY_BYTES_MAX)
-        if request.head_bytes is not None:
-            charged += PIECE_BYTES_MAX
-        await self.reads.acquire(charged)
-        try:
-            encoded = await _read_and_encode(bookie, request)
-            self.reads.grow(len(encoded) - charged)
-            charged = len(encoded)
-            # Returns once the client's flow control lets it go, so a slow reader keeps its charge.
-            await context.write(encoded)
-        finally:
-            self.reads.release(charged)
-
     async def _wait_lac(self, data: bytes, context: Any) -> bytes:
         bookie = await self._called(context)
         request = await self._parse(pb.WaitLacRequest, data, context)
@@ -232,30 +180,13 @@ class BookieServer:
         return _lac_reply(reply).SerializeToString()
 
     async def _parse(self, kind: type[M], data: bytes, context: Any) -> M:
-        def decode(data: bytes) -> M:
-            try:
-                return kind.FromString(data)
-            except DecodeError as error:
-                raise FrameError(f"no {kind.__name__}: {error}") from error
-
-        return await self._decode(decode, data, context)
-
-    async def _decode(self, decode: Callable[[bytes], T], data: bytes, context: Any) -> T:
         try:
-            return decode(data)
-        except FrameError as error:
-            _log.warning("%s sent garbage: %s", context.peer(), error)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            return kind.FromString(data)
+        except DecodeError as error:
+            reason = f"no {kind.__name__}: {error}"
+            _log.warning("%s sent garbage: %s", context.peer(), reason)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
             raise  # abort never returns
-
-
-async def _read_and_encode(bookie: BookieClient, request: ReadRequest) -> bytes:
-    """The reply's frame; what it was made of is free again."""
-    request.bytes_max = min(request.bytes_max, _REPLY_BYTES_MAX)
-    if request.head_bytes is not None:
-        return encode_heads_reply(await read_cut(bookie.read_entries, request))
-    reply = await bookie.read_entries(request)
-    return encode_read_reply(reply.code, reply.first, reply.packets)
 
 
 def _lac_reply(reply: LacReply) -> pb.LacReply:
@@ -323,35 +254,3 @@ async def _report_corrupt(bookie: BookieClient, request: pb.ReportCorruptRequest
 async def _check_data(bookie: BookieClient, request: pb.CheckDataRequest) -> pb.CheckDataReply:
     status = await bookie.check_data(scrub=request.scrub, integrity=request.integrity)
     return pb.CheckDataReply(code=codes.OK, status_json=status)
-
-
-ReaderCheckOfRole: TypeAlias = "Callable[[str], ReaderCheck]"
-
-
-class ReadOnlyServer(BookieServer):
-    """As its base, but writes are refused (``ReadOnlyBookieClient``).
-
-    Args:
-        authenticator: finds a caller's role; None: every caller may read everything.
-        reader_check_of: what a role may read; given if there is an authenticator.
-    """
-
-    def __init__(
-        self,
-        bookie_id: str,
-        config: TransportConfig,
-        credentials: grpc.ServerCredentials | None = None,
-        authenticator: BookieAuthenticator | None = None,
-        reader_check_of: ReaderCheckOfRole | None = None,
-    ) -> None:
-        assert (authenticator is None) is (reader_check_of is None)
-        super().__init__(bookie_id, config, credentials, authenticator)
-        self._reader_check_of = reader_check_of
-
-    async def _called(self, context: Any) -> BookieClient:
-        bookie = await super()._called(context)
-        if self._reader_check_of is None or self._admissions is None:
-            return ReadOnlyBookieClient(bookie)
-        return ReadOnlyBookieClient(
-            bookie, self._reader_check_of(await self._admissions.role(context))
-        )

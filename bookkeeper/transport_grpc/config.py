@@ -1,7 +1,12 @@
 """Settings of both ends of the wire, and the gRPC options that follow from them."""
 
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
+from magnetar.bookkeeper.bookie_protocol.own_login import OwnLogin
 
 ChannelOptions: TypeAlias = "list[tuple[str, int]]"
 
@@ -13,6 +18,7 @@ BEARER = "Bearer "
 _MIB = 1024 * 1024
 _HANDSHAKE_MS = 10_000
 _IDLE_MS = 600_000
+_ENTRIES_MAX = 20_000  # under way at a bookie, which bounds their bytes itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,27 +26,21 @@ class TransportConfig:
     """Times in seconds, sizes in bytes.
 
     Attributes:
-        add_timeout_s: an add stream whose oldest frame waits longer is given up as a whole.
+        add_timeout_s: a bookie whose oldest add waits longer is given up: its connection is closed.
         call_timeout_s: of every other call; a long poll has this on top of its own wait.
         connect_timeout_s: until a connection must be there; adds wait for it meanwhile.
         backoff_first_s, backoff_max_s: after a failure adds are refused for so long, then a new
             connection is tried; the time doubles from failure to failure.
         keepalive_s: a silent peer is asked after this time, and given up after as long again.
-        message_bytes: queued adds are joined into messages up to this size; a larger entry gets a
-            message of its own.
         backlog_bytes: adds queued and unanswered per bookie; above, writers confirm no more
             until it is less, so that they go at the slowest bookie's pace.
         pending_bytes_max: the same, for those who don't wait for confirmations: above, adds are
             refused with TOO_MANY_REQUESTS, which counts as a failure.
         entry_bytes_max: the largest packet either side takes.
-        stream_bytes_max: what a bookie takes from one stream before it has answered.
+        connection_bytes_max: what a bookie takes from one connection before it has answered.
         read_bytes_max: read replies a bookie has in memory at a time, all clients together.
         token: a client's, shown with every call: where it is (``bookkeeper.auth.TokenSource``).
         connections_max: that a bookie accepts; 0: any number.
-        add_connections: add streams without TLS go on over plain connections
-        (``add_connection.py``): a bookie offers
-            it, a client takes the offer.
-        add_port: of a bookie; 0: any free port.
     """
 
     add_timeout_s: float = 30.0
@@ -49,21 +49,36 @@ class TransportConfig:
     backoff_first_s: float = 0.1
     backoff_max_s: float = 5.0
     keepalive_s: float = 5.0
-    message_bytes: int = _MIB
     backlog_bytes: int = 64 * _MIB
     pending_bytes_max: int = 256 * _MIB
     entry_bytes_max: int = 64 * _MIB
-    stream_bytes_max: int = 32 * _MIB
+    connection_bytes_max: int = 32 * _MIB
     read_bytes_max: int = 64 * _MIB
     token: str = field(default="", repr=False)
     connections_max: int = 0
-    add_connections: bool = True
-    add_port: int = 0
 
     @property
     def message_bytes_max(self) -> int:
         """Above the largest entry, and above what a reply may hold beside a first large entry."""
         return self.entry_bytes_max + 9 * _MIB
+
+    def protocol(
+        self, login: OwnLogin, tls: Callable[[], ssl.SSLContext] | None = None
+    ) -> ProtocolConfig:
+        """Of the connections that entries go over."""
+        return ProtocolConfig(
+            add_timeout_s=self.add_timeout_s,
+            read_timeout_s=self.call_timeout_s,
+            connect_timeout_s=self.connect_timeout_s,
+            backoff_first_s=self.backoff_first_s,
+            backoff_max_s=self.backoff_max_s,
+            frame_bytes_max=self.message_bytes_max,
+            entries_max=_ENTRIES_MAX,
+            backlog_bytes=self.backlog_bytes,
+            pending_bytes_max=self.pending_bytes_max,
+            tls=tls,
+            login=login,
+        )
 
     def common_options(self) -> ChannelOptions:
         limit = self.message_bytes_max

@@ -3,17 +3,15 @@
 import asyncio
 import logging
 
-import grpc
-
 from magnetar.bookkeeper.auth.token_source import TokenSource
+from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
 from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.bookkeeper.layout.layout import JsonLayout, Layout
 from magnetar.bookkeeper.layout.service_info_format import decode_registration
 from magnetar.bookkeeper.service_info import AVAILABLE_PATH, READ_ONLY_NAME, ServiceInfo
-from magnetar.bookkeeper.transport_grpc.add_sender import MessageCache
+from magnetar.bookkeeper.tls import TlsFiles
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, channel_credentials
 from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.paths import decode_name
 from magnetar.metadata.store import EventType, MetadataEvent, MetadataStore, SessionEvent, Watch
@@ -54,7 +52,7 @@ class BookieConnector:
         self._instance_id = ""
         self._clients: dict[str, RemoteBookieClient] = {}
         self._known: dict[str, BookieAddress] = {}  # last address of each bookie
-        self._cache = MessageCache()
+        self._encoded = EncodedAdds()
         self._watches: list[Watch] = []
         self._looking: dict[str, asyncio.Task[None]] = {}  # bookie -> a look at its registration
 
@@ -72,8 +70,7 @@ class BookieConnector:
         Args:
             info: its registration when last read, for outages of the store.
         """
-        if info is not None and info.address is not None:
-            address = BookieAddress(*info.address, self._instance_id, info.creators)
+        if info is not None and (address := _address(info, self._instance_id)) is not None:
             self._known.setdefault(bookie_id, address)
         if not self._watches:
             self._watches = [
@@ -83,7 +80,7 @@ class BookieConnector:
         client = self._clients.get(bookie_id)
         if client is None:
             client = self._clients[bookie_id] = RemoteBookieClient(
-                *(bookie_id, self.resolve, self._config, self._credentials, self._cache),
+                *(bookie_id, self.resolve, self._config, self._tls, self._encoded),
                 token=self._token,
             )
         return client
@@ -118,8 +115,8 @@ class BookieConnector:
             found = await self._store.get(path)
             if found is not None:
                 info = decode_registration(bookie_id, found.value)
-                if info.address is not None:
-                    return BookieAddress(*info.address, instance_id, info.creators)
+                if (address := _address(info, instance_id)) is not None:
+                    return address
         return None
 
     def _on_event(self, event: MetadataEvent) -> None:
@@ -173,5 +170,9 @@ class BookieConnector:
             self._instance_id = "" if found is None else found.value.decode()
         return self._instance_id
 
-    def _credentials(self) -> grpc.ChannelCredentials | None:
-        return None if self._tls is None else channel_credentials(self._tls)
+
+def _address(info: ServiceInfo, instance_id: str) -> BookieAddress | None:
+    """None: it isn't reached over the network, or isn't one of ours."""
+    if info.address is None or info.rpc_address is None:
+        return None
+    return BookieAddress(*info.address, info.rpc_address, instance_id)

@@ -1,53 +1,33 @@
-"""``BookieClient`` of a bookie that is somewhere else.
+"""``BookieClient`` of a bookie of ours that is somewhere else.
 
-Two connections: one for adds, one for everything else, so that a fence never queues behind
-megabytes of entries. Whatever goes wrong between here and there is UNAVAILABLE, never "no such
-entry".
+Entries go by BookKeeper's protocol (``OwnBookieClient``), everything else by gRPC: so a fence never
+queues behind megabytes of entries. Whatever goes wrong between here and there is UNAVAILABLE, never
+"no such entry".
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.auth.token_source import TokenSource
-from magnetar.bookkeeper.bookie_client import BookieClient
-from magnetar.bookkeeper.entry_prefixes import are_of, to_heads
+from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
+from magnetar.bookkeeper.bookie_protocol.own_client import OwnBookieClient
+from magnetar.bookkeeper.bookie_protocol.own_login import OwnLogin
 from magnetar.bookkeeper.errors import (
     BadRequestError,
     BookieUnavailableError,
-    FrameError,
     LedgerError,
     error_for_code,
 )
 from magnetar.bookkeeper.proto import bookie_pb2 as pb
-from magnetar.bookkeeper.transport import (
-    ALL_ENTRIES,
-    AddRequest,
-    BookieStatus,
-    EntryPrefixesReply,
-    LacReply,
-    ReadReply,
-    ReadRequest,
-)
-from magnetar.bookkeeper.transport_grpc.add_connection import (
-    ADD_CONNECTION_HEADER,
-    AddConnectionListener,
-    AddConnectionOffer,
-    ClientAddConnection,
-)
-from magnetar.bookkeeper.transport_grpc.add_sender import (
-    REFUSALS,
-    AddCall,
-    AddSender,
-    MessageCache,
-    describe,
-)
+from magnetar.bookkeeper.tls import TlsFiles, client_context
+from magnetar.bookkeeper.transport import BookieStatus, LacReply
 from magnetar.bookkeeper.transport_grpc.config import (
     AUTHORIZATION_HEADER,
     BEARER,
@@ -56,13 +36,12 @@ from magnetar.bookkeeper.transport_grpc.config import (
     SERVICE,
     TransportConfig,
 )
-from magnetar.bookkeeper.transport_grpc.read_frames import (
-    decode_heads_reply,
-    decode_read_reply,
-    encode_read_request,
-)
+from magnetar.bookkeeper.transport_grpc.tls import channel_credentials
 
-_log = logging.getLogger(__name__)
+_REFUSALS: Final = (
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -73,13 +52,13 @@ class BookieAddress:
     """Where a bookie is now, and the cluster it must be of ("": any).
 
     Attributes:
-        creators: it knows whose ledger a request means (``ServiceInfo.creators``).
+        entries: host and port where it answers BookKeeper's protocol; the others are gRPC's.
     """
 
     host: str
     port: int
+    entries: tuple[str, int]
     instance_id: str = ""
-    creators: bool = True
 
     @property
     def target(self) -> str:
@@ -91,7 +70,7 @@ Resolve = Callable[[str], Awaitable[BookieAddress]]
 
 
 class _Link:
-    """Two connections to one address."""
+    """A connection to one address."""
 
     def __init__(
         self,
@@ -105,17 +84,14 @@ class _Link:
         self._token = token
         self._shown = ""  # the token in ``_metadata``
         options = config.channel_options()
-        self._channels = [_open_channel(address.target, options, credentials) for _ in range(2)]
-        adds, calls = self._channels
+        self._channel = _open_channel(address.target, options, credentials)
         prefix = f"/{SERVICE}/"
         metadata: list[tuple[str, str | bytes]] = [(BOOKIE_ID_HEADER, bookie_id.encode())]
         if address.instance_id:
             metadata.append((INSTANCE_HEADER, address.instance_id))
         self._base = self._metadata = tuple(metadata)
-        self.add = adds.stream_stream(f"{prefix}Add")
-        self.read = calls.unary_stream(f"{prefix}Read")
         self.unary = {
-            name: calls.unary_unary(f"{prefix}{name}")
+            name: self._channel.unary_unary(f"{prefix}{name}")
             for name in (
                 *("ReadLac", "WaitLac", "WriteLac", "Force", "ListEntries", "ListLedgers"),
                 *("Info", "ReportCorrupt", "CheckData"),
@@ -131,8 +107,7 @@ class _Link:
         return self._metadata
 
     async def close(self) -> None:
-        for channel in self._channels:
-            await channel.close()
+        await self._channel.close()
 
 
 def _open_channel(
@@ -143,15 +118,13 @@ def _open_channel(
     return grpc.aio.secure_channel(target, credentials, options=options)
 
 
-class RemoteBookieClient(BookieClient):
-    """One bookie over gRPC; connects when it is first needed and again after failures.
-
-    One object, since adds, reads and small calls share two connections and drop them together.
+class RemoteBookieClient(OwnBookieClient):
+    """One bookie; connects when it is first needed and again after failures.
 
     Args:
         resolve: asked before each connection attempt: a bookie may have moved.
-        new_credentials: TLS, asked for each connection; None as result: plain.
-        cache: shared by the clients of one process (see ``MessageCache``).
+        tls: files, read for each connection; None: plain connections.
+        encoded: shared by the clients of one process.
         token: what we are known by; None: by our certificate, or not at all.
     """
 
@@ -160,53 +133,35 @@ class RemoteBookieClient(BookieClient):
         bookie_id: str,
         resolve: Resolve,
         config: TransportConfig,
-        new_credentials: Callable[[], grpc.ChannelCredentials | None] = lambda: None,
-        cache: MessageCache | None = None,
+        tls: TlsFiles | None = None,
+        encoded: EncodedAdds | None = None,
         *,
         token: TokenSource | None = None,
     ) -> None:
-        self._bookie_id = bookie_id
         self._token = token
-        self._add_generation = 0  # of the token that the add stream began with
         self._resolve = resolve
         self._config = config
-        self._new_credentials = new_credentials
+        self._tls = tls
+        self._instance_id = ""  # of the last address
         self._link: _Link | None = None
         self._linking: asyncio.Task[_Link] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
         self._pending_calls = 0
-        self._adds = AddSender(
-            f"bookie {bookie_id}",
-            config,
-            self._open_add,
-            self._on_stream_end,
-            cache or MessageCache(),
-            self._has_other_token,
-            self._take_offer if config.add_connections else None,
+        protocol = config.protocol(
+            OwnLogin(lambda: self._instance_id, token),
+            None if tls is None else partial(client_context, tls),
         )
-
-    @property
-    def bookie_id(self) -> str:
-        return self._bookie_id
-
-    @property
-    def is_backlogged(self) -> bool:
-        return self._adds.is_slow
-
-    @property
-    def pending_bytes(self) -> int:
-        """Adds queued or unanswered."""
-        return self._adds.pending_bytes
+        super().__init__(bookie_id, self._find_entries, protocol, encoded or EncodedAdds())
 
     @property
     def pending_requests(self) -> int:
-        return self._adds.pending_requests + self._pending_calls
+        return super().pending_requests + self._pending_calls
 
     async def close(self) -> None:
         """Answer everything that waits with UNAVAILABLE and disconnect."""
         self._closed = True
-        await self._adds.close()
+        await super().close()
         if self._linking is not None:
             self._linking.cancel()
             await asyncio.gather(self._linking, return_exceptions=True)
@@ -214,64 +169,6 @@ class RemoteBookieClient(BookieClient):
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     # ---- what is asked of the bookie
-
-    def add_entries(self, request: AddRequest) -> None:
-        self._adds.add(request)
-
-    async def read_entries(self, request: ReadRequest) -> ReadReply:
-        if not request.is_legal:
-            return ReadReply(codes.BAD_REQUEST, request.first, [])
-        request = replace(request)
-        reply = await self._read_entries(request)
-        stripe, first = request.stripe, request.first
-        if reply.code == codes.BAD_REQUEST and stripe.width < stripe.cycle:
-            # A bookie from before there were stripes: what is in a row it does give.
-            request.stripe = ALL_ENTRIES
-            request.count_max = stripe.run_end(first, first + request.count_max) - first
-            return await self._read_entries(request)
-        return reply
-
-    async def _read_entries(self, request: ReadRequest) -> ReadReply:
-        first = request.first
-        try:
-            reply = decode_read_reply(await self._read(request))
-        except LedgerError as error:
-            return ReadReply(error.code, first, [])
-        except FrameError as error:
-            _log.error("bookie %s: %s", self._bookie_id, error)
-            return ReadReply(codes.UNAVAILABLE, first, [])
-        if reply.first != first or (reply.code == codes.OK) != bool(reply.packets):
-            _log.error("bookie %s: a reply to another read", self._bookie_id)
-            return ReadReply(codes.UNAVAILABLE, first, [])
-        return reply
-
-    async def read_heads(self, request: ReadRequest) -> EntryPrefixesReply:
-        """See ``BookieClient.read_heads``.
-
-        The bookie checks digests. Here ledger and entry id of each packet are checked, and the
-        digest of the whole reply. A bookie from before there were heads answers BAD_REQUEST.
-        """
-        first, head_bytes = request.first, request.head_bytes
-        if not request.is_legal or head_bytes is None:
-            return EntryPrefixesReply(codes.BAD_REQUEST, first, [], [])
-        request = replace(request)
-        try:
-            frame = await self._read(request)
-            reply = decode_heads_reply(frame, head_bytes)
-        except LedgerError as error:
-            return EntryPrefixesReply(error.code, first, [], [])
-        except FrameError as error:
-            _log.error("bookie %s: %s", self._bookie_id, error)
-            return EntryPrefixesReply(codes.UNAVAILABLE, first, [], [])
-        if (
-            reply.first != first
-            or (reply.code == codes.OK) != bool(reply.packets)
-            or len(reply.packets) > request.count_max
-            or not are_of(reply, request.ledger_id, request.stripe)
-        ):
-            _log.error("bookie %s: a reply to another read", self._bookie_id)
-            return EntryPrefixesReply(codes.UNAVAILABLE, first, [], [])
-        return to_heads(reply)
 
     async def read_lac(
         self, ledger_id: int, *, fence: bool, master_key: bytes = b"", creator: int = 0
@@ -375,26 +272,6 @@ class RemoteBookieClient(BookieClient):
         # Long polls wait on purpose: they are no load.
         return await self._attempt(call, counts=not wait_s)
 
-    async def _read(self, request: ReadRequest) -> bytes:
-        async def call(link: _Link) -> bytes:
-            if not link.address.creators:
-                request.creator = 0
-            frame = encode_read_request(request)
-            stream = link.read(frame, timeout=self._config.call_timeout_s, metadata=link.metadata)
-            reply = await stream.read()
-            if reply is grpc.aio.EOF or await stream.read() is not grpc.aio.EOF:
-                raise FrameError("a read needs exactly one reply")
-            assert isinstance(reply, bytes)
-            return reply
-
-        try:
-            return await self._attempt(call)
-        except BadRequestError:
-            if not request.creator:
-                raise
-            request.creator = 0  # its address came without ``creators``
-            return await self._attempt(call)
-
     async def _attempt(self, call: Callable[[_Link], Awaitable[T]], *, counts: bool = True) -> T:
         self._pending_calls += counts
         try:
@@ -413,16 +290,16 @@ class RemoteBookieClient(BookieClient):
         try:
             return await self._renewing(link, call)
         except grpc.aio.AioRpcError as error:
-            if error.code() in REFUSALS:
+            if error.code() in _REFUSALS:
                 # Nothing about what the bookie holds, and the connection is good.
                 raise BookieUnavailableError(
-                    f"bookie {self._bookie_id} refuses us: {describe(error)}"
+                    f"bookie {self._bookie_id} refuses us: {_describe(error)}"
                 ) from error
             if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                 raise BadRequestError(f"bookie {self._bookie_id}: {error.details()}") from error
             self._on_call_failed(link, error)
             raise BookieUnavailableError(
-                f"bookie {self._bookie_id} at {link.address.target}: {describe(error)}"
+                f"bookie {self._bookie_id} at {link.address.target}: {_describe(error)}"
             ) from error
         except DecodeError as error:
             raise BookieUnavailableError(f"bookie {self._bookie_id}: {error}") from error
@@ -450,13 +327,17 @@ class RemoteBookieClient(BookieClient):
 
         What that process hasn't answered yet is UNAVAILABLE.
         """
-        link = self._link
-        if link is not None and link.address.target != address.target:
-            _log.warning(
-                "bookie %s is at %s now, no more at %s",
-                *(self._bookie_id, address.target, link.address.target),
-            )
+        self.leave(address.entries)
+        if self._link is not None and self._link.address.target != address.target:
             self._drop_link()
+
+    async def _find_entries(self, bookie_id: str) -> tuple[str, int]:
+        address = await self._resolve(bookie_id)
+        self._instance_id = address.instance_id
+        return address.entries
+
+    def _on_adds_lost(self) -> None:
+        self._drop_link()  # the bookie may have moved
 
     async def _get_link(self) -> _Link:
         """Raises: BookieUnavailableError: its address is not known."""
@@ -472,7 +353,7 @@ class RemoteBookieClient(BookieClient):
     async def _open_link(self) -> _Link:
         try:
             address = await self._resolve(self._bookie_id)
-            credentials = self._new_credentials()
+            credentials = None if self._tls is None else channel_credentials(self._tls)
             link = _Link(self._bookie_id, address, self._config, credentials, self._token)
             self._link = link
             return link
@@ -483,41 +364,11 @@ class RemoteBookieClient(BookieClient):
         finally:
             self._linking = None
 
-    async def _open_add(self) -> AddCall:
-        link = await self._get_link()
-        metadata = link.metadata
-        if self._config.add_connections:
-            metadata = (*metadata, (ADD_CONNECTION_HEADER, "1"))
-        call: AddCall = link.add(metadata=metadata)
-        self._adds.creators = link.address.creators
-        if self._token is not None:
-            self._add_generation = self._token.generation
-        return call
-
-    async def _take_offer(
-        self, offer: AddConnectionOffer, owner: AddConnectionListener
-    ) -> ClientAddConnection:
-        if self._link is None:
-            raise ConnectionError("the connection is gone")
-        async with asyncio.timeout(self._config.connect_timeout_s):
-            return await ClientAddConnection.connect(self._link.address.host, offer, owner)
-
-    def _has_other_token(self, *, at_once: bool = False) -> bool:
-        """Whether there is another token than the one that the add stream began with."""
-        if self._token is None:
-            return False
-        self._token.token(at_once=at_once)
-        return self._token.generation != self._add_generation
-
-    def _on_stream_end(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._drop_link()
-
     def _on_call_failed(self, link: _Link, error: grpc.aio.AioRpcError) -> None:
         # A slow answer says nothing about the connection, and while adds flow it is good: their
         # stream knows better. All else may mean that the bookie moved.
         is_slow = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        if self._link is link and not is_slow and not self._adds.is_open:
+        if self._link is link and not is_slow and not self._adds.is_connected:
             self._drop_link()
 
     def _drop_link(self) -> None:
@@ -527,6 +378,10 @@ class RemoteBookieClient(BookieClient):
             task = asyncio.get_running_loop().create_task(link.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+
+def _describe(error: grpc.aio.AioRpcError) -> str:
+    return f"{error.code().name}: {error.details()}"
 
 
 def _retrieve(task: asyncio.Task[_Link]) -> None:

@@ -24,8 +24,8 @@ from magnetar.bookkeeper.cluster_bookies import open_pool
 from magnetar.bookkeeper.layout.bookkeeper_layout import BookKeeperLayout
 from magnetar.bookkeeper.layout.find_layout import find_layout, open_layout
 from magnetar.bookkeeper.malloc import keep_freed_memory
+from magnetar.bookkeeper.tls import TlsFiles, client_context
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context
 from magnetar.broker.bookie_client_settings import bookie_health, placement_config
 from magnetar.broker.cluster.load_sharing import LoadSharing
 from magnetar.broker.config import BrokerConfig, ConfigError

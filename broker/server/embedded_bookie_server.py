@@ -1,8 +1,9 @@
 """The embedded bookie's port for readers in other processes: opened when the first one asks.
 
-Until then it costs nothing: no socket, no thread, no import of gRPC. Behind it entries can be read
-and nothing can be changed. With authentication the broker gives its readers a token for it, which
-is good for the ledgers of the one topic that they were allowed to consume.
+Until then it costs nothing: no socket, no thread, no import. Behind it entries can be read, by
+BookKeeper's protocol after our own login, and nothing can be changed. With authentication the
+broker gives its readers a token for it, which is good for the ledgers of the one topic that they
+were allowed to consume.
 """
 
 from __future__ import annotations
@@ -13,16 +14,23 @@ import hashlib
 import importlib
 import logging
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from magnetar.bookkeeper import codes
+from magnetar.bookkeeper.add_limits import AddLimits
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
+from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.bookie_protocol.config import FRAME_BYTES_MAX
+from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
 from magnetar.bookkeeper.client.ledger_store import LedgerStore
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.tls import TlsFiles, server_context
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.listener.file_limit import file_limit
@@ -32,17 +40,14 @@ from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.store import MetadataStore
 
 if TYPE_CHECKING:
-    import grpc
-
     from magnetar.bookkeeper.bookie.read_only_client import ReaderCheck
-    from magnetar.bookkeeper.transport_grpc.bookie_server import ReadOnlyServer
+    from magnetar.bookkeeper.bookie_protocol.own_login import AdmittedClient
+    from magnetar.bookkeeper.bookie_protocol.server import ProtocolServer
 
 logger = logging.getLogger(__name__)
 
-_IMPORTED: Final = "magnetar.bookkeeper.transport_grpc.bookie_server"
+_IMPORTED: Final = "magnetar.bookkeeper.bookie_protocol.server"
 _MIB: Final = 1024 * 1024
-_ENTRY_OVERHEAD_BYTES: Final = 64 * 1024
-"""Beside a message of the largest size: its metadata and our headers."""
 _HOUR_S: Final = 3600
 _TOKEN_HOURS: Final = 24
 """A token is good for at least so long: jobs read for hours by what they were told at first."""
@@ -62,7 +67,7 @@ class EmbeddedBookieServer:
         self._config = config
         self._store = store
         self._bookie = bookie
-        self._server: ReadOnlyServer | None = None
+        self._server: ProtocolServer | None = None
         self._opening: asyncio.Task[None] | None = None
         self._instance_id = ""
         self._tokens = ReaderTokens(LedgerStore(store)) if config.authentication_enabled else None
@@ -100,53 +105,47 @@ class EmbeddedBookieServer:
             raise ServiceNotReadyError(reason) from error
 
     async def _open(self) -> None:
-        # In a thread: it takes a tenth of a second and more, and others are served meanwhile.
+        # In a thread: others are served meanwhile.
         await asyncio.to_thread(importlib.import_module, _IMPORTED)
-        from magnetar.bookkeeper.transport_grpc.bookie_server import ReadOnlyServer
-        from magnetar.bookkeeper.transport_grpc.config import TransportConfig
+        from magnetar.bookkeeper.bookie.read_only_client import ReadOnlyBookieClient
+        from magnetar.bookkeeper.bookie_protocol.server import ProtocolServer
 
         config, tokens = self._config, self._tokens
         self._instance_id = await read_instance_id(self._store)
-        largest = max(64 * _MIB, config.max_message_size + _ENTRY_OVERHEAD_BYTES)
-        transport = TransportConfig(
-            entry_bytes_max=largest,
-            stream_bytes_max=_MIB,  # of adds, which are refused
-            connections_max=max(1, file_limit() // 8),
-            add_connections=False,
-        )
-        server = ReadOnlyServer(
-            *(self._bookie.bookie_id, transport, _credentials(config)),
+
+        def view_of(_: BookieClient, client: AdmittedClient) -> BookieClient:
+            check = None if tokens is None else tokens.reader_check_of(client.role)
+            return ReadOnlyBookieClient(self._bookie, check)
+
+        server = ProtocolServer(
+            FRAME_BYTES_MAX,
+            _MIB,  # of adds, which are refused
+            AddLimits(_MIB),
+            ByteSemaphore(64 * _MIB),
+            max(1, file_limit() // 8),
+            _tls(config),
+            needs_login=True,
+            own_frame_bytes_max=2 * _MIB,
             authenticator=None if tokens is None else tokens.authenticator(),
-            reader_check_of=None if tokens is None else tokens.reader_check_of,
+            view_of=view_of,
         )
-        try:
-            port = await server.listen(config.bind_address or "::", config.bookie_port)
-        except BaseException:
-            await server.close()
-            raise
-        server.serve(self._bookie, self._instance_id, queue_bytes_max=_MIB)
+        server.serve(ReadOnlyBookieClient(self._bookie), self._instance_id)
+        port = await server.listen(config.bind_address or "::", config.bookie_port)
         self._server, self.port = server, port
         logger.info("the bookie's entries can be read at port %d", port)
 
 
-def _credentials(config: BrokerConfig) -> grpc.ServerCredentials | None:
-    """The broker's own, if it serves nobody without TLS.
-
-    Raises:
-        OSError, ValueError: files that can't be used.
-    """
-    from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, server_credentials
-
+def _tls(config: BrokerConfig) -> Callable[[], ssl.SSLContext] | None:
+    """The broker's own, if it serves nobody without TLS."""
     if config.broker_service_port >= 0 or config.web_service_port >= 0:
         return None
-    return server_credentials(
-        TlsFiles(
-            config.tls_certificate_file_path,
-            config.tls_key_file_path,
-            "" if config.tls_allow_insecure_connection else config.tls_trust_certs_file_path,
-            config.tls_require_trusted_client_cert_on_connect,
-        )
+    files = TlsFiles(
+        config.tls_certificate_file_path,
+        config.tls_key_file_path,
+        "" if config.tls_allow_insecure_connection else config.tls_trust_certs_file_path,
+        config.tls_require_trusted_client_cert_on_connect,
     )
+    return partial(server_context, files)
 
 
 class ReaderTokens:

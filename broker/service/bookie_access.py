@@ -16,7 +16,7 @@ class BookieAccess:
         addresses: host and port by bookie id; those that can't be reached now are left out.
         instance_id: of the cluster of bookies; "": unknown.
         token: what they want to be shown; "": nothing that the broker could give.
-        is_apache: they speak Apache BookKeeper's protocol.
+        is_apache: of Apache BookKeeper's are among them: our own login isn't known there.
     """
 
     addresses: Mapping[str, tuple[str, int]]
@@ -56,13 +56,12 @@ class RegisteredBookies:
             for each in bookie_ids
             if pool.is_registered(each) and each in pool.infos
         ]
-        # Readers speak one protocol with all bookies that hold a ledger.
+        # Readers log in to all bookies that hold a ledger, or to none.
         is_apache = any(info.address is None and info.rpc_address is not None for info in infos)
         addresses = {}
         for info in infos:
-            address = info.rpc_address if is_apache else info.address
-            if address is not None:
-                addresses[info.bookie_id] = address
+            if info.rpc_address is not None:
+                addresses[info.bookie_id] = info.rpc_address
         return BookieAccess(addresses, await self._read_instance_id(), is_apache=is_apache)
 
     async def _read_instance_id(self) -> str:

@@ -2,24 +2,30 @@
 
 import random
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from magnetar.bookkeeper.add_limits import AddLimits
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig, StorageConfig
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
 from magnetar.bookkeeper.bookie.open_bookie import open_bookie
+from magnetar.bookkeeper.bookie_protocol.config import FRAME_BYTES_MAX
+from magnetar.bookkeeper.bookie_protocol.server import ProtocolServer
+from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
 from magnetar.bookkeeper.client.async_ledger_writer import AsyncLedgerWriter
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.client.placement import RandomPlacement
 from magnetar.bookkeeper.client.pool import BookiePool
 from magnetar.bookkeeper.storage.os_file_system import OsFileSystem
+from magnetar.bookkeeper.tls import TlsFiles, server_context
 from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
 from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.connector import BookieConnector
 from magnetar.bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, server_credentials
+from magnetar.bookkeeper.transport_grpc.tls import server_credentials
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.free_port import free_port
 from tests.waiting import eventually as eventually
@@ -32,7 +38,14 @@ TRANSPORT = TransportConfig(backoff_first_s=0.02, backoff_max_s=0.1)
 class Served:
     bookie: Bookie
     server: BookieServer
+    entries: ProtocolServer
     port: int
+    entries_port: int
+
+    async def close(self) -> None:
+        await self.bookie.close()
+        await self.entries.close()
+        await self.server.close()
 
 
 class Network:
@@ -66,9 +79,12 @@ class Network:
         credentials = None if self.server_tls is None else server_credentials(self.server_tls)
         server = BookieServer(bookie_id, self.transport, credentials, self.authenticator)
         port = await server.listen("127.0.0.1", port or free_port())
+        entries = entries_server(self.transport, self.server_tls, self.authenticator)
+        entries_port = await entries.listen("127.0.0.1", free_port())
         config = BookieConfig(
             *(bookie_id, self.directory / bookie_id, SMALL),
             advertised=("127.0.0.1", port),
+            rpc_advertised=("127.0.0.1", entries_port),
             disk_reserve_bytes=0,
             disk_usage_max=1.0,
         )
@@ -77,17 +93,17 @@ class Network:
 
         async def serve(bookie: Bookie) -> None:
             server.serve(bookie, instance_id)
+            entries.serve(bookie, instance_id)
 
         bookie = await open_bookie(
             config, OsFileSystem(config.data_dir), self.store, before_register=serve
         )
-        served = self.served[bookie_id] = Served(bookie, server, port)
+        served = Served(bookie, server, entries, port, entries_port)
+        self.served[bookie_id] = served
         return served
 
     async def stop(self, bookie_id: str) -> None:
-        served = self.served.pop(bookie_id)
-        await served.bookie.close()
-        await served.server.close()
+        await self.served.pop(bookie_id).close()
 
     async def close(self) -> None:
         await self.pool.close()
@@ -99,6 +115,22 @@ class Network:
     def remote(self, bookie_id: str) -> RemoteBookieClient:
         """The pool's client of a bookie."""
         return self.connector.connect(bookie_id)
+
+
+def entries_server(
+    transport: TransportConfig,
+    tls: TlsFiles | None = None,
+    authenticator: BookieAuthenticator | None = None,
+) -> ProtocolServer:
+    """Beside a ``BookieServer``, as ``BookieProcess`` makes it."""
+    return ProtocolServer(
+        *(FRAME_BYTES_MAX, transport.connection_bytes_max, AddLimits(128 << 20)),
+        *(ByteSemaphore(transport.read_bytes_max), transport.connections_max),
+        None if tls is None else partial(server_context, tls),
+        needs_login=authenticator is not None,
+        own_frame_bytes_max=transport.message_bytes_max,
+        authenticator=authenticator,
+    )
 
 
 async def write(

@@ -24,8 +24,8 @@ from magnetar.bookkeeper.errors import (
     UnauthorizedAccessError,
 )
 from magnetar.bookkeeper.ledgers import Ledgers, WriteHandle, connect_ledgers
+from magnetar.bookkeeper.tls import TlsFiles
 from magnetar.bookkeeper.transport import ReadRequest
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
 from magnetar.broker.protocol.framing import (
     FRAME_PADDING_BYTES,

@@ -13,7 +13,7 @@ from magnetar.bookkeeper.bookie_protocol.login import PLUGINS, SaslLogin
 from magnetar.bookkeeper.bookie_protocol.login_server import PROVIDER
 from magnetar.bookkeeper.errors import LedgerError, UnauthorizedAccessError
 from magnetar.bookkeeper.ledgers import Ledgers, connect_ledgers
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
+from magnetar.bookkeeper.tls import TlsFiles
 from magnetar.metadata.errors import AccessDeniedError, MetadataError
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.sasl.digest_md5 import SaslCredentials

@@ -38,8 +38,8 @@ from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
 from magnetar.bookkeeper.errors import LedgerError, UnauthorizedAccessError
 from magnetar.bookkeeper.packet import Buffer, encode_head
 from magnetar.bookkeeper.proto import bookkeeper_protocol_pb2 as pb
+from magnetar.bookkeeper.tls import TlsFiles, client_context, server_context
 from magnetar.bookkeeper.transport import AddRequest, ReadReply, ReadRequest
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles, client_context, server_context
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from magnetar.metadata.sasl.digest_md5 import SaslCredentials
 from tests.certificates import Authority
@@ -140,7 +140,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     bookie = await Node(tmp_path, store).start()
     server = ProtocolServer(LIMIT, 1 << 20, AddLimits(1 << 24), ByteSemaphore(1 << 24))
     port = await server.listen("127.0.0.1", 0)
-    server.serve(bookie)
+    server.serve(bookie, "cluster")
     served = Served(bookie, server, port)
     yield served
     for client in served.clients:
@@ -622,7 +622,7 @@ async def test_tls_begins_on_the_connection(tmp_path: Path) -> None:
     limits = AddLimits(1 << 24), ByteSemaphore(1 << 24)
     server = ProtocolServer(LIMIT, 1 << 20, *limits, tls=lambda: server_context(files[0]))
     served = Served(bookie, server, await server.listen("127.0.0.1", 0))
-    server.serve(bookie)
+    server.serve(bookie, "cluster")
     try:
         good = served.client(config=ProtocolConfig(tls=lambda: client_context(files[1])))
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -663,9 +663,11 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Served]:
     bookie = await Node(tmp_path, store).start()
     users = {"bookkeeper": "pw", "outsider": "pw"}
     login = SaslLoginPlugin(lambda: users, "book.*")
-    server = ProtocolServer(LIMIT, 1 << 20, AddLimits(1 << 24), ByteSemaphore(1 << 24), login=login)
+    server = ProtocolServer(
+        LIMIT, 1 << 20, AddLimits(1 << 24), ByteSemaphore(1 << 24), login=login, needs_login=True
+    )
     served = Served(bookie, server, await server.listen("127.0.0.1", 0))
-    server.serve(bookie)
+    server.serve(bookie, "cluster")
     yield served
     for client in served.clients:
         client.writer.transport.abort()

@@ -1,4 +1,4 @@
-"""Tokens and certificates at the gRPC port of bookies: every call, and streams that live on."""
+"""Tokens and certificates at the ports of bookies: every call, and connections that live on."""
 
 import asyncio
 import contextlib
@@ -16,15 +16,14 @@ from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.auth import bookie_authenticator as gates
 from magnetar.bookkeeper.auth import token_source
 from magnetar.bookkeeper.auth.bookie_authenticator import AuthSettings, BookieAuthenticator
-from magnetar.bookkeeper.auth.errors import CredentialsError
+from magnetar.bookkeeper.bookie_protocol.own_login import AdmittedClient, OwnLogins
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.bookkeeper.tls import TlsFiles
 from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.bookkeeper.transport_grpc import config
 from magnetar.bookkeeper.transport_grpc.bookie_server import BookieServer
 from magnetar.bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, TransportConfig
-from magnetar.bookkeeper.transport_grpc.remote_bookie import RemoteBookieClient
-from magnetar.bookkeeper.transport_grpc.tls import TlsFiles
 from tests.certificates import Authority
 from tests.child_process import READY_S_MAX
 from tests.integration.bookkeeper_network import Network, eventually, read_all, write
@@ -34,7 +33,7 @@ UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 SECRET = b"0123456789abcdef0123456789abcdef"
 OTHER = b"fedcba9876543210fedcba9876543210"
 CALLS = (
-    *("Add", "Read", "ReadLac", "WaitLac", "WriteLac", "Force", "ListEntries", "ListLedgers"),
+    *("ReadLac", "WaitLac", "WriteLac", "Force", "ListEntries", "ListLedgers"),
     *("Info", "ReportCorrupt", "CheckData", "NoSuchCall"),
 )
 
@@ -150,7 +149,7 @@ async def test_a_refusal_never_means_that_there_is_no_entry(tmp_path: Path) -> N
     await network.close()
 
 
-async def test_a_live_stream_goes_on_with_a_renewed_token_and_loses_nothing(
+async def test_a_live_connection_goes_on_with_a_renewed_token_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tokens are renewed in their file before they end: not one append fails, on no bookie."""
@@ -163,25 +162,24 @@ async def test_a_live_stream_goes_on_with_a_renewed_token_and_loses_nothing(
     for number in range(3):
         await network.start(f"b{number}")
     await network.pool.start()
-    opened: Counter[str] = Counter()
-    open_add = RemoteBookieClient._open_add
+    shown: Counter[OwnLogins] = Counter()
+    admit = OwnLogins.admit
 
-    async def counted(client: RemoteBookieClient) -> object:
-        call = await open_add(client)
-        opened[client.bookie_id] += 1
-        return call
+    def counted(logins: OwnLogins, payload: bytes, transport: asyncio.Transport) -> AdmittedClient:
+        shown[logins] += 1
+        return admit(logins, payload, transport)
 
-    monkeypatch.setattr(RemoteBookieClient, "_open_add", counted)
+    monkeypatch.setattr(OwnLogins, "admit", counted)
     ledger = await network.client.create_ledger(LedgerConfig(3, 3, 3))
     count = 0
-    for streams in range(1, 6):
+    for tokens in range(1, 6):
         async with asyncio.timeout(READY_S_MAX):
-            while len(opened) < 3 or min(opened.values()) < streams:
+            while len(shown) < 3 or min(shown.values()) < tokens:
                 ledger.append([b"head"] * 5, [b"%d" % (count + place) for place in range(5)])
                 count += 5
                 await asyncio.sleep(0.01)
-        replace(file, token(exp=clock[0] + 11, jti=str(streams)))
-        clock[0] += 5  # one more such step, and the token of the streams so far has ended
+        replace(file, token(exp=clock[0] + 11, jti=str(tokens)))
+        clock[0] += 5  # one more such step, and the token that was shown last has ended
     await eventually(lambda: ledger.last_confirmed == count - 1 or ledger.error is not None)
     assert ledger.error is None
     await ledger.close()
@@ -194,7 +192,7 @@ async def test_a_live_stream_goes_on_with_a_renewed_token_and_loses_nothing(
     await network.close()
 
 
-async def test_an_expired_stream_is_ended_and_the_next_one_works(tmp_path: Path) -> None:
+async def test_an_expired_connection_is_ended_and_the_next_one_works(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(token())
     network = Network(tmp_path, authenticator=authenticator(), client_token=str(file))
@@ -207,8 +205,8 @@ async def test_an_expired_stream_is_ended_and_the_next_one_works(tmp_path: Path)
         if (code := await add(client, 1, 0)) == codes.OK:
             break
     assert code == codes.OK
-    await eventually(lambda: not client._adds.is_open)  # idle, and ended by the bookie
-    assert await add(client, 1, 1) == codes.UNAVAILABLE  # the same token once more
+    await eventually(lambda: not client._adds.is_connected)  # idle, and ended by the bookie
+    assert await add(client, 1, 1) == codes.UNAVAILABLE, "the same token once more"
     replace(file, token())
     await eventually(lambda: client._token is not None and client._token.token() == token())
     answers: list[int] = []
@@ -238,7 +236,7 @@ async def test_a_call_with_an_old_token_is_made_again_with_the_new_one(tmp_path:
     await network.close()
 
 
-async def test_a_stream_ends_when_its_key_is_taken_away(
+async def test_a_connection_ends_when_its_key_is_taken_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gates, "_REMEMBERED_S", 0.1)
@@ -252,7 +250,7 @@ async def test_a_stream_ends_when_its_key_is_taken_away(
         await asyncio.sleep(0.1)
         assert await add(client, 1, 1) == codes.OK
     replace(key, OTHER.decode())
-    await eventually(lambda: not client._adds.is_open)
+    await eventually(lambda: not client._adds.is_connected)
     assert await add(client, 1, 2) == codes.UNAVAILABLE
     await network.close()
 
@@ -280,27 +278,6 @@ async def test_certificates_name_a_role(tmp_path: Path, name: str) -> None:
         with pytest.raises(BookieUnavailableError, match="PERMISSION_DENIED"):
             await client.info()
     await network.close()
-
-
-async def test_a_stream_that_begins_when_its_token_ends_is_ended(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Judged twice: by its head, and when it begins; the second answer was not heard."""
-    shown = f"Bearer {token(exp=time.time() + 3600)}"
-    bookie_authenticator, asked = network.authenticator, 0
-    assert bookie_authenticator is not None
-    admit = bookie_authenticator.admit
-
-    def once(given: str | None, certificate: bytes | None) -> gates.AuthResult:
-        nonlocal asked
-        asked += 1
-        if asked > 1:
-            raise CredentialsError("the token has expired")
-        return admit(given, certificate)
-
-    monkeypatch.setattr(bookie_authenticator, "admit", once)  # no clock is so exact
-    assert await code_of(network.served["b0"].port, "Add", shown) is UNAUTHENTICATED
-    assert asked == 2
 
 
 async def test_a_long_poll_ends_when_its_token_does(tmp_path: Path) -> None:
@@ -343,7 +320,7 @@ async def test_a_good_certificate_saves_no_bad_token(tmp_path: Path) -> None:
         authority.certificate.read_bytes(), own.key.read_bytes(), own.certificate.read_bytes()
     )
     for shown in ("", f"Bearer {token(secret=OTHER)}", f"Bearer {token(exp=1)}"):
-        for call in ("Add", "Info", "NoSuchCall"):
+        for call in ("Info", "NoSuchCall"):
             assert await code_of(served.port, call, shown, credentials) is UNAUTHENTICATED
     await network.close()
 

@@ -20,7 +20,7 @@ from magnetar.bookkeeper.transport_grpc.config import TransportConfig
 from magnetar.bookkeeper.transport_grpc.remote_bookie import BookieAddress, RemoteBookieClient
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.integration.bookie_node import KEY, Node, Registry, request
-from tests.integration.bookkeeper_network import eventually
+from tests.integration.bookkeeper_network import entries_server, eventually
 from tests.memory_file_system import FileSystemCall, MemoryFileSystem
 from tests.memory_store import MemoryStore
 
@@ -48,16 +48,17 @@ class Machine:
         if not self._remote:
             self.client = self.bookie
             return
-        server = BookieServer("b1", TransportConfig())
-        port = await server.listen("127.0.0.1", 0)
+        server, entries = BookieServer("b1", TransportConfig()), entries_server(TransportConfig())
+        ports = [await each.listen("127.0.0.1", 0) for each in (server, entries)]
         server.serve(self.bookie, "")
+        entries.serve(self.bookie, "")
 
         async def resolve(_bookie_id: str) -> BookieAddress:
-            return BookieAddress("127.0.0.1", port)
+            return BookieAddress("127.0.0.1", ports[0], ("127.0.0.1", ports[1]))
 
         remote = RemoteBookieClient("b1", resolve, TransportConfig())
         self.client = remote
-        self._closers += [server.close, remote.close]
+        self._closers += [server.close, entries.close, remote.close]
 
     def _on_call(self, call: FileSystemCall) -> None:
         if call.sync_point == "journal.group" and not self._disk_works.is_set():
@@ -106,10 +107,10 @@ def body(entry_id: int) -> bytes:
     return b"body %d" % entry_id * 30
 
 
-@pytest.fixture(params=["in process", "over gRPC"])
+@pytest.fixture(params=["in process", "over the network"])
 async def machine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Machine]:
     store = EmbeddedMetadataStore.open(None)
-    machine = Machine(tmp_path / "b1", store, remote=request.param == "over gRPC")
+    machine = Machine(tmp_path / "b1", store, remote=request.param == "over the network")
     await machine.start()
     yield machine
     await machine.stop()

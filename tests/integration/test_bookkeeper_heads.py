@@ -9,25 +9,19 @@ from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie.cookie import read_instance_id
 from magnetar.bookkeeper.bookie.read_only_client import ReadOnlyBookieClient
 from magnetar.bookkeeper.bookie_client import BookieClient
+from magnetar.bookkeeper.bookie_protocol import server
 from magnetar.bookkeeper.byte_semaphore import ByteSemaphore
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import ClientConfig, LedgerConfig
 from magnetar.bookkeeper.client.entry_prefix_reader import EntryPrefixReader
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
 from magnetar.bookkeeper.entry_prefixes import PIECE_BYTES_MAX, READ_BYTES_MAX, read_cut
-from magnetar.bookkeeper.errors import BadRequestError, FrameError
 from magnetar.bookkeeper.transport import (
     ALL_ENTRIES,
     EntryPrefixesReply,
     ReadRequest,
     Stripe,
     TruncatedReply,
-)
-from magnetar.bookkeeper.transport_grpc import bookie_server
-from magnetar.bookkeeper.transport_grpc.read_frames import (
-    FLAG_FENCE,
-    READ_REQUEST,
-    decode_read_request,
 )
 from tests.integration.bookkeeper_network import Network, eventually, write
 
@@ -145,7 +139,7 @@ async def test_readers_of_heads_wait_in_the_line_of_all_reads(network: Network) 
     ledger = await write(network.client, LedgerConfig(1, 1, 1), sent, batch=100)
     (bookie_id,) = ledger.metadata.segment_of(0).bookies
     limit = 4 * PIECE_BYTES_MAX  # two requests: each has a piece and up to 1 MiB of heads
-    meter = network.served[bookie_id].server.reads = Meter(limit)
+    meter = network.served[bookie_id].entries.reads = Meter(limit)
     remote = network.remote(bookie_id)
     reads = [
         remote.read_heads(ReadRequest(ledger.ledger_id, 0, 2000, head_bytes=200)) for _ in range(12)
@@ -154,30 +148,6 @@ async def test_readers_of_heads_wait_in_the_line_of_all_reads(network: Network) 
         assert reply.heads == [(b"head" + body)[:200] for body in sent]
     assert 2 * PIECE_BYTES_MAX <= meter.peak <= limit
     await eventually(lambda: meter.used == 0)
-
-
-async def test_a_bookie_from_before_there_were_heads_refuses(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent = bodies(20)
-    ledger = await write(network.client, LedgerConfig(3, 3, 2), sent)
-
-    def decode(frame: bytes) -> ReadRequest:
-        flags = frame[READ_REQUEST.size - 1]
-        if flags & ~FLAG_FENCE:
-            raise FrameError(f"unknown flags {flags} in a read request")
-        return decode_read_request(frame)
-
-    monkeypatch.setattr(bookie_server, "decode_read_request", decode)
-    client = network.remote(ledger.metadata.segment_of(0).bookies[0])
-    reply = await client.read_heads(ReadRequest(ledger.ledger_id, 0, 1, head_bytes=4))
-    assert (reply.code, reply.heads) == (codes.BAD_REQUEST, [])
-    with pytest.raises(BadRequestError):
-        await heads_reader(network.client, ledger.reader()).read(0, 20)
-    assert (
-        len((await client.read_entries(ReadRequest(ledger.ledger_id, 0, 20, 1 << 20))).packets)
-        == 20
-    )
 
 
 async def test_heads_of_other_entries_are_not_believed(
@@ -194,7 +164,7 @@ async def test_heads_of_other_entries_are_not_believed(
     assert (
         await client.read_heads(ReadRequest(ledger.ledger_id, 0, 5, head_bytes=4))
     ).code == codes.OK
-    monkeypatch.setattr(bookie_server, "read_cut", swapped)
+    monkeypatch.setattr(server, "read_cut", swapped)
     assert (
         await client.read_heads(ReadRequest(ledger.ledger_id, 0, 5, head_bytes=4))
     ).code == codes.UNAVAILABLE
@@ -210,7 +180,7 @@ async def test_a_port_for_readers_gives_heads_of_their_ledgers_only(network: Net
     (bookie_id,) = ledgers[0].metadata.segment_of(0).bookies
     served = network.served[bookie_id]
     readers = ReadOnlyBookieClient(served.bookie, reader_check)
-    served.server.serve(readers, await read_instance_id(network.store))
+    served.entries.serve(readers, await read_instance_id(network.store))
     for client in (network.remote(bookie_id), readers):
         reply = await client.read_heads(ReadRequest(own, 0, 5, head_bytes=HEAD_BYTES))
         assert (reply.code, reply.heads) == (codes.OK, [b"head"] * 5)

@@ -1,4 +1,4 @@
-"""Striped ledgers (E > Qw) read from bookies over gRPC: a request brings all that one holds."""
+"""Striped ledgers (E > Qw) read over the network: a request brings all that a bookie holds."""
 
 import random
 
@@ -8,15 +8,8 @@ from magnetar.bookkeeper import codes
 from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.client.ledger_reader import LedgerReader
-from magnetar.bookkeeper.errors import FrameError
 from magnetar.bookkeeper.packet import decode_header
-from magnetar.bookkeeper.transport import ALL_ENTRIES, ReadRequest, Stripe
-from magnetar.bookkeeper.transport_grpc import bookie_server
-from magnetar.bookkeeper.transport_grpc.read_frames import (
-    FLAG_FENCE,
-    READ_REQUEST,
-    decode_read_request,
-)
+from magnetar.bookkeeper.transport import ReadRequest, Stripe
 from tests.integration.bookkeeper_network import Network, write
 
 BOOKIES = 5
@@ -114,28 +107,3 @@ async def test_entries_of_any_size_come_within_the_limit(network: Network) -> No
     before = count_requests(network)
     calls = await read_all(reader, sent, 100_000)
     assert count_requests(network) - before <= 2 * calls + 2
-
-
-async def test_a_bookie_from_before_there_were_stripes_gives_what_is_in_a_row(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent = bodies(60)
-    ledger = await write(network.client, LedgerConfig(3, 2, 2), sent)
-
-    def decode(frame: bytes) -> ReadRequest:
-        flags = frame[READ_REQUEST.size - 1]
-        if flags & ~FLAG_FENCE:
-            raise FrameError(f"unknown flags {flags} in a read request")
-        return decode_read_request(frame)
-
-    monkeypatch.setattr(bookie_server, "decode_read_request", decode)
-    await read_all(ledger.reader(), sent)
-    slot_0 = network.remote(ledger.metadata.segment_of(0).bookies[0])
-    reply = await slot_0.read_entries(
-        ReadRequest(ledger.ledger_id, 2, 40, MANY_BYTES, stripe=Stripe(3, 2, 2))
-    )
-    assert [decode_header(packet)[1] for packet in reply.packets] == [2, 3]
-    reply = await slot_0.read_entries(
-        ReadRequest(ledger.ledger_id, 2, 40, MANY_BYTES, stripe=ALL_ENTRIES)
-    )
-    assert [decode_header(packet)[1] for packet in reply.packets] == [2, 3]

@@ -8,6 +8,7 @@ reads all the while. Bounded in time.
 import asyncio
 import base64
 import contextlib
+import json
 import random
 import re
 import socket
@@ -24,9 +25,18 @@ import jwt
 import pytest
 
 from magnetar.bookkeeper.bookie.http.admin_access import OPEN_PATHS
+from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
+from magnetar.bookkeeper.bookie_protocol.own_login import MAGNETAR
+from magnetar.bookkeeper.bookie_protocol.result_codes import EBADREQ, EOK, EUA
+from magnetar.bookkeeper.layout.find_layout import open_layout
+from magnetar.bookkeeper.layout.service_info_format import decode_registration
 from magnetar.bookkeeper.ledgers import connect_ledgers
+from magnetar.bookkeeper.packet import encode_head
 from magnetar.bookkeeper.proto import bookie_pb2 as pb
+from magnetar.bookkeeper.proto import bookkeeper_protocol_pb2 as protocol_pb
+from magnetar.bookkeeper.transport import ReadRequest
 from magnetar.bookkeeper.transport_grpc.config import BOOKIE_ID_HEADER, SERVICE, TransportConfig
+from magnetar.metadata.factory import connect_store
 from tests.autorecovery_process import AutoRecoveryProcess
 from tests.bookie_process import BookieProcess
 from tests.child_process import ChildProcess
@@ -48,7 +58,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME = struct.Struct(">BHBBI")  # length, in two parts; kind, flags, stream
 DATA = 0
 CALLS = (
-    *("Add", "Read", "NoSuchCall"),
+    "NoSuchCall",
     *(method.name for method in pb.DESCRIPTOR.services_by_name["Bookie"].methods),
 )
 PATHS = (
@@ -65,14 +75,16 @@ class Site:
     bookie: BookieProcess
     recovery: AutoRecoveryProcess
     web_ports: tuple[int, int]
+    entries_port: int
 
     @property
     def processes(self) -> tuple[ChildProcess, ...]:
         return self.bookie, self.recovery
 
     def open_sockets(self) -> int:
-        """Accepted connections of all three ports."""
-        ours = tuple(f":{port:04X}" for port in (self.bookie.port, *self.web_ports))
+        """Accepted connections of all ports."""
+        ports = self.bookie.port, self.entries_port, *self.web_ports
+        ours = tuple(f":{port:04X}" for port in ports)
         lines = [
             line
             for name in ("tcp", "tcp6")
@@ -104,7 +116,22 @@ def site(zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory) 
         web = re.search(r"^magnetar bookie: (http://\S+) ", bookie.log, re.MULTILINE)
         assert web is not None, bookie.log
         ports = [urlsplit(url).port or 0 for url in (web[1], recovery.web_url)]
-        yield Site(url, bookie, recovery, (ports[0], ports[1]))
+        entries_port = asyncio.run(registered_port(url))
+        yield Site(url, bookie, recovery, (ports[0], ports[1]), entries_port)
+
+
+async def registered_port(url: str) -> int:
+    """Where the bookie answers BookKeeper's protocol."""
+    store = await connect_store(url)
+    try:
+        path = (await open_layout(store)).bookie_path("b0", read_only=False)
+        found = await store.get(path)
+        assert found is not None
+        address = decode_registration("b0", found.value).rpc_address
+        assert address is not None
+        return address[1]
+    finally:
+        await store.close()
 
 
 class Witness:
@@ -323,6 +350,70 @@ def test_nobody_gets_in_by_the_grpc_port(site: Site, seed: int) -> None:
         answer = exchange(site.bookie.port, data, rng)
         if not answer.startswith(b"HTTP/1"):
             assert DATA not in kinds_of(answer), (data[:300], answer[:300])
+    assert count > 5
+
+
+# --- BookKeeper's protocol
+
+
+def login_bytes(rng: random.Random) -> bytes:
+    fields: dict[str, object] = {"bookieId": rng.choice(("b0", "b1")), "instanceId": ""}
+    shown = rng.choice((None, bad_token(rng)[:3000], other_role(), "", 7, GOOD[:-1]))
+    if shown is not None:
+        fields["token"] = shown
+    payload = rng.choice((json.dumps(fields).encode(), rng.randbytes(50), b""))
+    name = rng.choice((MAGNETAR, MAGNETAR, "sasl", "x"))
+    message = protocol_pb.AuthMessage(authPluginName=name, payload=payload)
+    if rng.random() < 0.8:
+        return v2.encode_auth(message.SerializeToString())
+    request = protocol_pb.Request(authRequest=message)
+    request.header.version, request.header.operation = 3, protocol_pb.AUTH
+    request.header.txnId = 1
+    body = request.SerializeToString()
+    return struct.pack(">I", len(body)) + body
+
+
+def request_bytes(rng: random.Random) -> bytes:
+    key, packet = bytes(20), encode_head(0, rng.randrange(9), -1, 9, b"", b"evil") + b"evil"
+    read = ReadRequest(0, 0, 9, fence=rng.random() < 0.5, master_key=key, creator=rng.randrange(2))
+    match rng.randrange(4):
+        case 0:
+            frames = v2.encode_adds(key, [packet], [b""], recovery=True, creator=rng.randrange(2))
+            return b"".join(frames)
+        case 1:
+            return v2.encode_read(0, -1, flags=v2.DO_FENCING, master_key=key)
+        case 2:
+            return v2.encode_own_read(read, 1)
+        case _:
+            return rng.randbytes(rng.choice((1, 40, 5000)))
+
+
+def answers_in(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Operation of version 2 (0: another version) and the body of each whole frame."""
+    place = 0
+    while place + 8 <= len(data):
+        size, word = struct.unpack_from(">II", data, place)
+        body = data[place + 4 : place + 4 + size]
+        yield (word >> 16 & 0xFF if word >> 24 == v2.VERSION else 0), body
+        place += 4 + size
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nobody_gets_in_by_the_port_of_bookkeepers_protocol(site: Site, seed: int) -> None:
+    """Each add and each read is refused, whatever login came before."""
+    rng, count, deadline = random.Random(seed), 0, time.monotonic() + HOSTILE_S
+    while count < SESSIONS and time.monotonic() < deadline:
+        count += 1
+        asked = [rng.choice((login_bytes, request_bytes))(rng) for _ in range(rng.randrange(1, 6))]
+        for operation, body in answers_in(exchange(site.entries_port, b"".join(asked), rng)):
+            if operation == v2.AUTH:
+                answer = protocol_pb.AuthMessage.FromString(body[4:])
+                assert answer.authPluginName == MAGNETAR
+                assert answer.payload != b"", asked
+            elif operation:
+                assert struct.unpack_from(">i", body, 4)[0] in (EUA.v2, EBADREQ.v2), asked
+            else:
+                assert protocol_pb.Response.FromString(body).status != EOK.v3, asked
     assert count > 5
 
 

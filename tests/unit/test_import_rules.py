@@ -49,13 +49,11 @@ CORES = [
     *(
         f"bookkeeper/bookie_protocol/{name}.py"
         for name in (
-            *("frames_v2", "frame_pieces", "digests", "adds_in_flight"),
+            *("frames_v2", "frame_pieces", "digests", "adds_in_flight", "heads"),
             *("result_codes", "availability", "requests_v2"),
         )
     ),
     "bookkeeper/layout/ledger_metadata_format.py",
-    "bookkeeper/transport_grpc/add_frames.py",
-    "bookkeeper/transport_grpc/read_frames.py",
     "bookkeeper/client/health.py",
     "bookkeeper/client/placement",
     "bookkeeper/client/ledger_writer.py",

@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from magnetar.bookkeeper.layout.service_info_format import RPC_PROTOCOL
 from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C, LedgerMetadata
+from magnetar.bookkeeper.service_info import RPC_PROTOCOL
 from magnetar.broker.errors import TopicFencedError
 from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.http.streamed_answers import long_array

@@ -17,8 +17,8 @@
   value: {{ .root.Values.topology.placement }}
 - name: MAGNETAR_bookiePort
   value: {{ $c.ports.bookie | quote }}
-- name: MAGNETAR_bookieAddPort
-  value: {{ ternary -1 $c.ports.add $isTls | quote }}
+- name: MAGNETAR_bookieProtocolPort
+  value: {{ $c.ports.protocol | quote }}
 {{ include "magnetar.pagesEnv" . }}
 {{- with fromYamlArray (include "magnetar.journals" .) }}
 - name: MAGNETAR_journalDirectories

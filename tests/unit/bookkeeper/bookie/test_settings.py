@@ -67,8 +67,7 @@ def test_other_metadata_addresses_are_refused(text: str) -> None:
     ("settings", "reason"),
     [
         ({"bookiePort": "70000"}, "bookiePort"),
-        ({"bookieAddPort": "70000"}, "bookieAddPort"),
-        ({"bookieAddPort": "-2"}, "bookieAddPort"),
+        ({"bookieProtocolPort": "-1"}, "bookieProtocolPort"),
         ({"bookiePort": "x"}, "bookiePort"),
         ({"acceptDataLoss": "perhaps"}, "acceptDataLoss"),
         ({"ledgerDirectories": "/a,/b,/a"}, "one twice"),
@@ -83,7 +82,6 @@ def test_other_metadata_addresses_are_refused(text: str) -> None:
         ({"tlsCertificatePath": "/c"}, "certificate and key"),
         ({"tlsClientAuthentication": "true"}, "certificate"),
         ({"logLevel": "LOUD"}, "logLevel"),
-        ({"bookieProtocolPort": "3182", "authenticationEnabled": "true"}, "must log in"),
         ({"bookieAuthProviderFactoryClass": "org.x.Y"}, "org.x.Y: .*SASL.* is supported"),
         ({"bookieAuthProviderFactoryClass": PROVIDER}, "authenticationEnabled"),
         (
@@ -176,12 +174,3 @@ def test_a_login_at_the_port_of_bookkeepers_protocol(tmp_path: Path) -> None:
         with pytest.raises(BookieSettingsError) as raised:
             BookieSettings.load(URI, settings, {key: value}).protocol_login()
         assert "secret" not in str(raised.value)
-
-
-def test_adds_may_have_a_port_of_their_own_or_none() -> None:
-    found = [BookieSettings(bookie_add_port=port).transport() for port in (0, 3182, -1)]
-    assert [(each.add_connections, each.add_port) for each in found] == [
-        (True, 0),
-        (True, 3182),
-        (False, 0),
-    ]

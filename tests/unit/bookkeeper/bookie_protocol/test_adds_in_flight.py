@@ -24,7 +24,7 @@ class Bookie:
     """What has arrived and has no reply; each entry is here at most once."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng, self.adds = rng, AddsInFlight()
+        self.rng, self.adds = rng, AddsInFlight(lambda: 0.0)
         self.entries: dict[tuple[int, int], int] = {}
         self.waiting: list[AddRequest] = []
         self.expected: dict[int, int] = {}
@@ -90,14 +90,14 @@ def test_random_orders(seed: int) -> None:
     ids=["another ledger", "an entry behind", "one too many"],
 )
 def test_replies_to_what_was_not_asked(replies: AddReplies) -> None:
-    adds = AddsInFlight()
+    adds = AddsInFlight(lambda: 0.0)
     adds.begin(request(1, range(3)))
     with pytest.raises(FrameError, match="aren't under way"):
         adds.answered(replies)
 
 
 def test_all_that_is_left_comes_back_once() -> None:
-    adds = AddsInFlight()
+    adds = AddsInFlight(lambda: 0.0)
     first, second, third = request(1, range(3)), request(1, range(2, 5)), request(2, range(1))
     assert [adds.begin(each) for each in (first, second, third)] == [True, False, True]
     assert list(adds.take_all()) == [first, second, third]

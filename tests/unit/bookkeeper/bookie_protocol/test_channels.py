@@ -116,3 +116,13 @@ def test_neighbours_are_joined_as_far_as_there_is_room() -> None:
     queue = deque([row(7, 0, 9), row(7, 9, 1), row(7, 10, 2), row(7, 12, 1), row(7, 13, 1)])
     joined = [_take_neighbours(queue, 3) for _ in range(3)]
     assert [len(each.entry_ids) for each in joined] == [9, 3, 2], "the first one goes whole"
+
+
+def test_bookies_of_apaches_hear_nothing_of_creators() -> None:
+    """They would take the token for the beginning of the entry."""
+    request = replace(adds(10), creator=7)
+    encoded = EncodedAdds()
+    own = b"".join(encoded.encode(request, CRC32C, is_own=True))
+    (plain,) = encoded.encode(request, CRC32C)
+    assert len(own) == len(plain) + 8
+    assert plain == b"".join(EncodedAdds().encode(replace(request, creator=0), CRC32C))

@@ -15,9 +15,7 @@ OF_BOOKKEEPER = bytes.fromhex(
 
 def test_a_bookie_of_bookkeeper() -> None:
     found = decode_registration("b1", OF_BOOKKEEPER)
-    assert found == ServiceInfo(
-        "b1", DEFAULT_LOCATION, creators=False, rpc_address=("127.0.0.1", 33201)
-    )
+    assert found == ServiceInfo("b1", DEFAULT_LOCATION, rpc_address=("127.0.0.1", 33201))
     assert found.web_address == ("0.0.0.0", 33301)
     assert (found.address, found.any_address) == (None, ("127.0.0.1", 33201))
 

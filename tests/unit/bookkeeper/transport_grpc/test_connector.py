@@ -29,7 +29,7 @@ async def store() -> AsyncIterator[MetadataStore]:
 
 
 async def register(store: MetadataStore, bookie_id: str, port: int, path: str) -> None:
-    info = ServiceInfo(bookie_id, "/z/u", ("host", port))
+    info = ServiceInfo(bookie_id, "/z/u", ("host", port), rpc_address=("host", port + 10))
     await store.put(f"{path}/{encode_name(bookie_id)}", info.encode())
 
 
@@ -42,8 +42,8 @@ async def test_a_registered_bookie_is_where_it_says(store: MetadataStore) -> Non
     await store.put("/ledgers/INSTANCEID", b"cluster")
     await register(store, "b:1", 1, AVAILABLE_PATH)
     await register(store, "b:2", 2, READ_ONLY_PATH)
-    assert await connector.resolve("b:1") == BookieAddress("host", 1, "cluster")
-    assert await connector.resolve("b:2") == BookieAddress("host", 2, "cluster")
+    assert await connector.resolve("b:1") == BookieAddress("host", 1, ("host", 11), "cluster")
+    assert await connector.resolve("b:2") == BookieAddress("host", 2, ("host", 12), "cluster")
     assert connector.connect("b:1") is connector.connect("b:1")
     await connector.close()
 
@@ -76,7 +76,7 @@ async def test_a_bookie_that_nobody_has_needed_before_the_outage(
         monkeypatch.setattr(store, "get", failing_get)
         client = pool.client("b:1")
         assert isinstance(client, RemoteBookieClient)
-        assert await client._resolve("b:1") == BookieAddress("host", 1, "cluster")
+        assert await client._resolve("b:1") == BookieAddress("host", 1, ("host", 11), "cluster")
 
 
 async def test_a_store_that_is_silent_is_not_waited_for_long(

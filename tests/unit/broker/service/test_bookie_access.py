@@ -25,12 +25,17 @@ async def register(store: EmbeddedMetadataStore, directory: str, info: ServiceIn
     await store.put(f"{directory}/{encode_name(info.bookie_id)}", info.encode())
 
 
+def info(bookie_id: str, number: int) -> ServiceInfo:
+    host = f"host-{number}"
+    return ServiceInfo(bookie_id, "/z/1", (host, 1000 + number), rpc_address=(host, number))
+
+
 async def test_addresses_are_those_of_registrations() -> None:
     store = EmbeddedMetadataStore.open(None)
     pool = BookiePool(store)
-    await register(store, AVAILABLE_PATH, ServiceInfo("b1", "/z/1", ("host-1", 1)))
-    await register(store, AVAILABLE_PATH, ServiceInfo("b2", "/z/1", ("host-2", 2)))
-    await register(store, READ_ONLY_PATH, ServiceInfo("b3", "/z/1", ("host-3", 3)))
+    await register(store, AVAILABLE_PATH, info("b1", 1))
+    await register(store, AVAILABLE_PATH, info("b2", 2))
+    await register(store, READ_ONLY_PATH, info("b3", 3))
     await register(store, AVAILABLE_PATH, ServiceInfo("in-process", "/z/1"))
     await pool.start()
     directory = RegisteredBookies(store, pool)
