@@ -46,7 +46,7 @@ class WriteHandle:
         """
         return (await self.append_all([entry]))[0]
 
-    async def append_all(self, entries: Sequence[bytes]) -> range:
+    async def append_all(self, entries: Sequence[bytes | memoryview]) -> range:
         """Append entries with consecutive ids in one go; returns their ids. As ``append``."""
         if not entries:
             raise ValueError("no entries to append")

@@ -156,6 +156,10 @@ class CompactionBusyError(BrokerError, code=pb.NotAllowedError, status=409):
     """A compaction of the topic is under way."""
 
 
+class CompactionProcessError(BrokerError):
+    """The process that compacts a topic has ended before its time."""
+
+
 class TooManyRequestsError(BrokerError, code=pb.TooManyRequests, status=429):
     """A concurrency limit is reached."""
 

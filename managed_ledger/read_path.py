@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from magnetar.bookkeeper.client.ledger_reader import EntryRun
 from magnetar.bookkeeper.errors import BookieTooManyRequestsError, LedgerError
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.offload.interfaces import EntryReader
@@ -85,11 +86,18 @@ class ReadPath:
         Raises:
             LedgerError: no replica gave the entry; may pass.
         """
-        ledger_id, first = position
+        return self._split(await self.read_stored(position, last, bytes_max))
+
+    async def read_stored(self, position: Position, last: int, bytes_max: int) -> EntryRun:
+        """As `read_past_cache`; the bodies are whole entries, as they lie in the ledger.
+
+        Raises:
+            LedgerError: no replica gave the entry; may pass.
+        """
         try:
-            return await self._read_from(ledger_id, first, last, bytes_max)
+            return await self._run_from(*position, last, bytes_max)
         except LedgerError as error:
-            self._on_error(ledger_id, error)
+            self._on_error(position[0], error)
             raise
 
     def forget(self, ledger_id: int) -> None:
@@ -145,7 +153,7 @@ class ReadPath:
         try:
             log.cache.misses += 1
             log.metrics.read_missed()
-            batch = await self._read_from(ledger_id, first, last, bytes_max)
+            batch = self._split(await self._run_from(ledger_id, first, last, bytes_max))
         except LedgerError as error:
             self._on_error(ledger_id, error)
             raise
@@ -156,16 +164,18 @@ class ReadPath:
             log.cache_of_log().add_read(batch)
         return batch
 
-    async def _read_from(self, ledger_id: int, first: int, last: int, bytes_max: int) -> EntryBatch:
+    async def _run_from(self, ledger_id: int, first: int, last: int, bytes_max: int) -> EntryRun:
         reader = await self._reader(ledger_id)
         try:
-            run = await reader.read(first, last, bytes_max, 0)
+            return await reader.read(first, last, bytes_max, 0)
         except LedgerError:
             if self._readers.get(ledger_id) is reader:
                 raise
             # Meanwhile it was closed, or bookies were told to forget it: it is read elsewhere now.
             reader = await self._reader(ledger_id)
-            run = await reader.read(first, last, bytes_max, 0)
+            return await reader.read(first, last, bytes_max, 0)
+
+    def _split(self, run: EntryRun) -> EntryBatch:
         return EntryBatch(run.ledger_id, run.first, *self._log.config.form.split(run.bodies))
 
     async def _reader(self, ledger_id: int) -> EntryReader:

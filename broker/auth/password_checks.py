@@ -6,21 +6,17 @@ when they die; while none can be started, checks fail at once.
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
-import socket
 import subprocess
-import sys
-import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from magnetar.broker.auth.errors import TooManyChecksError
 from magnetar.broker.auth.password_process import NO, YES, encode_question
 from magnetar.broker.auth.password_queue import PasswordQueue, QueuedCheck
 from magnetar.broker.cgroup import cores_max
+from magnetar.broker.child_process import BOOT, ChildProcess
 from magnetar.broker.errors import AuthenticationError
 
 logger = logging.getLogger(__name__)
@@ -44,11 +40,8 @@ _FAILURES_MAX: Final = 3
 """Processes that die one after the other without an answer."""
 _AFTER_FAILURES_S: Final = 1.0
 _CLOSE_S: Final = 5.0
-# No secrets of the broker's environment; what the loader and the C library may need
-_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 _BOOT: Final = (
-    "import json, sys; source = open(0, 'rb'); sys.path[:] = json.loads(source.readline());"
-    " from magnetar.broker.auth.password_process import serve;"
+    f"{BOOT} from magnetar.broker.auth.password_process import serve;"
     " serve(source, idle=sys.argv[1] == 'idle')"
 )
 
@@ -64,44 +57,21 @@ class _Check(QueuedCheck):
             self.answer.set_exception(error)
 
 
-class _Process:
+class _Process(ChildProcess):
     """One that computes hashes, one at a time."""
 
     def __init__(self, boot: str, *, is_idle: bool) -> None:
         """``is_idle``: it uses idle processors only. Raises OSError."""
-        here, there = socket.socketpair()
-        with there:
-            try:
-                self.popen: subprocess.Popen[bytes] = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", boot, "idle" if is_idle else "share"],
-                    stdin=there.fileno(),
-                    stdout=there.fileno(),
-                    cwd="/",
-                    env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-                    process_group=0,  # Ctrl-C is the broker's: it ends its processes itself
-                )
-            except OSError:
-                here.close()
-                raise
-        here.setblocking(False)
-        # Room for this and a question is always there: nothing else is on its way.
-        here.send(json.dumps(_path()).encode() + b"\n")
-        self._link = here
+        super().__init__(boot, "idle" if is_idle else "share")
         self.is_idle = is_idle
 
     async def answer(self, question: bytes) -> bool:
         """Raises OSError: it has died, or talks nonsense."""
-        self._link.send(question)
-        answer = await asyncio.get_running_loop().sock_recv(self._link, 1)
+        self.link.send(question)  # nothing else is on its way: there is room
+        answer = await asyncio.get_running_loop().sock_recv(self.link, 1)
         if answer not in (YES, NO):
             raise ConnectionError("no answer")
         return answer == YES
-
-    def kill(self) -> None:
-        self._link.close()
-        self.popen.kill()
-        # It ends soon, but a waiter would wait for its turn on the processor, too.
-        threading.Thread(target=self.popen.wait, name="magnetar-reaper", daemon=True).start()
 
 
 class PasswordChecks:
@@ -298,11 +268,3 @@ def _processes_max() -> int:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # A container that may use one processor has none for a second process, however many it sees.
     return max(1, min(_PROCESSES_MAX, usable or 1, int(cores_max() or _PROCESSES_MAX)))
-
-
-def _path() -> list[str]:
-    """Where a process finds what it imports: as this one does, wherever it was started."""
-    entries = [os.path.abspath(entry) for entry in sys.path]
-    # If an import hook has found us. Not resolved: the link's path is the one that is imported.
-    here = str(Path(__file__).absolute().parents[3])
-    return entries if here in entries else [*entries, here]

@@ -99,17 +99,25 @@ class CompactedLedger:
             self._positions[entry] = found
         return found
 
+    async def read_encoded(self, entry: int, count: int, bytes_max: int) -> list[Buffer]:
+        """At most so many entries from one on, as they lie in the ledger, at least one; empty:
+        there is none.
+
+        Raises:
+            LedgerError, MetadataError.
+        """
+        reader = await self.reader()
+        last = min(entry + count - 1, reader.last_confirmed)
+        return (await reader.read(entry, last, bytes_max, 0)).bodies if entry <= last else []
+
     async def read_raw(self, entry: int, bytes_max: int) -> list[tuple[Position, Buffer]]:
         """Positions and stored forms of entries from one on, at least one; empty: there is none.
 
         Raises:
             LedgerError, MetadataError.
         """
-        reader = await self.reader()
-        if entry > reader.last_confirmed:
-            return []
-        run = await reader.read(entry, reader.last_confirmed, bytes_max, 0)
-        return [decode_compacted(each) for each in run.bodies]
+        count = (await self.reader()).last_confirmed + 1
+        return [decode_compacted(each) for each in await self.read_encoded(entry, count, bytes_max)]
 
     async def read(self, entry: int, bytes_max: int) -> CompactedRun:
         """As `read_raw`, in the form of the topic's log.

@@ -94,12 +94,6 @@ class LatestKeys:
         self._parts = []
         return found
 
-    def close(self) -> None:
-        """Forget everything; files go."""
-        for part in self._parts:
-            part.close()
-        self._parts, self._newest = [], {}
-
     def _spill(self) -> None:
         if not self._parts:
             self._parts = [TemporaryFile() for _ in range(_PARTS)]  # noqa: SIM115

@@ -1,32 +1,33 @@
 """Compaction of one topic: what was done, and the next run.
 
 A run reads the last compacted ledger and the log behind its horizon, twice, and writes a new
-compacted ledger. The cursor ``__compaction`` then names it, in one write with the new horizon, and
-only then is the old one deleted: whatever crashes, readers see the old view or the new one. The
-cursor keeps what was not compacted from being trimmed.
+compacted ledger; a process of its own says what is kept. The cursor ``__compaction`` then names
+the new ledger, in one write with the new horizon, and only then is the old one deleted: whatever
+crashes, readers see the old view or the new one. The cursor keeps what was not compacted from being
+trimmed.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Final, TypeVar
+from typing import Final
 
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.ledger_handles import WriteHandle
-from magnetar.broker.compaction.compacted_entry import encode_compacted
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
-from magnetar.broker.compaction.two_passes import TwoPasses
+from magnetar.broker.compaction.process_link import CompactionProcess
+from magnetar.broker.compaction.work_frames import COMPACTED
 from magnetar.broker.errors import (
     STORAGE_ERRORS,
     CompactionBusyError,
+    CompactionProcessError,
     PersistenceError,
 )
-from magnetar.broker.protocol.messages import HEAVY_BYTES
 from magnetar.managed_ledger.cursor.cursor import Cursor
-from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
+from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.orphan_ledgers import (
     COMPACTED_LEDGER,
@@ -36,11 +37,9 @@ from magnetar.managed_ledger.orphan_ledgers import (
 from magnetar.managed_ledger.position import EARLIEST, Position, format_position
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
-_TURN_S: Final = 0.001
-"""So long a run holds the loop."""
-_READ_BYTES: Final = 1024 * 1024
+_READ_MAX: Final = (512, 1024 * 1024)
+"""Entries and bytes that are read, or written, together: what holds the loop is done for each."""
 _WRITE_BYTES: Final = 1024 * 1024
 """Entries of the new ledger that are written together."""
 
@@ -72,6 +71,7 @@ class TopicCompaction:
 
     Attributes:
         on_cursor: told of the cursor when a run begins.
+        places: a run waits for one of them, and has a process then.
         current: what the last run left; None: there was none.
         status: ``NOT_RUN``, ``RUNNING``, ``SUCCESS``, ``ERROR`` since the topic was loaded.
         last_error: why it is ``ERROR``.
@@ -82,6 +82,7 @@ class TopicCompaction:
     log: ManagedLedger
     now_ms: Callable[[], int]
     on_cursor: Callable[[Cursor], None]
+    places: asyncio.Semaphore
     retains_keyless: bool = False
     current: CompactedLedger | None = None
     status: str = "NOT_RUN"
@@ -125,14 +126,15 @@ class TopicCompaction:
         self._run = asyncio.get_running_loop().create_task(self._compact())
 
     async def _compact(self) -> None:
-        began_s = perf_counter()
         try:
-            removed = await self._run_once()
+            async with self.places:
+                began_s = perf_counter()
+                removed = await self._run_once()
         except asyncio.CancelledError:
             self.status, self.last_error = "ERROR", "the topic was unloaded"
             raise
         except Exception as error:
-            if not isinstance(error, STORAGE_ERRORS):
+            if not isinstance(error, (*STORAGE_ERRORS, CompactionProcessError)):
                 logger.exception("%s: compaction failed", self.name)
             else:
                 logger.warning("%s: compaction failed: %s", self.name, error)
@@ -157,16 +159,15 @@ class TopicCompaction:
         after = EARLIEST if old is None else old.horizon
         if not log.offsets.entries_between(after, upto):
             return None
-        passes = TwoPasses(self.retains_keyless)
+        process = CompactionProcess(self.partition, retains_keyless=self.retains_keyless)
         try:
-            turn = _Turn()
-            async with aclosing(self._entries(old, after, upto)) as entries:
-                async for _, _, body in entries:
-                    await turn.spend(passes.note, body)
-            await asyncio.to_thread(passes.choose)
-            new = await self._write(passes, old, after, upto)
+            async with aclosing(self._runs(old, after, upto)) as runs:
+                async for run in runs:
+                    await process.note(*run)
+            removed = await process.choose()
+            new = await self._write(process, old, after, upto)
         finally:
-            passes.close()
+            process.kill()
         await self._publish(cursor, new)
         if old is not None:
             self._delete_later(old)
@@ -179,38 +180,34 @@ class TopicCompaction:
             self.name,
             format_position(upto),
             new.ledger_id,
-            passes.removed,
+            removed,
         )
-        return passes.removed
+        return removed
 
-    async def _entries(
+    async def _runs(
         self, old: CompactedLedger | None, after: Position, upto: Position
-    ) -> AsyncGenerator[tuple[Position, bytes, Buffer]]:
-        """Positions, what lies before the bodies in ledgers, and bodies."""
-        form = self.log.config.form
-        async for batch in self._batches(old, after, upto):
-            prefixes = form.prefixes(batch.heads)
-            for at, (prefix, body) in enumerate(zip(prefixes, batch.bodies, strict=True)):
-                yield (batch.ledger_id, batch.first + at), prefix, body
-
-    async def _batches(
-        self, old: CompactedLedger | None, after: Position, upto: Position
-    ) -> AsyncGenerator[EntryBatch]:
+    ) -> AsyncGenerator[tuple[int, int, Sequence[Buffer]]]:
+        """Ledger, first entry and entries, as they lie there, of what is compacted."""
         entry, offsets = 0, self.log.offsets
-        while old is not None and (run := await old.read(entry, _READ_BYTES)).batches:
-            for batch in run.batches:
-                yield batch
-            entry = run.following
+        while old is not None and (found := await old.read_encoded(entry, *_READ_MAX)):
+            yield COMPACTED, entry, found
+            entry += len(found)
         position = offsets.next_position(after)
         while position <= upto:
-            count = offsets.entries(position[0]) or 0
-            last = min(count - 1, upto[1]) if position[0] == upto[0] else count - 1
-            batch = await self.log.read_path().read_past_cache(position, last, _READ_BYTES)
-            yield batch
-            position = offsets.next_position((batch.ledger_id, batch.last))
+            ledger_id, first = position
+            last = upto[1] if ledger_id == upto[0] else (offsets.entries(ledger_id) or 0) - 1
+            run = await self.log.read_path().read_stored(
+                position, min(last, first + _READ_MAX[0] - 1), _READ_MAX[1]
+            )
+            yield ledger_id, first, run.bodies
+            position = offsets.next_position((ledger_id, first + len(run.bodies) - 1))
 
     async def _write(
-        self, passes: TwoPasses, old: CompactedLedger | None, after: Position, upto: Position
+        self,
+        process: CompactionProcess,
+        old: CompactedLedger | None,
+        after: Position,
+        upto: Position,
     ) -> CompactedLedger:
         """The second pass; the ledger is closed and durable."""
         log, config = self.log, self.log.config
@@ -219,17 +216,14 @@ class TopicCompaction:
             compacted_metadata(log.name, self.name, format_position(upto)),
             above=-1 if old is None else old.ledger_id,
         )
-        handle, waiting, size = WriteHandle(writer, _WRITE_BYTES), list[bytes](), 0
+        handle, waiting, size = WriteHandle(writer, _WRITE_BYTES), list[Buffer](), 0
         try:
-            turn = _Turn()
-            async with aclosing(self._entries(old, after, upto)) as entries:
-                async for position, prefix, body in entries:
-                    kept = await turn.spend(passes.take, body)
-                    if kept is None:
-                        continue
-                    waiting.append(encode_compacted(position, self.partition, prefix, kept))
-                    size += len(waiting[-1])
-                    if size >= _WRITE_BYTES:
+            async with aclosing(self._runs(old, after, upto)) as runs:
+                async for run in runs:
+                    kept = await process.take(*run)
+                    waiting += kept
+                    size += sum(map(len, kept))
+                    if size >= _WRITE_BYTES or len(waiting) >= _READ_MAX[0]:
                         await handle.append_all(waiting)
                         waiting, size = [], 0
             if waiting:
@@ -290,19 +284,3 @@ class TopicCompaction:
             await asyncio.wait([self._run])
         if self._deletions:
             await asyncio.wait(self._deletions)
-
-
-class _Turn:
-    """Lets others have the loop while many entries are looked at."""
-
-    def __init__(self) -> None:
-        self._since_s = perf_counter()
-
-    async def spend(self, look: Callable[[Buffer], T], body: Buffer) -> T:
-        if len(body) > HEAVY_BYTES:
-            return await asyncio.to_thread(look, body)
-        found = look(body)
-        if perf_counter() - self._since_s > _TURN_S:
-            await asyncio.sleep(0)
-            self._since_s = perf_counter()
-        return found

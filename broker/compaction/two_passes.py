@@ -97,6 +97,3 @@ class TwoPasses:
 
     def _keeps(self, number: int) -> bool:
         return number in self._kept or number in self._always
-
-    def close(self) -> None:
-        self.keys.close()

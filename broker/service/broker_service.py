@@ -66,6 +66,8 @@ logger = logging.getLogger(__name__)
 _CONNECTION_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """Published bytes of one connection that may wait for storage before its reads pause."""
 
+_COMPACTIONS_MAX: Final = 2
+"""At a time; each has a process of about 130 MB when it has many keys."""
 _CHUNK_BYTES_MAX: Final = 256 * 1024 * 1024
 """Incomplete chunked messages of all clients of HTTP and WebSocket."""
 
@@ -146,8 +148,7 @@ class BrokerService:
         self.schemas = SchemaRegistry(store, self.clock)
         self.dynamic_configuration = DynamicConfiguration(store, config, self.apply_config)
         self.cluster_documents, self.cluster_members = ClusterDocuments(store), ClusterMembers(self)
-        self.host_usage = HostUsage()
-        self.metrics = BrokerMetrics()
+        self.host_usage, self.metrics = HostUsage(), BrokerMetrics()
         # Finds the roles of clients; None: authentication is off, and they have none.
         self.authenticator = _authenticator_of(config)
         self.readiness, self.doctor = Readiness(self), Doctor(self)
@@ -161,6 +162,7 @@ class BrokerService:
         header = make_header if virtual_clock is None else virtual_clock.make_header
         self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages(header)
         self.chunk_bytes = ByteBudget(_CHUNK_BYTES_MAX)
+        self.compaction_places = asyncio.Semaphore(_COMPACTIONS_MAX)
         self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
         ledgers.append_budget.on_relief = self._resume_publishers
         self._size_publish_buffer(config)

@@ -261,6 +261,7 @@ class PersistentTopic(Topic):
             self.ledger,
             clock,
             self._on_compaction_cursor,
+            self.service.compaction_places,
             self.service.config.topic_compaction_retain_null_key,
         )
 

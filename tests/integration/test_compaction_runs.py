@@ -1,12 +1,16 @@
 """Compactions that begin by themselves, that end in the middle, and what they leave behind."""
 
+import os
 import random
+from typing import Any
 
+import psutil
 import pulsar
 import pytest
 
 import magnetar
 from magnetar.broker.compaction import topic_compaction
+from magnetar.broker.compaction.process_link import CompactionProcess
 from tests.interop.conftest import Admin
 from tests.official_client import client_of
 from tests.waiting import wait_until
@@ -121,7 +125,7 @@ def test_two_at_once_and_one_that_is_unloaded(monkeypatch: pytest.MonkeyPatch) -
         admin = Admin(broker.web_url)
         path = admin.topic_path(TOPIC)
         _send(client, [(f"k{n % 7}", str(n)) for n in range(500)])
-        monkeypatch.setattr(topic_compaction, "_READ_BYTES", 1)  # many turns of the loop
+        monkeypatch.setattr(topic_compaction, "_READ_MAX", (1, 1))  # many turns of the loop
         assert admin.call("PUT", f"{path}/compaction")[0] == 204
         status, answer = admin.call("PUT", f"{path}/compaction")
         assert (status, answer["reason"]) == (409, "Compaction already in progress")
@@ -131,3 +135,41 @@ def test_two_at_once_and_one_that_is_unloaded(monkeypatch: pytest.MonkeyPatch) -
         assert admin.call("PUT", f"{path}/compaction")[0] == 204
         wait_until(lambda: _status(admin) == "SUCCESS")
         assert _view(client) == {f"k{n % 7}": str(n) for n in range(493, 500)}
+
+
+def _children_of(pid: int) -> list[psutil.Process]:
+    return [each for each in psutil.Process(pid).children() if each.status() != "zombie"]
+
+
+@pytest.mark.parametrize("at", ["note", "choose", "take"])
+def test_a_killed_process_fails_its_compaction_only(
+    monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    with magnetar.embedded() as broker, client_of(broker.service_url) as client:
+        admin = Admin(broker.web_url)
+        path = admin.topic_path(TOPIC)
+        _send(client, [(f"k{n % 7}", str(n)) for n in range(50)])
+        assert admin.call("PUT", f"{path}/compaction")[0] == 204
+        wait_until(lambda: _status(admin) == "SUCCESS")
+        before = admin.call("GET", f"{path}/internalStats")[1]["compactedLedger"]
+        _send(client, [(f"k{n % 7}", str(n)) for n in range(50, 100)])
+        asked = getattr(CompactionProcess, at)
+
+        async def ask(process: CompactionProcess, *question: Any) -> Any:
+            process.popen.kill()
+            process.popen.wait()
+            return await asked(process, *question)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(CompactionProcess, at, ask)
+            assert admin.call("PUT", f"{path}/compaction")[0] == 204
+            wait_until(lambda: _status(admin) == "ERROR")
+        answer = admin.call("GET", f"{path}/compaction")[1]
+        assert answer["lastError"] == "the process that compacts has ended"
+        assert admin.call("GET", f"{path}/internalStats")[1]["compactedLedger"] == before
+        expected = {f"k{n % 7}": str(n) for n in range(93, 100)}
+        assert _view(client) == expected
+        assert admin.call("PUT", f"{path}/compaction")[0] == 204
+        wait_until(lambda: _status(admin) == "SUCCESS")
+        assert _view(client) == expected
+        wait_until(lambda: _children_of(os.getpid()) == [])

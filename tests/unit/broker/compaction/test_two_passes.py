@@ -38,7 +38,6 @@ def compacted(log: Iterable[bytes], passes: TwoPasses | None = None) -> Log:
         passes.note(entry)
     passes.choose()
     kept = [passes.take(entry) for entry in entries]
-    passes.close()
     return [bytes(entry) for entry in kept if entry is not None]
 
 

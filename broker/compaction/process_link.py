@@ -1,0 +1,79 @@
+"""The broker's end of a process that compacts one topic, once."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from magnetar.broker.child_process import BOOT, ChildProcess
+from magnetar.broker.compaction.work_frames import (
+    ANSWER,
+    CHOOSE,
+    ENTRIES,
+    NOTE,
+    QUESTION,
+    TAKE,
+    decode_entries,
+    encode_entries,
+)
+from magnetar.broker.errors import CompactionProcessError
+from magnetar.managed_ledger.entry_batch import Buffer
+
+_BOOT: Final = (
+    f"{BOOT} from magnetar.broker.compaction.compaction_process import serve;"
+    " serve(source, int(sys.argv[1]), retains_keyless=sys.argv[2] == 'all')"
+)
+
+
+class CompactionProcess(ChildProcess):
+    """Answers what a compaction keeps of the entries that it is given, twice, in the same order.
+
+    Each method raises CompactionProcessError: the process has ended.
+    """
+
+    def __init__(self, partition: int, *, retains_keyless: bool) -> None:
+        """Raises OSError: it can't be started."""
+        super().__init__(_BOOT, str(partition), "all" if retains_keyless else "keyed")
+
+    async def note(self, ledger_id: int, first: int, entries: Sequence[Buffer]) -> None:
+        """First pass: the next entries of a ledger, or of the compacted ledger (`COMPACTED`)."""
+        await self._send(NOTE, ledger_id, first, entries)
+
+    async def choose(self) -> int:
+        """Between the passes; answers how many messages are removed."""
+        await self._send(CHOOSE, 0, 0, ())
+        return (await self._answer())[0]
+
+    async def take(self, ledger_id: int, first: int, entries: Sequence[Buffer]) -> list[memoryview]:
+        """Second pass: what the new compacted ledger has of these entries."""
+        await self._send(TAKE, ledger_id, first, entries)
+        return (await self._answer())[1]
+
+    async def _send(self, kind: int, ledger_id: int, first: int, entries: Sequence[Buffer]) -> None:
+        frame = b"".join((QUESTION.pack(kind, ledger_id, first), *encode_entries(entries)))
+        with _its_end():
+            await asyncio.get_running_loop().sock_sendall(self.link, frame)
+
+    async def _answer(self) -> tuple[int, list[memoryview]]:
+        head = await self._read(ANSWER.size + ENTRIES.size)
+        (removed,) = ANSWER.unpack_from(head)
+        count, size = ENTRIES.unpack_from(head, ANSWER.size)
+        return removed, decode_entries(count, await self._read(4 * count + size))
+
+    async def _read(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view, loop = memoryview(data), asyncio.get_running_loop()
+        with _its_end():
+            while view:
+                if not (count := await loop.sock_recv_into(self.link, view)):
+                    raise ConnectionError("end of stream")
+                view = view[count:]
+        return data
+
+
+@contextmanager
+def _its_end() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CompactionProcessError("the process that compacts has ended") from error
