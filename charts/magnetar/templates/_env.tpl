@@ -178,6 +178,11 @@ zoo.cfg: |
   value: {{ $console.messages | quote }}
 - name: MAGNETAR_webConsoleEnvironment
   value: {{ $console.environment | quote }}
+{{- if $console.ingress.enabled }}
+# Whoever gets past the Ingress can only harm his own cookie, and add a field to lines of the audit.
+- name: MAGNETAR_webServiceTrustXForwardedFor
+  value: "true"
+{{- end }}
 {{- end -}}
 
 {{/* Who clients are and what they may do, of broker and standalone. */}}
