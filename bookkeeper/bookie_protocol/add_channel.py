@@ -174,7 +174,7 @@ class AddChannel:
         return self._loop.time() < self._retry_at
 
     def _fits(self, request: AddRequest) -> bool:
-        room = self._config.frame_bytes_max - v2.ADD_BYTES
+        room = self._config.frame_bytes_max - v2.ADD_BYTES - v2.CREATOR_BYTES * self._is_own
         pairs = zip(request.heads, request.bodies, strict=True)
         return all(len(head) + len(body) <= room for head, body in pairs)
 

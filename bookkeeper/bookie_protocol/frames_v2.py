@@ -32,6 +32,7 @@ STRIPE_NUMBERS: Final = Struct(">HHH")
 HEAD_BYTES: Final = Struct(">I")
 _OWN_ADD_HEAD: Final = Struct(">II28s")
 """The same with the creator's token behind the key."""
+_OWN_KEY: Final = Struct(">20sQ")
 _READ_REQUEST: Final = Struct(">IIqq")
 _BATCH_REQUEST: Final = Struct(">IIqqqiq")
 _REPLY_HEAD: Final = Struct(">IIi")
@@ -86,10 +87,7 @@ def encode_adds(
         flags |= DEFERRED
     if creator:
         pack, fixed = _OWN_ADD_HEAD.pack, _OWN_ADD_HEAD.size - LENGTH.size
-        word, key = (
-            header(ADD, flags | CREATOR),
-            master_key + creator.to_bytes(CREATOR_BYTES, "big"),
-        )
+        word, key = header(ADD, flags | CREATOR), _OWN_KEY.pack(master_key, creator)
         for head, body in zip(heads, bodies, strict=True):
             parts += (pack(fixed + len(head) + len(body), word, key) + head, body)
         return _joined(parts, len(heads))

@@ -117,7 +117,7 @@ class OwnLogins:
     def __init__(
         self, authenticator: BookieAuthenticator | None, bookie_id: str, instance_id: str
     ) -> None:
-        self.authenticator = authenticator
+        self._authenticator = authenticator
         self._bookie_id, self._instance_id = bookie_id, instance_id
 
     def admit(self, payload: bytes, transport: BaseTransport) -> "AdmittedClient":
@@ -131,16 +131,16 @@ class OwnLogins:
             token = fields.get("token")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FrameError(f"a login that can't be read: {type(error).__name__}") from error
+        if token is not None and not isinstance(token, str):
+            raise FrameError("a login whose token is no text")
+        admitted = AdmittedClient(self._authenticator, transport, token)
+        admitted.left_s()
         if wanted != self._bookie_id:
             told = f"bookie {wanted} is meant, this is {self._bookie_id}"
             raise RefusedLoginError(told, told)
         if instance and self._instance_id and instance != self._instance_id:
             told = f"cluster {instance} is meant, this bookie is of {self._instance_id}"
             raise RefusedLoginError(told, told)
-        if token is not None and not isinstance(token, str):
-            raise FrameError("a login whose token is no text")
-        admitted = AdmittedClient(self.authenticator, transport, token)
-        admitted.left_s()
         return admitted
 
 
@@ -173,7 +173,7 @@ class AdmittedClient:
 
     @property
     def role(self) -> str:
-        """ "": nobody asks who it is. REQUIRES: it was just judged."""
+        """Empty: nobody asks who it is. REQUIRES: it was just let in."""
         if self._authenticator is None:
             return ""
         return self._authenticator.admit(self._token, self._certificate).role

@@ -74,6 +74,8 @@ _READ_CHARGE: Final = 256 * 1024
 _TLS_HANDSHAKE_S: Final = 10.0
 _LOGIN_S: Final = 10.0
 """For a new connection, where a login is asked for."""
+_ENDING_S: Final = 30.0
+"""For what was taken of a client whose credentials have ended, and may not read its replies."""
 _LOGIN_FRAME_BYTES_MAX: Final = 8192
 """Of a client that nobody knows yet."""
 _UNAUTHENTICATED_MAX: Final = 64
@@ -430,6 +432,7 @@ class ServerConnection(asyncio.Protocol):
             self._is_ending = True  # what was taken is done, and it is told so
             self.read_on()
             self._close_if_answered()
+            self._expiry = self._loop.call_later(_ENDING_S, self._transport.abort)
             return
         if left_s is not None:
             self._expiry = self._loop.call_later(left_s, self._check_right)
