@@ -10,7 +10,7 @@ received something last: it counts as over from then on.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from magnetar.broker.verify.history import (
@@ -21,8 +21,8 @@ from magnetar.broker.verify.history import (
     Delivered,
     End,
     Ended,
-    Event,
     GivenBack,
+    MessageName,
     Position,
     Rule,
     Sent,
@@ -32,13 +32,14 @@ from magnetar.broker.verify.history import (
     TopicHistory,
     Violation,
 )
+from magnetar.broker.verify.sessions import SessionChecker
 
 _HELD: Final = 1
 _ASKED: Final = 2
 _CONFIRMED: Final = 3
 
 
-class SubscriptionChecker:
+class SubscriptionChecker(SessionChecker):
     """``check`` it once; then ``violations`` and ``redelivered`` tell."""
 
     def __init__(
@@ -59,17 +60,14 @@ class SubscriptionChecker:
             early_ms_max: by how much a delayed message may be early: a broker that isn't strict
                 rounds down by a tick (delayedDeliveryTickTimeMillis).
         """
-        self.violations: list[Violation] = []
+        super().__init__(topic, subscription)
         self.redelivered = 0
         self._durable_acks, self._durable_parts = durable_acks, durable_parts
         self._early_ms_max = early_ms_max
-        self._kind = subscription.type
         self._one_at_a_time = self._kind in (
             SubscriptionType.EXCLUSIVE,
             SubscriptionType.FAILOVER,
         )
-        self._topic, self._name = topic.topic, subscription.name
-        self._events = _with_early_ends(subscription.events)
         self._log = [position for position, _ in topic.stored]
         self._nth = {position: nth for nth, position in enumerate(self._log)}
         self._messages = dict(topic.stored)
@@ -85,7 +83,6 @@ class SubscriptionChecker:
         self._sought_again: set[Position] = set()
         self._asked: set[Position] = set()
         """Of any acknowledgement: one whose answer is lost may be stored late."""
-        self._attached: set[int] = set()
         self._active: int | None = None
         self._last = -1
         """Of a subscription with one consumer at a time: where it is in the log."""
@@ -119,18 +116,21 @@ class SubscriptionChecker:
             self._check_complete()
         return self.violations
 
-    def _say(self, rule: Rule, text: str, position: Position | None = None) -> None:
-        message = self._messages.get(position) if position is not None else None
-        self.violations.append(Violation(rule, text, position, message, self._topic, self._name))
+    def _say(
+        self,
+        rule: Rule,
+        text: str,
+        position: Position | None = None,
+        message: MessageName | None = None,
+    ) -> None:
+        if position is not None:
+            message = self._messages.get(position)
+        super()._say(rule, text, position, message)
 
     # --- consumers
 
     def _on_attached(self, event: Attached) -> None:
-        if self._kind is SubscriptionType.EXCLUSIVE and self._attached:
-            others = ", ".join(map(str, sorted(self._attached)))
-            text = f"session {event.session} was let in beside session {others}"
-            self._say(Rule.TWO_CONSUMERS, text)
-        self._attached.add(event.session)
+        super()._on_attached(event)
         if self._kind is SubscriptionType.EXCLUSIVE:
             self._last = -1
 
@@ -146,10 +146,7 @@ class SubscriptionChecker:
             self._active = None
 
     def _on_ended(self, event: Ended) -> None:
-        self._attached.discard(event.session)
-        if event.why is End.FORGOTTEN:
-            text = f"session {event.session} was let in, and isn't served; nobody told it so"
-            self._say(Rule.NOT_TOLD, text)
+        super()._on_ended(event)
         if self._active == event.session:
             self._active = None
         self._give_back(self._held_by(event.session))
@@ -374,20 +371,3 @@ def sought_place(times_ms: Sequence[int], published_ms: int) -> tuple[int, int]:
 
 
 _NOTHING: Final = Sent()
-
-
-def _with_early_ends(events: Sequence[Event]) -> Iterator[Event]:
-    """Ends that the broker or the network caused behind what their sessions received last."""
-    last: dict[int, int] = {}
-    for nth, event in enumerate(events):
-        if isinstance(event, Attached | Activated | Delivered | AckConfirmed):
-            last[event.session] = nth
-    early: dict[int, list[Ended]] = {}
-    for event in events:
-        if isinstance(event, Ended) and event.why.is_unasked:
-            early.setdefault(last.get(event.session, -1), []).append(event)
-    yield from early.get(-1, ())
-    for nth, event in enumerate(events):
-        if not (isinstance(event, Ended) and event.why.is_unasked):
-            yield event
-        yield from early.get(nth, ())

@@ -42,19 +42,21 @@ PROMISES: Final[dict[Rule, str]] = {
     Rule.INVENTED: "What is stored and delivered was sent by somebody.",
     Rule.DAMAGED: "What is delivered at a position is what is stored there, byte by byte.",
     Rule.REORDERED: "Messages of a producer are stored in the order of sending; exclusive and "
-    "failover subscriptions deliver as they are stored, Key_Shared ones each key.",
+    "failover subscriptions deliver as they are stored, Key_Shared ones each key. Each consumer "
+    "of a non-persistent topic gets them in the order of sending.",
     Rule.DUPLICATED: "Only what was sent again is stored twice; with deduplication nothing is.",
-    Rule.NOT_DELIVERED: "Every stored message is delivered to every subscription.",
+    Rule.NOT_DELIVERED: "Every stored message is delivered to every subscription; of a "
+    "non-persistent topic some are, while a consumer has room.",
     Rule.NOT_REDELIVERED: "What a consumer gave back unacknowledged is delivered again.",
     Rule.SKIPPED: "Exclusive and failover subscriptions leave out only what was acknowledged.",
     Rule.DELIVERED_TWICE: "A message comes again only after it was given back: by a negative "
-    "acknowledgement, or with its consumer.",
+    "acknowledgement, or with its consumer. From a non-persistent topic it never does.",
     Rule.DELIVERED_AFTER_ACK: "A message whose acknowledgement was confirmed never comes again.",
     Rule.EARLY: "A delayed message isn't delivered before its time.",
     Rule.TWO_CONSUMERS: "An exclusive subscription has one consumer.",
     Rule.INACTIVE_CONSUMER: "A failover subscription delivers to its active consumer alone.",
     Rule.KEY_AT_TWO: "Unacknowledged messages of a key are at one consumer of a Key_Shared "
-    "subscription.",
+    "subscription. Of a non-persistent topic a key moves only when consumers come or leave.",
     Rule.WRONG_PLACE: "A seek puts a subscription where it was told to, and a reader begins there: "
     "nothing from before comes.",
     Rule.NOT_TOLD: "A consumer that was let in is served, or told that it is closed.",
@@ -225,6 +227,7 @@ class TopicHistory:
         sent: by name, each once.
         receipts: position None: the broker dropped it as a duplicate.
         stored: everything that a reader finds, in its order; message None: nobody sent it.
+        is_stored: it isn't a non-persistent topic.
     """
 
     topic: str
@@ -234,3 +237,4 @@ class TopicHistory:
     stored: list[tuple[Position, MessageName | None]] = field(default_factory=list)
     subscriptions: list[SubscriptionHistory] = field(default_factory=list)
     readers: list[ReaderHistory] = field(default_factory=list)
+    is_stored: bool = True

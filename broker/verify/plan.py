@@ -40,6 +40,7 @@ class TopicPlan:
         chunked: some messages are sent in chunks. Only subscriptions of one consumer at a time,
             acknowledged message by message: a cumulative acknowledgement, a seek or a start
             message id would fall between the chunks of messages that others send meanwhile.
+        is_stored: it isn't a non-persistent topic.
     """
 
     name: str
@@ -47,6 +48,7 @@ class TopicPlan:
     added: int = 0
     deduplicated: bool = False
     chunked: bool = False
+    is_stored: bool = True
 
     @property
     def types(self) -> tuple[SubscriptionType, ...]:
@@ -61,6 +63,7 @@ TOPICS: Final = (
     TopicPlan("deduplicated", deduplicated=True),
     TopicPlan("partitioned", partitions=2, added=1),
     TopicPlan("chunked", chunked=True),
+    TopicPlan("non-persistent", is_stored=False),
 )
 
 

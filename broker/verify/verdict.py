@@ -14,6 +14,7 @@ from magnetar.broker.verify.history import (
     Ended,
     Event,
     GivenBack,
+    MessageName,
     Position,
     Sought,
     TopicHistory,
@@ -21,6 +22,7 @@ from magnetar.broker.verify.history import (
 )
 from magnetar.broker.verify.read import check_reader
 from magnetar.broker.verify.stored import check_stored
+from magnetar.broker.verify.unstored import UnstoredChecker
 
 STORIES_MAX: Final = 20
 """Of a topic: whoever has read as many knows enough."""
@@ -36,6 +38,7 @@ class TopicVerdict:
         repeated: stored again, as it may be where it was sent again.
         redelivered: delivered again, after it was given back or sought.
         read: by readers that were closed before the end.
+        missed: how often a subscription of a non-persistent topic didn't get a message.
     """
 
     topic: str
@@ -46,10 +49,24 @@ class TopicVerdict:
     delivered: int = 0
     redelivered: int = 0
     read: int = 0
+    missed: int = 0
 
 
 def check_topic(history: TopicHistory, early_ms_max: int = EARLY_MS_MAX) -> TopicVerdict:
     """REQUIRES: the history is complete: consumers have had time to get everything."""
+    verdict = (
+        _check_stored_topic(history, early_ms_max)
+        if history.is_stored
+        else _check_unstored(history)
+    )
+    for subscription in history.subscriptions:
+        verdict.delivered += sum(isinstance(event, Delivered) for event in subscription.events)
+    for violation in verdict.violations[:STORIES_MAX]:
+        violation.story = list(story_of(history, violation))
+    return verdict
+
+
+def _check_stored_topic(history: TopicHistory, early_ms_max: int) -> TopicVerdict:
     stored = check_stored(history)
     verdict = TopicVerdict(
         history.topic,
@@ -68,12 +85,19 @@ def check_topic(history: TopicHistory, early_ms_max: int = EARLY_MS_MAX) -> Topi
         )
         verdict.violations += checker.check(complete=True)
         verdict.redelivered += checker.redelivered
-        verdict.delivered += sum(isinstance(event, Delivered) for event in subscription.events)
     for reader in history.readers:
         verdict.violations += check_reader(history, reader)
         verdict.read += len(reader.read)
-    for violation in verdict.violations[:STORIES_MAX]:
-        violation.story = list(story_of(history, violation))
+    return verdict
+
+
+def _check_unstored(history: TopicHistory) -> TopicVerdict:
+    verdict = TopicVerdict(history.topic, sent=len(history.sent))
+    for subscription in history.subscriptions:
+        checker = UnstoredChecker(history, subscription)
+        checker.check()
+        verdict.violations += checker.violations
+        verdict.missed += checker.missed
     return verdict
 
 
@@ -92,8 +116,12 @@ def story_of(history: TopicHistory, violation: Violation) -> Iterator[str]:
             if stored == message:
                 yield f"it is stored at {at}"
     for subscription in history.subscriptions:
-        if subscription.name == violation.subscription and position is not None:
+        if subscription.name != violation.subscription:
+            continue
+        if position is not None and history.is_stored:
             yield from _events(subscription.events, position)
+        elif message is not None:
+            yield from _deliveries(subscription.events, message)
 
 
 def _events(events: list[Event], position: Position) -> Iterator[str]:
@@ -126,6 +154,13 @@ def _events(events: list[Event], position: Position) -> Iterator[str]:
                 told = "was let in"
         if told is not None:
             yield f"event {nth}, session {event.session}: {told}"
+
+
+def _deliveries(events: list[Event], message: MessageName) -> Iterator[str]:
+    """Where nothing is stored: to whom it came."""
+    for nth, event in enumerate(events):
+        if isinstance(event, Delivered) and event.message == message:
+            yield f"event {nth}, session {event.session}: received at {event.at_ms} ms"
 
 
 def _name(message: tuple[str, int]) -> str:

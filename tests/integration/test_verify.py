@@ -59,8 +59,13 @@ def test_a_standalone_is_clean(
     assert verify(*urls, "--json", "--report", str(report)) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["verdict"], told["unchecked"]) == ("clean", [])
-    assert told["totals"]["sent"] == 9 * MESSAGES // 2 + 6  # and the last message of each topic
-    assert told["totals"]["delivered"] >= 4 * (7 * MESSAGES // 2 + 5) + 2 * (MESSAGES + 1)
+    lossy = [topic for topic in told["topics"] if topic["topic"].startswith("non-persistent:")]
+    assert [topic["sent"] > MESSAGES and topic["stored"] == 0 for topic in lossy] == [True]
+    sent = told["totals"]["sent"] - lossy[0]["sent"]
+    assert sent == 9 * MESSAGES // 2 + 6  # and the last message of each topic
+    assert lossy[0]["delivered"] + lossy[0]["missed"] >= 4 * (MESSAGES + 1)
+    delivered = told["totals"]["delivered"] - lossy[0]["delivered"]
+    assert delivered >= 4 * (7 * MESSAGES // 2 + 5) + 2 * (MESSAGES + 1)
     assert told["disturbances"]["partition added"] == 1
     assert "Clean: every promise was kept" in report.read_text()
     topics = admin.get("/persistent/public/default").json()
@@ -376,6 +381,33 @@ def test_a_planted_bug_that_disturbances_show_is_found(
     assert rule in found
     if rule is Rule.NOT_TOLD:
         assert found == {rule}  # what follows from it isn't told as another fault
+
+
+@pytest.mark.parametrize(
+    ("bug", "rules"),
+    [
+        (twice, {Rule.DELIVERED_TWICE}),
+        (nothing, {Rule.NOT_DELIVERED}),
+    ],
+    ids=["twice", "not at all"],
+)
+def test_a_bug_of_non_persistent_topics_is_found(
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    bug: Callable[..., Any],
+    rules: set[Rule],
+) -> None:
+    """No message is delivered, or each twice, and nothing is wrong elsewhere."""
+    deliver = BinaryConsumerSink.deliver
+
+    def planted(self: Any, consumer: Any, *others: Any) -> None:
+        stored = isinstance(consumer.subscription, PersistentSubscription)
+        (deliver if stored else bug(deliver))(self, consumer, *others)
+
+    monkeypatch.setattr(BinaryConsumerSink, "deliver", planted)
+    found = [each for verdict in outcome_of(broker).verdicts for each in verdict.violations]
+    assert {each.rule for each in found} == rules
+    assert all(each.topic.startswith("non-persistent:") for each in found)
 
 
 def test_a_bug_of_chunks_is_found_in_chunked_messages_alone(

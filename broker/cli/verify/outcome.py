@@ -57,7 +57,7 @@ def violations_of(outcome: Outcome) -> Iterator[Violation]:
 
 def totals(outcome: Outcome) -> dict[str, int]:
     """Of all topics."""
-    names = ("sent", "stored", "repeated", "delivered", "redelivered", "read")
+    names = ("sent", "stored", "repeated", "delivered", "redelivered", "read", "missed")
     return {name: sum(getattr(each, name) for each in outcome.verdicts) for name in names}
 
 
@@ -67,7 +67,8 @@ def as_text(outcome: Outcome) -> Iterator[str]:
     yield (
         f"{counts['sent']} messages sent, {counts['stored']} stored ({counts['repeated']} of them "
         f"sent again), {counts['delivered']} delivered ({counts['redelivered']} of them again), "
-        f"{counts['read']} read by readers"
+        f"{counts['read']} read by readers, {counts['missed']} lost by non-persistent topics, as "
+        "they may be"
     )
     for what, count in sorted(outcome.disturbances.items()):
         yield f"{count} times: {what}"

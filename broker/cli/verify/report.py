@@ -75,6 +75,7 @@ def _facts(outcome: Outcome) -> str:
         ("Stored", f"{counts['stored']}, {counts['repeated']} of them because sent again"),
         ("Delivered", f"{counts['delivered']}, {counts['redelivered']} of them again"),
         ("Read by readers", str(counts["read"])),
+        ("Lost by non-persistent topics, as they may be", str(counts["missed"])),
     ]
     rows += [
         (f"Disturbed: {what}", f"{n} times") for what, n in sorted(outcome.disturbances.items())

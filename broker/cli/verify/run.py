@@ -144,9 +144,10 @@ class _Round:
 
     async def _create(self) -> None:
         """All of them; without rights only what clients' use of it creates."""
-        prefix = f"persistent://{self._settings.namespace}/verify-{secrets.token_hex(4)}"
+        prefix = f"{self._settings.namespace}/verify-{secrets.token_hex(4)}"
         for plan in TOPICS:
-            topic = topic_name(f"{prefix}-{plan.name}")
+            domain = "persistent" if plan.is_stored else "non-persistent"
+            topic = topic_name(f"{domain}://{prefix}-{plan.name}")
             if (admin := self.around.admin) is None:
                 break
             self._made.append((topic, plan))
@@ -160,7 +161,7 @@ class _Round:
                 await self._remove()
                 self.around = replace(self.around, admin=None)
         if self.around.admin is None:
-            self._made = [(topic_name(f"{prefix}-{PLAIN.name}"), PLAIN)]
+            self._made = [(topic_name(f"persistent://{prefix}-{PLAIN.name}"), PLAIN)]
 
     def _checks(self, topic: TopicName, plan: TopicPlan) -> list[TopicCheck]:
         if not plan.partitions:

@@ -34,7 +34,9 @@ class _Pending:
 
 
 class Sender:
-    """Sends a group again that has no receipt when its connection ends, as clients do."""
+    """Sends a group again that has no receipt when its connection ends, as clients do. Not to a
+    non-persistent topic: there it would be delivered twice by right.
+    """
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class Sender:
 
     @property
     def _deduplicated(self) -> bool:
-        return self._history.window == 0
+        return self._history.is_stored and self._history.window == 0
 
     async def send_all(self, groups: Iterable[Group], pause_s: float) -> None:
         """Returns when each message has its receipt.
@@ -176,6 +178,8 @@ class Sender:
             self._broken = True
             self._producer.on_closed = None
             self._producer.close()
+            if not self._history.is_stored:
+                self._pending.clear()
             self._changed.set()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -38,6 +39,7 @@ _MESSAGES_A_SECOND: Final = 150
 """Of a producer: a load that leaves time to disturb it."""
 _DISTURB_S: Final = 0.3, 0.9
 _LOOK_AGAIN_S: Final = 1.0
+_MARKER_PAUSE_S: Final = 0.1
 _CALM_S: Final = 5.0
 """How long a final unload may take: a broker may refuse it while it does something else."""
 
@@ -69,7 +71,9 @@ class TopicCheck:
     ) -> None:
         """``is_added``: a partition that was added to a topic with these subscriptions."""
         self.history = TopicHistory(
-            str(topic), window=0 if plan.deduplicated else GROUPS_UNDER_WAY * BATCH_MAX
+            str(topic),
+            window=0 if plan.deduplicated else GROUPS_UNDER_WAY * BATCH_MAX,
+            is_stored=plan.is_stored,
         )
         self.disturbances: dict[str, int] = {}
         self.waits: list[str] = []
@@ -116,23 +120,35 @@ class TopicCheck:
     async def run(self) -> None:
         """Raises NoProgressError: there is nothing to judge."""
         try:
-            reader = Reader(self._client(), self._topic, self._around.patience_s)
-            await reader.keep()
-            self._keep(CONSUMERS)
-            await self._beside_consumers(self._load())
-            await self._beside_consumers(self._drain())
-            await self._stop_keeping()
-            await self._send_marker()
-            self._keep(dict.fromkeys(SubscriptionType, 1))
-            await self._beside_consumers(self._wait_for_marker())
-            await self._stop_keeping()
-            self.history.stored = await reader.read()
+            await (self._run_stored() if self._plan.is_stored else self._run_unstored())
             await self._leave()
         finally:
             for task in self._keeping:
                 task.cancel()
             for client in self._clients:
                 client.close()
+
+    async def _run_stored(self) -> None:
+        reader = Reader(self._client(), self._topic, self._around.patience_s)
+        await reader.keep()
+        self._keep(CONSUMERS)
+        await self._beside_consumers(self._load())
+        await self._beside_consumers(self._drain())
+        await self._stop_keeping()
+        await self._send_marker()
+        self._keep(dict.fromkeys(SubscriptionType, 1))
+        await self._beside_consumers(self._wait_for_marker())
+        await self._stop_keeping()
+        self.history.stored = await reader.read()
+
+    async def _run_unstored(self) -> None:
+        self._keep(CONSUMERS)
+        await self._beside_consumers(self.subscribed())
+        await self._beside_consumers(self._load())
+        await self._stop_keeping()
+        self._keep(dict.fromkeys(SubscriptionType, 1))
+        await self._beside_consumers(self._send_markers())
+        await self._stop_keeping()
 
     # --- consumers, which come again by themselves
 
@@ -209,7 +225,7 @@ class TopicCheck:
             "producer's connection cut": cut_producer,
             "second consumer of an exclusive subscription": self._exclusive.intrude,
         }
-        if not self._plan.chunked:
+        if self._plan.is_stored and not self._plan.chunked:
             ways |= {
                 "seek by message id": lambda: self._any_subscriber().seek(by_time=False),
                 "seek by time": lambda: self._any_subscriber().seek(by_time=True),
@@ -281,6 +297,15 @@ class TopicCheck:
                     await self._around.admin.unload(self._topic)
         marker = self._sender(MARKER)
         await marker.send_all([Group(0, 1, "", batched=False)], 0)
+
+    async def _send_markers(self) -> None:
+        """Each may be lost, so until one came to each subscription."""
+        marker = self._sender(MARKER)
+        waiting = asyncio.ensure_future(self._wait_for_marker())
+        for number in itertools.count():
+            await marker.send_all([Group(number, number + 1, "", batched=False)], _MARKER_PAUSE_S)
+            if waiting.done():
+                return
 
     async def _wait_for_marker(self) -> None:
         waits = [asyncio.ensure_future(each.marker_came.wait()) for each in self._subscribers]
