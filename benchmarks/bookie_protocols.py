@@ -1,12 +1,13 @@
-"""Adds and reads at the same bookies: BookKeeper's protocol beside our own connection.
+"""Adds and reads at the same bookies: as one of our clients, and as one of Apache BookKeeper's.
 
     python -m benchmarks.bookie_protocols [--pairs 5] [--seconds 2] [--quorums 3,3,2]
         [--loads 1024x64,1024x1,65536x4,1048576x1] [--folder DIR]
 
-Processor time counts, as other work on the machine hardly changes it: of the client's process, and
-of all bookies together. Both ways take turns, and the median of the ratios of neighbours is told.
-Loads are as in ``bookkeeper_cluster.py``; ``one`` is one entry at a time, ``tail`` reads of single
-entries, ``catch-up`` reads of 1 MiB.
+Both speak version 2. Ours has logged in as such: flags, one reply for a run of adds, batch reads
+alone. Processor time counts, as other work on the machine hardly changes it: of the client's
+process, and of all bookies together. Both ways take turns, and the median of the ratios of
+neighbours is told. Loads are as in ``bookkeeper_cluster.py``; ``one`` is one entry at a time,
+``tail`` reads of single entries, ``catch-up`` reads of 1 MiB.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ async def read(
 
 
 async def open_clients(stack: AsyncExitStack, url: str) -> list[BookKeeperClient]:
-    """One with our own connection, one with BookKeeper's protocol."""
+    """One that the bookies know as ours, one as Apache's would be."""
     store = await connect_store(url)
     stack.push_async_callback(store.close)
     layout = await open_layout(store)

@@ -5,9 +5,8 @@ keeps its processor until the next tick (up to 4 ms) although a more urgent one 
 another one: the kernel makes a note, and looks at it at the thread's next interrupt. Measured with
 6.18, a hash of passwords and a reader of a pipe on one core: p50 of a wake-up 1.4 ms whatever the
 hash's nice value, slice or policy (SCHED_IDLE, too); 0.1 ms when a timer interrupts the hash every
-0.2 ms. So a timer interrupts the processes that compute for unauthenticated clients and for
-compactions; the former is of the kind (SCHED_IDLE) that gives way to others: p99 0.3 ms, and 0.8 or
-more with other kinds.
+0.2 ms. So a timer interrupts the process that computes for unauthenticated clients; it is of the
+kind (SCHED_IDLE) that gives way to others: p99 0.3 ms, and 0.8 or more with other kinds.
 
 Everything here is a hint: where the system knows nothing of it, nothing happens. Imports nothing of
 the broker, because small processes use it, too.

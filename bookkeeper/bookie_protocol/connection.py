@@ -29,8 +29,14 @@ from magnetar.metadata.sasl.digest_md5 import SaslError
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10))
 
 
-def _keep_alive(sock: socket.socket) -> None:
-    """Probes keep an idle connection in the tables of whatever is in between."""
+def _keep_alive(sock: socket.socket | None) -> None:
+    """Probes keep an idle connection in the tables of whatever is in between.
+
+    Args:
+        sock: None: a transport without one, as in the simulation.
+    """
+    if sock is None:
+        return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, seconds in _KEEPALIVE:
         if (option := getattr(socket, name, None)) is not None:  # not on every system

@@ -5,9 +5,8 @@ socket, or with the broker.
 """
 
 import os
-import signal
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from magnetar.broker.compaction.compacted_entry import decode_compacted, encode_compacted
 from magnetar.broker.compaction.two_passes import TwoPasses
@@ -21,10 +20,14 @@ from magnetar.broker.compaction.work_frames import (
     decode_entries,
     encode_entries,
 )
-from magnetar.broker.cpu_scheduling import INTERRUPT_S, die_with_parent, run_behind_others
+from magnetar.broker.cpu_scheduling import die_with_parent
 from magnetar.broker.protocol.stored_entries import PULSAR_ENTRIES
 from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.position import Position
+
+_NICE: Final = 5
+"""Of processors that are all busy it gets a third of what others get: with the lowest priority it
+would stand still for minutes there, and the backlog of what isn't compacted would grow."""
 
 
 def serve(source: BinaryIO, partition: int, *, retains_keyless: bool) -> None:
@@ -35,10 +38,7 @@ def serve(source: BinaryIO, partition: int, *, retains_keyless: bool) -> None:
         partition: of the topic; -1: none.
     """
     die_with_parent()
-    run_behind_others(idle=False)
-    # Its handler does nothing; what counts is the interrupt (broker/cpu_scheduling.py).
-    signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, INTERRUPT_S, INTERRUPT_S)
+    os.nice(_NICE)
     passes = TwoPasses(retains_keyless)
     with os.fdopen(1, "wb") as answers:
         while head := source.read(QUESTION.size):
