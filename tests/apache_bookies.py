@@ -47,7 +47,8 @@ class ApacheBookie(ChildProcess):
         self.folder = folder
         self.port = free_port()
         self.metadata_uri = metadata_uri
-        self._java = (_JAVA[0], *flags, *_JAVA[1:])
+        # A killed JVM leaves the native libraries that it unpacked.
+        self.java = (_JAVA[0], f"-Djava.io.tmpdir={folder}", *flags, *_JAVA[1:])
         self.settings = {
             "bookiePort": str(self.port),
             "advertisedAddress": "127.0.0.1",
@@ -80,7 +81,7 @@ class ApacheBookie(ChildProcess):
         was killed has left a node."""
         begin = len(self.log)
         self._process = self.popen(
-            [*self._java, "org.apache.bookkeeper.server.Main", "--conf", str(self._file)]
+            [*self.java, "org.apache.bookkeeper.server.Main", "--conf", str(self._file)]
         )
         self.wait_for_line(_STARTED, "Apache bookie", begin)
 
@@ -107,7 +108,7 @@ class ApacheBookie(ChildProcess):
         """Output of a command of BookKeeper's shell."""
         done = subprocess.run(
             [
-                *self._java,
+                *self.java,
                 "org.apache.bookkeeper.bookie.BookieShell",
                 "-conf",
                 str(self._file),
@@ -181,6 +182,7 @@ class ApacheAutoRecovery(ChildProcess):
 
     def __init__(self, bookie: ApacheBookie, name: str) -> None:
         super().__init__(bookie.folder / f"{name}.log")
+        self._java = bookie.java
         self._file = bookie.folder / f"{name}.conf"
         settings = bookie.settings | {"bookieId": name, "auditorPeriodicBookieCheckInterval": "1"}
         self._file.write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
@@ -188,7 +190,7 @@ class ApacheAutoRecovery(ChildProcess):
     def start(self) -> None:
         """Returns at once: what it does shows in the metadata."""
         main = "org.apache.bookkeeper.replication.AutoRecoveryMain"
-        self._process = self.popen([*_JAVA, main, "--conf", str(self._file)])
+        self._process = self.popen([*self._java, main, "--conf", str(self._file)])
 
     def stop(self, seconds_max: float = 60.0) -> int:
         process = self.take()

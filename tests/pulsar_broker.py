@@ -83,8 +83,10 @@ class PulsarBroker(ChildProcess):
 
     def start(self) -> None:
         """Returns once it is healthy."""
+        # A killed JVM leaves the native libraries that it unpacked.
+        java = (JAVA[0], f"-Djava.io.tmpdir={self._file.parent}", *JAVA[1:])
         self._process = self.popen(
-            [*JAVA, "org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(self._file)]
+            [*java, "org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(self._file)]
         )
         wait_until(self._is_healthy)
 
