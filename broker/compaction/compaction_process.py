@@ -26,8 +26,8 @@ from magnetar.managed_ledger.entry_batch import Buffer
 from magnetar.managed_ledger.position import Position
 
 _NICE: Final = 5
-"""Of processors that are all busy it gets a third of what others get: with the lowest priority it
-would stand still for minutes there, and the backlog of what isn't compacted would grow."""
+"""Of processors that are all busy it gets a third of what others get; with the lowest priority it
+would be 1.5 %, and the backlog of what isn't compacted would grow."""
 
 
 def serve(source: BinaryIO, partition: int, *, retains_keyless: bool) -> None:
