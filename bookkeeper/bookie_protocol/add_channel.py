@@ -110,7 +110,7 @@ class AddChannel:
         self._connection = LazyConnection[ConnectionV2](
             bookie_id, resolve, self._create, self._on_lost, config
         )
-        self._in_flight = AddsInFlight(self._loop.time)
+        self._in_flight = AddsInFlight()
         self._queue: deque[AddRequest] = deque()
         self._is_sending = False  # scheduled
         self._opening: asyncio.Task[None] | None = None
@@ -196,11 +196,12 @@ class AddChannel:
             self._opening = None
 
     def _send(self, connection: ConnectionV2, request: AddRequest) -> None:
+        now_s = self._loop.time()
         if not self._in_flight.entries:
-            self._answered_at = self._loop.time()
+            self._answered_at = now_s
             if self._timer is None:
                 self._timer = self._loop.call_later(_CHECK_S, self._check)
-        if self._in_flight.begin(request):
+        if self._in_flight.begin(request, now_s):
             connection.write_all(self._frames(request))
 
     def _frames(self, request: AddRequest) -> list[Buffer]:
@@ -220,8 +221,8 @@ class AddChannel:
     def _on_reply(self, reply: v2.Reply) -> None:
         if not isinstance(reply, v2.AddReplies):
             raise FrameError("a reply to what wasn't asked")
-        done, ready = self._in_flight.answered(reply)
         self._answered_at = self._loop.time()
+        done, ready = self._in_flight.answered(reply, self._answered_at)
         connection = self._connection.current
         for request in ready:
             if connection is not None:
@@ -242,7 +243,7 @@ class AddChannel:
         self._timer = None
         if not self._in_flight.entries:
             return
-        if self._in_flight.waits_s() > self._config.add_timeout_s:
+        if self._in_flight.waits_s(self._loop.time()) > self._config.add_timeout_s:
             self._connection.drop(TimeoutError(f"no answer in {self._config.add_timeout_s} s"))
         else:
             self._timer = self._loop.call_later(_CHECK_S, self._check)

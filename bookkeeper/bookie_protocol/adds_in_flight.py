@@ -6,7 +6,7 @@ with an entry that is under way wait behind it. Pure.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from magnetar.bookkeeper.bookie_protocol.frames_v2 import AddReplies
@@ -40,17 +40,15 @@ class _Ledger:
 class AddsInFlight:
     """Requests at one connection, and how many entries they have.
 
-    Args:
-        clock_s: monotonic.
+    ``now_s``: of a monotonic clock.
     """
 
-    def __init__(self, clock_s: Callable[[], float]) -> None:
-        self._clock_s = clock_s
+    def __init__(self) -> None:
         self.entries = 0
         """Under way."""
         self._ledgers: dict[int, _Ledger] = {}
 
-    def begin(self, request: AddRequest) -> bool:
+    def begin(self, request: AddRequest, now_s: float) -> bool:
         """Count it as sent; False: it has to wait, ``answered`` gives it back to be sent."""
         ledger = self._ledgers.get(request.ledger_id)
         if ledger is None:
@@ -58,11 +56,11 @@ class AddsInFlight:
         elif ledger.waiting or _overlaps(ledger, request.entry_ids):
             ledger.waiting.append(request)
             return False
-        self._send(ledger, request)
+        self._send(ledger, request, now_s)
         return True
 
     def answered(
-        self, replies: AddReplies
+        self, replies: AddReplies, now_s: float
     ) -> tuple[list[tuple[AddRequest, int]], list[AddRequest]]:
         """Requests that are answered whole, with their code of version 2; those to be sent now.
 
@@ -98,11 +96,10 @@ class AddsInFlight:
                 " which aren't under way"
             )
         self.entries -= found
-        return done, self._after(replies.ledger_id, ledger) if done else []
+        return done, self._after(replies.ledger_id, ledger, now_s) if done else []
 
-    def waits_s(self) -> float:
+    def waits_s(self, now_s: float) -> float:
         """How long the oldest is under way; 0: none is."""
-        now_s = self._clock_s()
         return max((now_s - each.sent[0].sent_s for each in self._ledgers.values()), default=0.0)
 
     def take_all(self) -> Iterator[AddRequest]:
@@ -112,16 +109,16 @@ class AddsInFlight:
             yield from (sent.request for sent in ledger.sent)
             yield from ledger.waiting
 
-    def _send(self, ledger: _Ledger, request: AddRequest) -> None:
+    def _send(self, ledger: _Ledger, request: AddRequest, now_s: float) -> None:
         ids = request.entry_ids
         first, end, count = ids[0], ids[-1] + 1, len(ids)
         is_row = count == end - first
-        ledger.sent.append(_Sent(request, first, end, is_row, count, self._clock_s()))
+        ledger.sent.append(_Sent(request, first, end, is_row, count, now_s))
         if end > ledger.end:
             ledger.end = end
         self.entries += count
 
-    def _after(self, ledger_id: int, ledger: _Ledger) -> list[AddRequest]:
+    def _after(self, ledger_id: int, ledger: _Ledger, now_s: float) -> list[AddRequest]:
         """Some requests of the ledger were answered: those that may be sent."""
         if ledger.sent[0].left:  # out of turn
             ledger.sent = deque(sent for sent in ledger.sent if sent.left)
@@ -131,7 +128,7 @@ class AddsInFlight:
         ready: list[AddRequest] = []
         while ledger.waiting and not _overlaps(ledger, ledger.waiting[0].entry_ids):
             ready.append(ledger.waiting.popleft())
-            self._send(ledger, ready[-1])
+            self._send(ledger, ready[-1], now_s)
         if not ledger.sent:
             del self._ledgers[ledger_id]
         return ready

@@ -8,22 +8,22 @@ import logging
 from dataclasses import replace
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.bookie_protocol.add_channel import AddChannel, EncodedAdds
 from magnetar.bookkeeper.bookie_protocol.config import ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.connections import Resolve
 from magnetar.bookkeeper.bookie_protocol.digests import CRC32C
+from magnetar.bookkeeper.bookie_protocol.entry_client import EntryClient
 from magnetar.bookkeeper.bookie_protocol.heads import decode_heads
 from magnetar.bookkeeper.bookie_protocol.read_channel import ReadChannel
 from magnetar.bookkeeper.entry_prefixes import are_of, to_heads
 from magnetar.bookkeeper.errors import BookieUnavailableError, FrameError, LedgerError
-from magnetar.bookkeeper.transport import AddRequest, EntryPrefixesReply, ReadReply, ReadRequest
+from magnetar.bookkeeper.transport import EntryPrefixesReply, ReadReply, ReadRequest
 
 _log = logging.getLogger(__name__)
 
 
-class OwnBookieClient(BookieClient):
-    """One bookie; connects when it is first needed and again after failures.
+class OwnBookieClient(EntryClient):
+    """One bookie of ours.
 
     Args:
         resolve: asked before each connection: a bookie may have moved.
@@ -34,37 +34,14 @@ class OwnBookieClient(BookieClient):
     def __init__(
         self, bookie_id: str, resolve: Resolve, config: ProtocolConfig, encoded: EncodedAdds
     ) -> None:
-        self._bookie_id = bookie_id
         self._resolve_place = resolve
         self._place: tuple[str, int] | None = None  # of the last connection
-        self._adds = AddChannel(
+        adds = AddChannel(
             *(bookie_id, self._resolve_entries, config, lambda _: CRC32C, encoded),
             is_own=True,
             on_lost=self._on_adds_lost,
         )
-        self._reads = ReadChannel(bookie_id, self._resolve_entries, config)
-
-    @property
-    def bookie_id(self) -> str:
-        return self._bookie_id
-
-    @property
-    def is_backlogged(self) -> bool:
-        return self._adds.is_slow
-
-    @property
-    def pending_bytes(self) -> int:
-        """Adds queued or unanswered."""
-        return self._adds.pending_bytes
-
-    @property
-    def pending_requests(self) -> int:
-        return self._adds.pending_requests + self._reads.pending_requests
-
-    async def close(self) -> None:
-        """Answer everything that waits with UNAVAILABLE and disconnect."""
-        await self._adds.close()
-        await self._reads.close()
+        super().__init__(bookie_id, adds, ReadChannel(bookie_id, self._resolve_entries, config))
 
     def leave(self, place: tuple[str, int]) -> None:
         """The bookie is at ``place``: leave a process that has its name elsewhere.
@@ -78,9 +55,6 @@ class OwnBookieClient(BookieClient):
             _log.warning("bookie %s: %s", self._bookie_id, moved)
             for channel in (self._adds, self._reads):
                 channel.drop(BookieUnavailableError(moved))
-
-    def add_entries(self, request: AddRequest) -> None:
-        self._adds.add(request)
 
     async def read_entries(self, request: ReadRequest) -> ReadReply:
         first = request.first

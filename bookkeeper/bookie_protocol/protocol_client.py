@@ -10,7 +10,6 @@ import asyncio
 from typing import Final
 
 from magnetar.bookkeeper import codes
-from magnetar.bookkeeper.bookie_client import BookieClient
 from magnetar.bookkeeper.bookie_protocol import frames_v2 as v2
 from magnetar.bookkeeper.bookie_protocol.add_channel import AddChannel, EncodedAdds
 from magnetar.bookkeeper.bookie_protocol.availability import decode_availability
@@ -26,6 +25,7 @@ from magnetar.bookkeeper.bookie_protocol.digests import (
     from_stored,
     to_stored,
 )
+from magnetar.bookkeeper.bookie_protocol.entry_client import EntryClient
 from magnetar.bookkeeper.bookie_protocol.read_channel import ReadChannel
 from magnetar.bookkeeper.bookie_protocol.result_codes import EOK, from_v2, from_v3
 from magnetar.bookkeeper.errors import (
@@ -50,8 +50,8 @@ _HIGH_PRIORITY: Final = 100
 _LIST_TIMEOUT_S: Final = 5.0
 
 
-class ProtocolBookieClient(BookieClient):
-    """One bookie; connects when it is first needed and again after failures.
+class ProtocolBookieClient(EntryClient):
+    """One bookie.
 
     Args:
         resolve: asked before each connection: a bookie may have moved.
@@ -67,11 +67,10 @@ class ProtocolBookieClient(BookieClient):
         digest_of: DigestOf,
         encoded: EncodedAdds,
     ) -> None:
-        self._bookie_id = bookie_id
+        adds = AddChannel(bookie_id, resolve, config, digest_of, encoded)
+        super().__init__(bookie_id, adds, ReadChannel(bookie_id, resolve, config))
         self._config = config
         self._digest_of = digest_of
-        self._adds = AddChannel(bookie_id, resolve, config, digest_of, encoded)
-        self._reads = ReadChannel(bookie_id, resolve, config)
         self._calls = LazyConnection[ConnectionV3](
             bookie_id,
             resolve,
@@ -85,21 +84,12 @@ class ProtocolBookieClient(BookieClient):
         self._deferred: set[asyncio.Task[None]] = set()
 
     @property
-    def bookie_id(self) -> str:
-        return self._bookie_id
-
-    @property
-    def is_backlogged(self) -> bool:
-        return self._adds.is_slow
-
-    @property
     def pending_requests(self) -> int:
-        return self._adds.pending_requests + self._reads.pending_requests + self._pending_calls
+        return super().pending_requests + self._pending_calls
 
     async def close(self) -> None:
         """Answer everything that waits with UNAVAILABLE and disconnect."""
-        await self._adds.close()
-        await self._reads.close()
+        await super().close()
         await self._calls.close()
         await asyncio.gather(*self._deferred, return_exceptions=True)
 
@@ -111,7 +101,7 @@ class ProtocolBookieClient(BookieClient):
             self._deferred.add(task)
             task.add_done_callback(self._deferred.discard)
         else:
-            self._adds.add(request)
+            super().add_entries(request)
 
     async def read_entries(self, request: ReadRequest) -> ReadReply:
         if not request.is_legal:

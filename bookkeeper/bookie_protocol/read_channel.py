@@ -78,12 +78,7 @@ class ReadChannel:
         Raises:
             BookieUnavailableError: no reply.
         """
-        number, self._next_batch = self._next_batch, self._next_batch + 1
-        connection = await self._connect()
-        call: asyncio.Future[v2.BatchReadReplyV2] = self._loop.create_future()
-        self._batches[number] = call
-        connection.write(v2.encode_own_read(request, number))
-        reply = await self._wait(call)
+        reply = await self._batch(lambda number: v2.encode_own_read(request, number))
         return reply.code, reply.packets
 
     def drop(self, error: Exception) -> None:
@@ -106,24 +101,25 @@ class ReadChannel:
         return self._batch_losses < _BATCH_LOSSES_MAX
 
     async def _read_batch(self, request: ReadRequest, digest: Digest) -> ReadReply:
-        number, self._next_batch = self._next_batch, self._next_batch + 1
-        connection = await self._connect()
-        call: asyncio.Future[v2.BatchReadReplyV2] = self._loop.create_future()
-        self._batches[number] = call
-        connection.write(
-            v2.encode_batch_read(
-                request.ledger_id,
-                request.first,
-                number,
-                request.count_max,
+        reply = await self._batch(
+            lambda number: v2.encode_batch_read(
+                *(request.ledger_id, request.first, number, request.count_max),
                 min(request.bytes_max, self._config.frame_bytes_max - v2.BATCH_REPLY_BYTES),
                 flags=_RECOVERY_READ if request.fence else 0,
                 more=request.master_key if request.fence else b"",
             )
         )
-        reply = await self._wait(call)
         self._has_batches = True
         return _read_reply(from_v2(reply.code), request.first, reply.packets, digest)
+
+    async def _batch(self, encode: Callable[[int], bytes]) -> v2.BatchReadReplyV2:
+        """The reply to a batch read; ``encode`` makes its frame with a request's id."""
+        number, self._next_batch = self._next_batch, self._next_batch + 1
+        connection = await self._connect()
+        call: asyncio.Future[v2.BatchReadReplyV2] = self._loop.create_future()
+        self._batches[number] = call
+        connection.write(encode(number))
+        return await self._wait(call)
 
     async def _read_singly(self, request: ReadRequest, digest: Digest) -> ReadReply:
         """Several at a time, as far as they are there and fit."""

@@ -97,7 +97,7 @@ class ProtocolServer:
         needs_login: they, or our own clients, must have logged in.
         own_frame_bytes_max: the largest frame of our own clients.
         authenticator: judges those; None: each is let in that means this bookie.
-        view_of: what such a client may do with the bookie; by default everything.
+        view_of: what such a client may do with the bookie; None: everything.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ProtocolServer:
         needs_login: bool = False,
         own_frame_bytes_max: int = 0,
         authenticator: BookieAuthenticator | None = None,
-        view_of: Callable[[BookieClient, AdmittedClient], BookieClient] = lambda bookie, _: bookie,
+        view_of: Callable[[AdmittedClient], BookieClient] | None = None,
     ) -> None:
         self.frame_bytes_max, self.connection_bytes_max = frame_bytes_max, connection_bytes_max
         self.own_frame_bytes_max = own_frame_bytes_max
@@ -408,10 +408,10 @@ class ServerConnection(asyncio.Protocol):
         port = self._port
         if self._must_encrypt:
             raise FrameError("a login before START_TLS")
-        assert port.bookie is not None
         is_new = self._own is None
         self._own = port.own_logins.admit(payload, self._transport)
-        self._bookie = port.view_of(port.bookie, self._own)
+        if port.view_of is not None:
+            self._bookie = port.view_of(self._own)
         if is_new:
             self._must_log_in = False
             self._decoder.allow_frames(port.own_frame_bytes_max)

@@ -113,7 +113,7 @@ class EmbeddedBookieServer:
         config, tokens = self._config, self._tokens
         self._instance_id = await read_instance_id(self._store)
 
-        def view_of(_: BookieClient, client: AdmittedClient) -> BookieClient:
+        def view_of(client: AdmittedClient) -> BookieClient:
             check = None if tokens is None else tokens.reader_check_of(client.role)
             return ReadOnlyBookieClient(self._bookie, check)
 

@@ -24,7 +24,7 @@ class Bookie:
     """What has arrived and has no reply; each entry is here at most once."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng, self.adds = rng, AddsInFlight(lambda: 0.0)
+        self.rng, self.adds = rng, AddsInFlight()
         self.entries: dict[tuple[int, int], int] = {}
         self.waiting: list[AddRequest] = []
         self.expected: dict[int, int] = {}
@@ -40,7 +40,7 @@ class Bookie:
         one = request(rng.randrange(3), ids)
         self.requests.append(one)
         self.expected[id(one)] = 0
-        if self.adds.begin(one):
+        if self.adds.begin(one, 0):
             self.arrive(one)
         else:
             self.waiting.append(one)
@@ -59,7 +59,7 @@ class Bookie:
         for entry_id in range(first, end):
             owner = self.entries.pop((ledger_id, entry_id))
             self.expected[owner] = self.expected[owner] or code
-        done, ready = self.adds.answered(AddReplies(ledger_id, first, end - first, code))
+        done, ready = self.adds.answered(AddReplies(ledger_id, first, end - first, code), 0)
         for one, told in done:
             self.answered[id(one)] += 1
             assert told == self.expected[id(one)]
@@ -90,16 +90,29 @@ def test_random_orders(seed: int) -> None:
     ids=["another ledger", "an entry behind", "one too many"],
 )
 def test_replies_to_what_was_not_asked(replies: AddReplies) -> None:
-    adds = AddsInFlight(lambda: 0.0)
-    adds.begin(request(1, range(3)))
+    adds = AddsInFlight()
+    adds.begin(request(1, range(3)), 0)
     with pytest.raises(FrameError, match="aren't under way"):
-        adds.answered(replies)
+        adds.answered(replies, 0)
 
 
 def test_all_that_is_left_comes_back_once() -> None:
-    adds = AddsInFlight(lambda: 0.0)
+    adds = AddsInFlight()
     first, second, third = request(1, range(3)), request(1, range(2, 5)), request(2, range(1))
-    assert [adds.begin(each) for each in (first, second, third)] == [True, False, True]
+    assert [adds.begin(each, 0) for each in (first, second, third)] == [True, False, True]
     assert list(adds.take_all()) == [first, second, third]
     assert adds.entries == 0
-    assert adds.begin(second)
+    assert adds.begin(second, 0)
+
+
+def test_the_oldest_counts_whatever_is_answered_behind_it() -> None:
+    adds = AddsInFlight()
+    assert adds.waits_s(5) == 0
+    for ledger_id, now_s in ((1, 10), (2, 12)):
+        adds.begin(request(ledger_id, range(1)), now_s)
+    adds.begin(request(1, range(1, 2)), 13)
+    assert adds.waits_s(20) == 10
+    adds.answered(AddReplies(1, 1, 1, 0), 20)  # out of turn
+    assert adds.waits_s(20) == 10
+    adds.answered(AddReplies(1, 0, 1, 0), 20)
+    assert adds.waits_s(20) == 8
