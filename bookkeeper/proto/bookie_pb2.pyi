@@ -3,13 +3,7 @@
 isort:skip_file
 What clients ask of a bookie over the network.
 
-Two calls carry entries and use frames of our own instead of messages (the layouts are in
-docs/formats/bookie-transport.md), so that bytes are neither parsed nor copied per field:
-
-  Add   bidirectional stream: add frames one way, runs of result codes the other
-  Read  one request frame, one reply frame
-
-All others are the messages below. Result codes are the numbers of bookkeeper/codes.py. Every call
+Entries go by BookKeeper's protocol (docs/formats/bookkeeper-protocol.md); this is all else. Result codes are the numbers of bookkeeper/codes.py. Every call
 names the bookie that is meant in its metadata ("bookie-id-bin"): one that isn't it must not
 answer.
 """

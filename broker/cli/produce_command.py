@@ -160,7 +160,8 @@ class _Window:
     async def _wait(self) -> None:
         self._settled.clear()
         try:
-            await asyncio.wait_for(self._settled.wait(), ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                await self._settled.wait()
         except TimeoutError as error:
             raise CliError(f"no receipt within {ANSWER_S:.0f} s") from error
         self._raise()

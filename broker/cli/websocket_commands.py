@@ -281,7 +281,9 @@ async def _connection(target: ClusterTarget, path: str) -> AsyncIterator[ClientC
 async def _receive(socket: ClientConnection, timeout_s: float | None) -> dict[str, Any] | None:
     """The next frame; None when the time is over. Raises CliError: it is none of Pulsar's."""
     try:
-        value = json.loads(await asyncio.wait_for(socket.recv(), timeout_s))
+        async with asyncio.timeout(timeout_s):
+            frame = await socket.recv()
+        value = json.loads(frame)
     except TimeoutError:
         return None
     except ValueError as error:

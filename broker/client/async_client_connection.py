@@ -162,7 +162,8 @@ class AsyncClientConnection(asyncio.Protocol):
 
     async def _answer(self, future: asyncio.Future[Any]) -> Any:
         try:
-            return await asyncio.wait_for(future, ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                return await future
         except TimeoutError as error:
             raise self.no_answer() from error
 

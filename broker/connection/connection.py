@@ -531,7 +531,8 @@ class Connection(asyncio.BufferedProtocol):
         self.write([_PING_FRAME])
         timeout_s = self.service.config.connection_liveness_check_timeout_millis / 1000
         try:
-            return await asyncio.wait_for(asyncio.shield(future), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(future)
         except TimeoutError:
             if self._paused:
                 return True  # its answer may wait to be read

@@ -257,7 +257,8 @@ class Deduplication:
             return
         self._wanted.set()
         try:
-            await asyncio.wait_for(self._found.wait(), _PRODUCER_WAITS_S)
+            async with asyncio.timeout(_PRODUCER_WAITS_S):
+                await self._found.wait()
         except TimeoutError:
             message = "It is not yet known which of the messages sent before are stored"
             raise TopicFencedError(message) from None
@@ -276,7 +277,8 @@ class Deduplication:
             # Else the topic is unloaded, and the next load reads all; or no producer asks any more.
             while topic.ledger.is_open and topic.deduplication is self:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wanted.wait(), _SEEK_S)
+                    async with asyncio.timeout(_SEEK_S):
+                        await self._wanted.wait()
                 self._wanted.clear()
                 try:
                     await topic.ledger.find_end()

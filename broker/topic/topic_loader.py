@@ -99,7 +99,8 @@ class TopicLoader:
             task = joined or self._start(name, options)
             timeout_s = self._service.config.topic_load_timeout_seconds
             try:
-                return await asyncio.wait_for(asyncio.shield(task), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    return await asyncio.shield(task)
             except TimeoutError:
                 raise ServiceNotReadyError(f"Loading {full} timed out") from None
             except TopicNotFoundError:

@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import random
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from magnetar.broker.subscription.persistent_subscription import (
     start_position,
 )
 from magnetar.broker.topic.topic_directory import TopicDirectory
-from magnetar.broker.verify.history import AckAsked, End, Ended, Rule, Sought
+from magnetar.broker.verify.history import AckAsked, End, Ended, Rule, Sought, Violation
 from magnetar.broker.verify.plan import Group, draw_groups
 from magnetar.embedding import EmbeddedBroker
 from magnetar.managed_ledger.cursor.ack_state import AckState
@@ -38,7 +39,8 @@ from magnetar.managed_ledger.position import Position
 from tests.free_port import free_port
 from tests.nightly import NIGHTLY
 
-PATIENCE_S = 3.0
+PATIENCES_S = 3.0, 10.0, 40.0
+"""How long nothing may come: the next one where a busy machine let nobody in for so long."""
 MESSAGES = 2000 if NIGHTLY else 60
 SEED = () if NIGHTLY else ("--seed", "7")
 
@@ -133,10 +135,42 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def outcome_of(broker: EmbeddedBroker, messages: int = 60) -> Outcome:
+def outcome_of(
+    broker: EmbeddedBroker,
+    messages: int = 60,
+    seed: int = 7,
+    patiences_s: tuple[float, ...] = PATIENCES_S,
+) -> Outcome:
+    """Of a round that was judged."""
     target = ClusterTarget(broker.service_url, broker.web_url)
-    settings = VerifySettings("public/default", 7, 0.0, messages, patience_s=PATIENCE_S)
-    return asyncio.run(run_rounds(target, settings, lambda _: None))
+    for patience_s in patiences_s:
+        settings = VerifySettings("public/default", seed, 0.0, messages, patience_s=patience_s)
+        outcome = asyncio.run(run_rounds(target, settings, lambda _: None))
+        if not outcome.unjudged:
+            return outcome
+    raise AssertionError(outcome.unjudged)
+
+
+def violations_in(outcome: Outcome) -> list[Violation]:
+    return [each for verdict in outcome.verdicts for each in verdict.violations]
+
+
+def found_in_rounds(
+    broker: EmbeddedBroker, wanted: Rule, messages: int = 60
+) -> set[tuple[str, Rule]]:
+    """Topics' and rules of violations, of as many rounds as show ``wanted``; of three at most.
+
+    A bug may have no effect in a round on a machine that is busy with other things.
+    """
+    found = set[tuple[str, Rule]]()
+    for seed in (7, 8, 9):
+        found |= {
+            (each.topic.rpartition("-")[2], each.rule)
+            for each in violations_in(outcome_of(broker, messages, seed))
+        }
+        if wanted in {rule for _, rule in found}:
+            break
+    return found
 
 
 def every(nth: int, bug: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -250,8 +284,7 @@ def test_a_planted_bug_is_found(
     rules: set[Rule],
 ) -> None:
     monkeypatch.setattr(where, method, every(nth, bug)(getattr(where, method)))
-    outcome = outcome_of(broker)
-    found = {each.rule for verdict in outcome.verdicts for each in verdict.violations}
+    found = {each.rule for each in violations_in(outcome_of(broker))}
     assert rules <= found
 
 
@@ -353,7 +386,11 @@ def test_a_planted_bug_that_disturbances_show_is_found(
     done: Callable[[TopicCheck], int],
     rule: Rule,
 ) -> None:
-    """Each disturbed often, and by nothing else, until that has had its effect a few times."""
+    """Each disturbed often, and by nothing else, until that has had its effect a few times.
+
+    On a busy machine this takes a thousand messages, or ten times as many: there is no number that
+    is enough. What never has its effect ends by the limit of the test's time.
+    """
     all_ways = TopicCheck._ways
 
     def few_ways(self: TopicCheck) -> dict[str, Any]:
@@ -362,8 +399,9 @@ def test_a_planted_bug_that_disturbances_show_is_found(
 
     def groups_until_done(check: TopicCheck, count: int) -> Iterator[Group]:
         chunked, rng = check._plan.chunked, random.Random(check._rng.random())
-        for group in draw_groups(20 * count, rng, chunked=chunked):
-            if group.first >= count and (chunked or done(check) >= DONE_MIN):
+        has_way = way in all_ways(check)
+        for group in draw_groups(sys.maxsize, rng, chunked=chunked):
+            if group.first >= count and (not has_way or done(check) >= DONE_MIN):
                 return
             yield group
 
@@ -373,11 +411,9 @@ def test_a_planted_bug_that_disturbances_show_is_found(
     monkeypatch.setattr(TopicCheck, "_ways", few_ways)
     monkeypatch.setattr(TopicCheck, "_send", send_until_done)
     monkeypatch.setattr(topic_check, "_DISTURB_S", (0.03, 0.06))
-    assert outcome_of(broker, 200).violations == 0
+    assert violations_in(outcome_of(broker, 200, patiences_s=PATIENCES_S[-1:])) == []
     plant(monkeypatch)
-    found = {
-        each.rule for verdict in outcome_of(broker, 200).verdicts for each in verdict.violations
-    }
+    found = {each for _, each in found_in_rounds(broker, rule, 200)}
     assert rule in found
     if rule is Rule.NOT_TOLD:
         assert found == {rule}  # what follows from it isn't told as another fault
@@ -405,7 +441,7 @@ def test_a_bug_of_non_persistent_topics_is_found(
         (deliver if stored else bug(deliver))(self, consumer, *others)
 
     monkeypatch.setattr(BinaryConsumerSink, "deliver", planted)
-    found = [each for verdict in outcome_of(broker).verdicts for each in verdict.violations]
+    found = violations_in(outcome_of(broker))
     assert {each.rule for each in found} == rules
     assert all(each.topic.startswith("non-persistent:") for each in found)
 
@@ -413,21 +449,25 @@ def test_a_bug_of_non_persistent_topics_is_found(
 def test_a_bug_of_chunks_is_found_in_chunked_messages_alone(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every fifth delivery of chunks is lost, other than to the last reader."""
-    deliver, numbers = BinaryConsumerSink.deliver, itertools.count(1)
+    """A chunk in every fifth place of the log is never delivered, other than to the last reader."""
+    deliver = BinaryConsumerSink.deliver
 
-    def planted(self: Any, consumer: Any, batch: Any, picks: Any, *others: Any) -> None:
-        bodies = batch.bodies if picks is None else [batch.bodies[nth] for nth in picks]
-        has_chunks = any(is_chunk(open_entry(body)[0]) for body in bodies)
-        if has_chunks and consumer.subscription.name != SUBSCRIPTION and next(numbers) % 5 == 0:
-            return
-        deliver(self, consumer, batch, picks, *others)
+    def planted(
+        self: Any, consumer: Any, batch: Any, picks: Any, counts: Any, ack_sets: Any
+    ) -> None:
+        wanted = range(len(batch.bodies)) if picks is None else picks
+        kept = [
+            (nth, count)
+            for nth, count in zip(wanted, counts or itertools.repeat(0), strict=False)
+            if consumer.subscription.name == SUBSCRIPTION
+            or (batch.first + nth) % 5
+            or not is_chunk(open_entry(batch.bodies[nth])[0])
+        ]
+        if kept:
+            picks, counts = zip(*kept, strict=True)
+            deliver(self, consumer, batch, picks, counts, ack_sets)
 
     monkeypatch.setattr(BinaryConsumerSink, "deliver", planted)
-    found = {
-        (verdict.topic.rpartition("-")[2], each.rule)
-        for verdict in outcome_of(broker).verdicts
-        for each in verdict.violations
-    }
+    found = found_in_rounds(broker, Rule.SKIPPED)
     assert ("chunked", Rule.SKIPPED) in found
     assert {topic for topic, _ in found} == {"chunked"}

@@ -34,7 +34,10 @@ WAIT = {
     "loadbalance/registry.py BrokerRegistry._register_again",
     "loadbalance/registry.py BrokerRegistry.follow_property",
     "loadbalance/registry.py BrokerRegistry.register",
+    # until another caller's load of the topic is done
+    "broker/topic/topic_loader.py TopicLoader.load",
     # until the end of a ledger is known
+    "broker/producer/deduplication.py Deduplication._find_end",
     "managed_ledger/append_path.py AppendPath._end",
 }
 

@@ -72,6 +72,19 @@ def test_no_unfinished_work_is_committed() -> None:
     assert wrong == []
 
 
+def test_nothing_waits_by_a_call_that_loses_a_cancellation() -> None:
+    """Before Python 3.12 ``asyncio.wait_for`` returns what it waited for, if that is there when its
+    task is cancelled, and the task goes on for ever: use ``asyncio.timeout``.
+    """
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in _sources()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if "asyncio.wait_for" in line
+    ]
+    assert wrong == []
+
+
 def test_ignores_name_their_code() -> None:
     bare = re.compile(r"#\s*(type:\s*ignore|noqa)(?!\[|:\s*[A-Z])")
     wrong = [

@@ -106,7 +106,8 @@ class PassingReader:
         receiver = Receiver(self, connection, 0, self._history.name)
         await receiver.open(str(self._topic), self._history.name, start=self._history.start)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._enough.wait(), _READ_S)
+            async with asyncio.timeout(_READ_S):
+                await self._enough.wait()
         if not receiver.ended.is_set():
             with contextlib.suppress(BrokerError):
                 await receiver.close()

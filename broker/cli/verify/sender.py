@@ -113,7 +113,8 @@ class Sender:
             await self._open()
         self._changed.clear()
         try:
-            await asyncio.wait_for(self._changed.wait(), self._patience_s)
+            async with asyncio.timeout(self._patience_s):
+                await self._changed.wait()
         except TimeoutError as error:
             text = f"{self._topic}: no receipt within {self._patience_s:.0f} s"
             raise NoProgressError(text) from error

@@ -201,7 +201,8 @@ class TopicCheck:
         ways = self._ways()
         while not self._loaded.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._loaded.wait(), self._rng.uniform(*_DISTURB_S))
+                async with asyncio.timeout(self._rng.uniform(*_DISTURB_S)):
+                    await self._loaded.wait()
                 break
             await self._look_for_forgotten()
             what = self._rng.choice(list(ways))
@@ -282,7 +283,8 @@ class TopicCheck:
         try:
             while subscriber.lacks(wanted):
                 subscriber.changed.clear()
-                await asyncio.wait_for(subscriber.changed.wait(), patience_s)
+                async with asyncio.timeout(patience_s):
+                    await subscriber.changed.wait()
         except TimeoutError:
             self.waits.append(
                 f"{patience_s:.0f} s for {subscriber.lacks(wanted)} entries of"

@@ -213,7 +213,8 @@ class _Source:
         # A client that closes a WebSocket and connects again may be here before the old session
         # has heard of its close frame, which the protocol below answers by itself.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.consumer_feed.wait_for_end(), LEAVING_S)
+            async with asyncio.timeout(LEAVING_S):
+                await self.consumer_feed.wait_for_end()
         return not self.consumer_feed.closed
 
 

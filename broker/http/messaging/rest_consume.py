@@ -164,7 +164,8 @@ class RestSession:
                 if self.closed or left <= 0:
                     break
                 try:
-                    await asyncio.wait_for(self._arrived.wait(), left)
+                    async with asyncio.timeout(left):
+                        await self._arrived.wait()
                 except TimeoutError:
                     break
         finally:
@@ -203,7 +204,8 @@ class RestSession:
                     continue
                 self._arrived.clear()
                 try:
-                    await asyncio.wait_for(self._arrived.wait(), alive_s)
+                    async with asyncio.timeout(alive_s):
+                        await self._arrived.wait()
                 except TimeoutError:
                     yield []
         finally:
