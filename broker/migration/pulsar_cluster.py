@@ -25,7 +25,6 @@ from magnetar.broker.migration.transactions import (
     INDEXES,
     SNAPSHOTS,
     TransactionBuffer,
-    TransactionId,
     buffer_of_index,
     buffer_of_snapshot,
     open_transactions,
@@ -34,6 +33,7 @@ from magnetar.broker.protocol.topic_name import TopicName
 from magnetar.broker.resources.resources import MANAGED_LEDGERS
 from magnetar.broker.schema.definition import StoredSchema
 from magnetar.broker.schema.registry import SCHEMAS
+from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.cursor.cursor_image import CursorImage
 from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 from magnetar.managed_ledger.position import EARLIEST, Position

@@ -7,11 +7,12 @@ ours would deliver them. docs/formats/pulsar-metadata.md.
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from magnetar.broker.migration import pulsar_metadata_pb2 as pb
 from magnetar.broker.migration.pulsar_forms import parse
 from magnetar.broker.migration.system_events import opened
+from magnetar.broker.transaction import transaction_records_pb2 as pb
+from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.position import Position
 
 SNAPSHOTS: Final = "__transaction_buffer_snapshot"
@@ -23,16 +24,6 @@ _COMMIT: Final = 21
 _ABORT: Final = 22
 _ENDED: Final = (pb.TransactionRecord.COMMITTED, pb.TransactionRecord.ABORTED)
 _NAMES_MAX: Final = 5
-
-
-class TransactionId(NamedTuple):
-    """Printed as Pulsar prints it: ``(coordinator,sequence)``."""
-
-    most: int
-    least: int
-
-    def __str__(self) -> str:
-        return f"({self.most},{self.least})"
 
 
 def ids_text(ids: Iterable[TransactionId]) -> str:

@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 
 from magnetar.broker.migration import marker
-from magnetar.broker.migration import pulsar_metadata_pb2 as pb
+from magnetar.broker.migration import pulsar_metadata_pb2 as nodes
 from magnetar.broker.migration.errors import PulsarFormatError, SwapRefusedError
 from magnetar.broker.migration.transactions import (
     TransactionBuffer,
-    TransactionId,
     buffer_of_index,
     buffer_of_snapshot,
     open_transactions,
 )
 from magnetar.broker.protocol import pulsar_api_pb2 as wire
 from magnetar.broker.protocol.framing import encode_body
+from magnetar.broker.transaction import transaction_records_pb2 as pb
+from magnetar.broker.transaction.transaction_id import TransactionId
 from tests.unit.broker.migration.recorded_cluster import Cluster, restore, tree_of
 
 Record = pb.TransactionRecord
@@ -131,8 +132,8 @@ async def test_an_open_transaction_is_refused_whatever_is_accepted(cluster: Clus
     """The cursor of the coordinator's log has passed what it has deleted."""
     entries = [each.SerializeToString() for each in log_of_coordinator()]
     ledger_id = await cluster.ledgers.create(entries, {})
-    node = pb.ManagedLedgerNode(ledgers=[pb.LedgerRow(ledgerId=ledger_id)])
-    cursor = pb.ManagedCursorNode(
+    node = nodes.ManagedLedgerNode(ledgers=[nodes.LedgerRow(ledgerId=ledger_id)])
+    cursor = nodes.ManagedCursorNode(
         cursorsLedgerId=-1, markDeleteLedgerId=ledger_id, markDeleteEntryId=4
     )
     await cluster.pulsar.put(COORDINATOR, node.SerializeToString())
