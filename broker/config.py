@@ -266,6 +266,7 @@ class BrokerConfig(BalancerConfig):
     # --- compaction
     broker_service_compaction_threshold_in_bytes: int = 0  # 0: by hand only
     broker_service_compaction_monitor_interval_in_seconds: int = 60
+    broker_service_compaction_rate_in_bytes: int = 0  # by all in a second; 0: no limit
     topic_compaction_retain_null_key: bool = False
 
     # --- managed ledgers

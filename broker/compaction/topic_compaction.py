@@ -18,6 +18,7 @@ from typing import Final
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.ledger_handles import WriteHandle
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
+from magnetar.broker.compaction.compaction_places import CompactionPlaces
 from magnetar.broker.compaction.process_link import CompactionProcess
 from magnetar.broker.compaction.work_frames import COMPACTED
 from magnetar.broker.errors import (
@@ -71,7 +72,7 @@ class TopicCompaction:
 
     Attributes:
         on_cursor: told of the cursor when a run begins.
-        places: a run waits for one of them, and has a process then.
+        places: a run waits for one of them, and has a process then; they say how fast it reads.
         current: what the last run left; None: there was none.
         status: ``NOT_RUN``, ``RUNNING``, ``SUCCESS``, ``ERROR`` since the topic was loaded.
         last_error: why it is ``ERROR``.
@@ -82,7 +83,7 @@ class TopicCompaction:
     log: ManagedLedger
     now_ms: Callable[[], int]
     on_cursor: Callable[[Cursor], None]
-    places: asyncio.Semaphore
+    places: CompactionPlaces
     retains_keyless: bool = False
     current: CompactedLedger | None = None
     status: str = "NOT_RUN"
@@ -127,7 +128,7 @@ class TopicCompaction:
 
     async def _compact(self) -> None:
         try:
-            async with self.places:
+            async with self.places.place(await self._bytes_to_read()):
                 began_s = perf_counter()
                 removed = await self._run_once()
         except asyncio.CancelledError:
@@ -149,6 +150,13 @@ class TopicCompaction:
             figures.removed_in_all += removed
             figures.successes += 1
             figures.duration_ms = round((perf_counter() - began_s) * 1000)
+
+    async def _bytes_to_read(self) -> int:
+        """By each pass."""
+        if self.current is None:
+            return self.log.bytes_after(EARLIEST)
+        await self.current.reader()
+        return self.current.figures[2] + self.log.bytes_after(self.current.horizon)
 
     async def _run_once(self) -> int | None:
         """Compact up to the end of the log; answers removed messages, None: nothing is new."""
@@ -187,9 +195,12 @@ class TopicCompaction:
     async def _runs(
         self, old: CompactedLedger | None, after: Position, upto: Position
     ) -> AsyncGenerator[tuple[int, int, Sequence[Buffer]]]:
-        """Ledger, first entry and entries, as they lie there, of what is compacted."""
+        """Ledger, first entry and entries, as they lie there, of what is compacted; at the pace of
+        the broker's compactions.
+        """
         entry, offsets = 0, self.log.offsets
         while old is not None and (found := await old.read_encoded(entry, *_READ_MAX)):
+            await self.places.pace(sum(map(len, found)))
             yield COMPACTED, entry, found
             entry += len(found)
         position = offsets.next_position(after)
@@ -199,6 +210,7 @@ class TopicCompaction:
             run = await self.log.read_path().read_stored(
                 position, min(last, first + _READ_MAX[0] - 1), _READ_MAX[1]
             )
+            await self.places.pace(sum(map(len, run.bodies)))
             yield ledger_id, first, run.bodies
             position = offsets.next_position((ledger_id, first + len(run.bodies) - 1))
 

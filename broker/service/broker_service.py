@@ -17,6 +17,7 @@ from magnetar.broker.advertised_listeners import address_of, parse_listeners
 from magnetar.broker.cluster.broker_client import BrokerClient
 from magnetar.broker.cluster.cluster_members import ClusterMembers
 from magnetar.broker.cluster.load_report import HostUsage
+from magnetar.broker.compaction.compaction_places import CompactionPlaces
 from magnetar.broker.config import BrokerConfig, without_effect
 from magnetar.broker.connection.command_authorizer import CommandAuthorizer
 from magnetar.broker.connection.connection import Connection
@@ -66,8 +67,6 @@ logger = logging.getLogger(__name__)
 _CONNECTION_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """Published bytes of one connection that may wait for storage before its reads pause."""
 
-_COMPACTIONS_MAX: Final = 2
-"""At a time; each has a process of about 130 MB when it has many keys."""
 _CHUNK_BYTES_MAX: Final = 256 * 1024 * 1024
 """Incomplete chunked messages of all clients of HTTP and WebSocket."""
 
@@ -162,7 +161,9 @@ class BrokerService:
         header = make_header if virtual_clock is None else virtual_clock.make_header
         self.shared_buffer, self.send_messages = SharedBuffer(), SendMessages(header)
         self.chunk_bytes = ByteBudget(_CHUNK_BYTES_MAX)
-        self.compaction_places = asyncio.Semaphore(_COMPACTIONS_MAX)
+        self.compaction_places = CompactionPlaces(
+            lambda: self.config.broker_service_compaction_rate_in_bytes
+        )
         self.keep_alive_ms = config.keep_alive_interval_seconds * 1000
         ledgers.append_budget.on_relief = self._resume_publishers
         self._size_publish_buffer(config)

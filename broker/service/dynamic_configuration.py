@@ -36,7 +36,7 @@ DYNAMIC_FIELDS: Final = (
     # read where they are used
     *("force_delete_namespace_allowed", "force_delete_tenant_allowed"),
     *("is_allow_auto_update_schema_enabled", "subscription_key_shared_enable"),
-    "subscription_types_enabled",
+    *("subscription_types_enabled", "broker_service_compaction_rate_in_bytes"),
     *("max_concurrent_lookup_request", "max_message_publish_buffer_size_in_mb"),
     *("max_namespaces_per_tenant", "max_tenants", "max_num_partitions_per_partitioned_topic"),
     *("broker_delete_inactive_topics_frequency_seconds", "broker_shutdown_timeout_ms"),

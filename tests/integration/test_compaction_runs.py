@@ -61,6 +61,25 @@ def test_a_threshold_begins_it() -> None:
         assert _view(client) == {"a": "3", "b": "4" * 3000}
 
 
+def test_a_limit_of_the_rate_holds_a_run_back_until_it_is_lifted() -> None:
+    with magnetar.embedded() as broker, client_of(broker.service_url) as client:
+        admin = Admin(broker.web_url)
+        path, setting = admin.topic_path(TOPIC), "brokerServiceCompactionRateInBytes"
+        _send(client, [("a", "1" * 5000), ("a", "2" * 5000)])
+        limit = f"/admin/v2/brokers/configuration/{setting}"
+        assert admin.call("POST", f"{limit}/10000")[0] == 200
+        assert admin.call("PUT", f"{path}/compaction")[0] == 204
+        wait_until(lambda: _status(admin) == "SUCCESS")
+        took_ms = admin.call("GET", f"{path}/stats")[1]["compaction"]
+        assert took_ms["lastCompactionDurationTimeInMills"] >= 1000, "each pass"
+        assert admin.call("POST", f"{limit}/1")[0] == 200
+        _send(client, [("b", "3" * 5000)])
+        assert admin.call("PUT", f"{path}/compaction")[0] == 204
+        assert admin.call("DELETE", limit)[0] in (200, 204)
+        wait_until(lambda: _status(admin) == "SUCCESS")
+        assert _view(client) == {"a": "2" * 5000, "b": "3" * 5000}
+
+
 def test_nobody_but_a_compaction_moves_its_cursor() -> None:
     with magnetar.embedded(clock="virtual") as broker, client_of(broker.service_url) as client:
         admin = Admin(broker.web_url)

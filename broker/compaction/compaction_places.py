@@ -1,0 +1,51 @@
+"""Which compactions of a broker run at a time, and how fast they read together."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from magnetar.broker.rate_limits.token_bucket import TokenBuckets
+
+_RUNS_MAX: Final = 2
+"""At a time; each has a process of about 130 MB when it has many keys."""
+LARGE_BYTES: Final = 64 * 1024 * 1024
+"""A run that reads more in each pass may take minutes: only one of them at a time, so that small
+ones don't wait for it."""
+_PERIOD_MS: Final = 1000
+
+
+class CompactionPlaces:
+    """Those of one broker."""
+
+    def __init__(self, bytes_per_s: Callable[[], int]) -> None:
+        """bytes_per_s: asked again and again; 0: no limit."""
+        self._bytes_per_s = bytes_per_s
+        self._all, self._large = asyncio.Semaphore(_RUNS_MAX), asyncio.Semaphore(_RUNS_MAX - 1)
+        self._buckets = TokenBuckets(0, 0, _PERIOD_MS, 0)
+
+    @asynccontextmanager
+    async def place(self, size: int) -> AsyncIterator[None]:
+        """Wait for a place, and hold it.
+
+        Args:
+            size: bytes that a pass reads.
+        """
+        async with AsyncExitStack() as held:
+            if size > LARGE_BYTES:  # first: who waits for it holds no place
+                await held.enter_async_context(self._large)
+            await held.enter_async_context(self._all)
+            yield
+
+    async def pace(self, size: int) -> None:
+        """Account for bytes that were read, and wait until more may be."""
+        buckets, is_taken = self._buckets, False
+        while True:
+            now_ms = int(asyncio.get_running_loop().time() * 1000)
+            buckets.change(0, self._bytes_per_s(), _PERIOD_MS, now_ms)
+            if not is_taken:
+                buckets.take(0, size, now_ms)
+                is_taken = True
+            if not (wait_ms := buckets.wait_ms(now_ms)):
+                return
+            await asyncio.sleep(min(wait_ms, _PERIOD_MS) / 1000)  # the limit may change meanwhile
