@@ -35,7 +35,6 @@ _TOPICS_MAX: Final = 20_000
 """Loaded topics of a broker whose statistics are asked for: those of 100,000 are 100 MB."""
 _ASKED_MAX: Final = 100
 """Subscriptions with a backlog and consumers whose topics are asked for one by one."""
-_INTERNAL: Final = ("__compaction", "pulsar.repl.", "__system_reader")
 _HIDDEN: Final = (
     "bookies: lost ones, disks, clocks, ledgers to repair: this server's admin API hides them",
     "brokers: certificates, tokens, readiness, owners of bundles: the same",
@@ -139,7 +138,7 @@ def _subscriptions(client: AdminClient) -> list[SubscriptionFacts]:
     for topic, stats in _topics(client.json("GET", f"{_ADMIN}/broker-stats/topics")):
         for name, figures in stats["subscriptions"].items():
             each = subscription_facts(topic, name, figures)
-            if each is not None and not name.startswith(_INTERNAL):
+            if each is not None:
                 (found if each.connected_ms is None else busy).append(each)
     for each in heapq.nlargest(_ASKED_MAX, busy, key=lambda each: each.backlog):
         # The list of all topics has no times; and they may have moved on meanwhile.

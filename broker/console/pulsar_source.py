@@ -26,6 +26,7 @@ from magnetar.broker.console.snapshot import (
     page_of,
     rows_of,
     sums_by_namespace,
+    suspects_of,
 )
 from magnetar.broker.console.source import (
     CONNECTIONS,
@@ -40,7 +41,17 @@ from magnetar.broker.console.source import (
     Source,
     TopicSchema,
 )
+from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.topic_view import listed_subscriptions
+from magnetar.broker.dispatch.explanation import not_compacted
+from magnetar.broker.doctor.cluster_checks import ClusterFacts, PeerFacts, check_cluster
+from magnetar.broker.doctor.findings import bounded
+from magnetar.broker.doctor.topic_checks import (
+    SubscriptionFacts,
+    TopicsFacts,
+    check_topics,
+    subscription_facts,
+)
 from magnetar.broker.errors import InvalidSchemaError
 from magnetar.broker.index.figure_recorder import LATENCIES
 from magnetar.broker.index.history_answer import (
@@ -54,12 +65,12 @@ from magnetar.broker.policies.table import POLICIES
 from magnetar.broker.schema.definition import SchemaDefinition
 from magnetar.broker.schema.value_errors import ValueCodecError
 from magnetar.broker.schema.values import codec_of, encode_message
+from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 
 if TYPE_CHECKING:
     from magnetar.broker.console.admin_api import AdminApi
     from magnetar.broker.console.draft import Delivery
     from magnetar.broker.console.pulsar_messages import PulsarMessages
-    from magnetar.broker.console.topic_path import TopicPath
     from magnetar.broker.policies.table import Policy, PolicyRoute
 
 T = TypeVar("T")
@@ -68,6 +79,8 @@ _WATCH_S: Final = 60.0
 """A snapshot is taken as often for the history while nobody looks."""
 _AT_ONCE: Final = 8
 """Calls at the same time."""
+_BUSY: Final = 20
+"""Subscriptions with consumers that are looked at: those with the largest backlogs."""
 _FRESH_S: Final = 10.0
 _SHARE: Final = 20.0
 """A snapshot is kept for this many times as long as it took, so that brokers rest."""
@@ -94,6 +107,8 @@ class PulsarSource(Source):
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._snapshot: Snapshot | None = None
         self._taking: asyncio.Task[Snapshot] | None = None
+        self._checked: tuple[Snapshot, list[dict[str, Any]]] | None = None
+        """A snapshot, and its findings."""
         self._history = SnapshotHistory()
         self._schemas = PulsarSchemas(api, time.monotonic)
 
@@ -142,6 +157,11 @@ class PulsarSource(Source):
         found = {
             name: explanation_of(each) for name, each in stats.get("subscriptions", {}).items()
         }
+        backlog = stats.get("subscriptions", {}).get(COMPACTION_CURSOR, {}).get("msgBacklog")
+        if backlog:
+            state = await self._none_if_refused(get(self.api, f"{topic.rest}/compaction")) or {}
+            is_running = state.get("status") == "RUNNING"
+            found[COMPACTION_CURSOR] = not_compacted(backlog, is_running=is_running)
         return {name: each.as_json() for name, each in found.items() if each is not None}
 
     async def policies(self, topic: TopicPath) -> list[tuple[str, Any, str]]:
@@ -327,17 +347,40 @@ class PulsarSource(Source):
         return []
 
     async def findings(self) -> list[dict[str, Any]]:
-        """Only what the snapshot tells: brokers that are silent."""
+        """Silent brokers, and subscriptions that stand still: what ``magnetar doctor`` says too."""
         found = await self._figures()
-        return [
-            {
-                "severity": "critical",
-                "sentence": f"{name} does not answer: {why}",
-                "command": "",
-                "sinceMs": None,
-            }
-            for name, why in found.silent.items()
-        ]
+        if self._checked is None or self._checked[0] is not found:
+            self._checked = found, await self._check(found)
+        return self._checked[1]
+
+    async def _check(self, found: Snapshot) -> list[dict[str, Any]]:
+        suspects = await asyncio.to_thread(suspects_of, found.subscriptions, _BUSY)
+        asked = await self._each(self._subscription_facts(row) for row in suspects.busy)
+        facts = [each for each in asked if each is not None]
+        if (idle := suspects.idle) is not None:
+            facts.append(SubscriptionFacts(idle["topic"], idle["subscription"], idle["msgBacklog"]))
+        peers = [PeerFacts(name, silence=why) for name, why in found.silent.items()]
+        findings = bounded(
+            [
+                *check_cluster(ClusterFacts(peers, watcher="the console")),
+                *check_topics(
+                    TopicsFacts(
+                        time.time_ns() // 1_000_000, facts, idle=max(0, suspects.idle_count - 1)
+                    )
+                ),
+            ]
+        )
+        return [each.as_json() for each in findings]
+
+    async def _subscription_facts(self, row: dict[str, Any]) -> SubscriptionFacts | None:
+        """Of now: the snapshot is older, and tells no times."""
+        topic, name = row["topic"], row["subscription"]
+        try:
+            stats = await get(self.api, f"{TopicPath.parse(topic).rest}/stats")
+        except AdminError:
+            return None  # it was just deleted, or its broker is silent, which is a finding itself
+        figures = stats["subscriptions"].get(name)
+        return None if figures is None else subscription_facts(topic, name, figures)
 
     async def visitor(self) -> dict[str, str] | None:
         return None

@@ -23,6 +23,7 @@ from magnetar.broker.dispatch.explanation import (
     no_consumer,
 )
 from magnetar.broker.dispatch.interfaces import ConsumerState
+from magnetar.broker.doctor.topic_checks import INTERNAL_SUBSCRIPTIONS
 from magnetar.broker.index.backlog_trend import trend
 from magnetar.broker.index.figure_recorder import FigureRecorder
 from magnetar.broker.index.page_answer import with_parts
@@ -167,6 +168,36 @@ def _subscription(topic: str, name: str, stats: Mapping[str, Any]) -> Row:
         "unackedMessages": sum(each.get("unackedMessages", 0) for each in consumers),
         "consumerCount": len(consumers),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """Subscriptions of a snapshot that need attention, as far as it can be told."""
+
+    busy: Sequence[Row]
+    """With consumers: those with the largest backlogs."""
+    idle: Row | None
+    """Without: the one with the largest backlog."""
+    idle_count: int
+
+
+def suspects_of(subscriptions: Iterable[Row], busy_max: int) -> Suspects:
+    waiting = [
+        row
+        for row in subscriptions
+        if row["msgBacklog"] and not row["subscription"].startswith(INTERNAL_SUBSCRIPTIONS)
+    ]
+    busy = [row for row in waiting if row["consumerCount"]]
+    idle = (row for row in waiting if not row["consumerCount"])
+    return Suspects(
+        heapq.nlargest(busy_max, busy, _backlog),
+        max(idle, key=_backlog, default=None),
+        len(waiting) - len(busy),
+    )
+
+
+def _backlog(row: Row) -> int:
+    return int(row["msgBacklog"])
 
 
 def _views(row: Row) -> tuple[str, ...]:

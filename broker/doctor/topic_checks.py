@@ -24,6 +24,8 @@ from magnetar.broker.doctor.findings import Finding, Severity
 
 SLOW_MS: Final = 600_000
 """So are those that acknowledge nothing for so long."""
+INTERNAL_SUBSCRIPTIONS: Final = ("__compaction", "pulsar.repl.", "__system_reader")
+"""How the names of those begin whose backlog no consumer reads: brokers do."""
 _LIMITS: Final = (
     ("topics", "loadBalancerNamespaceBundleMaxTopics", 1, "topics"),
     ("sessions", "loadBalancerNamespaceBundleMaxSessions", 1, "producers and consumers"),
@@ -40,7 +42,7 @@ class SubscriptionFacts:
     Attributes:
         backlog: entries that aren't acknowledged, ``delayed`` of them not due yet.
         unacked: messages that consumers have and didn't acknowledge.
-        is_blocked: their number is at the limit of the subscription.
+        is_blocked: their number is at the limit of the subscription, or of each consumer.
         redelivery_rate: messages a second that are delivered again.
         moved_ms: when its mark-delete position moved last; 0: as for the others.
         permits: messages that consumers asked for and didn't get.
@@ -70,8 +72,8 @@ class SubscriptionFacts:
 
 
 def subscription_facts(topic: str, name: str, stats: Mapping[str, Any]) -> SubscriptionFacts | None:
-    """Of a subscription's SubscriptionStats; None: it has no backlog."""
-    if (backlog := _int(stats, "msgBacklog")) <= 0:
+    """Of a subscription's SubscriptionStats; None: no consumer has anything to get there."""
+    if (backlog := _int(stats, "msgBacklog")) <= 0 or name.startswith(INTERNAL_SUBSCRIPTIONS):
         return None
     consumers: Sequence[Mapping[str, Any]] = stats.get("consumers") or ()
     connected = [
@@ -84,7 +86,10 @@ def subscription_facts(topic: str, name: str, stats: Mapping[str, Any]) -> Subsc
         delayed=_int(stats, "msgDelayed"),
         unacked=_int(stats, "unackedMessages")
         or sum(_int(each, "unackedMessages") for each in consumers),
-        is_blocked=bool(stats.get("blockedSubscriptionOnUnackedMsgs")),
+        is_blocked=bool(stats.get("blockedSubscriptionOnUnackedMsgs"))
+        or (
+            bool(consumers) and all(each.get("blockedConsumerOnUnackedMsgs") for each in consumers)
+        ),
         permits=sum(max(0, _int(each, "availablePermits")) for each in consumers),
         delivered_ms=_int(stats, "lastConsumedTimestamp"),
         acked_ms=_int(stats, "lastAckedTimestamp"),

@@ -12,7 +12,13 @@ from starlette.routing import Route
 from magnetar.broker.console.admin_api import AdminApi, AdminError, RemoteApi
 from magnetar.broker.console.console import ClusterLook, Console
 from magnetar.broker.console.pulsar_source import PulsarSource
-from magnetar.broker.console.snapshot import SnapshotHistory, explanation_of, rows_of
+from magnetar.broker.console.snapshot import (
+    SnapshotHistory,
+    explanation_of,
+    rows_of,
+    suspects_of,
+)
+from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.index.history_answer import broker_history
 from tests.unit.broker.doubles import Broker
@@ -55,9 +61,84 @@ async def test_a_broker_of_pulsar_that_is_silent_needs_attention() -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answer = await client.get("/")
     assert answer.status_code == 200
-    assert "b2:8080 does not answer: no route to host" in answer.text
+    assert '<a href="brokers/b2%3A8080"><b>b2:8080</b></a>: the broker is regist' in answer.text
+    assert "no route to host" in answer.text
     assert "1 thing needs attention" in answer.text
     assert answer.text.count("silent since") == 1  # in the list of brokers
+
+
+class OneTopicStands(AdminApi):
+    """A broker of Apache Pulsar with one topic; counts how often this is asked for."""
+
+    name = "persistent://public/default/orders"
+
+    def __init__(self, stats: dict[str, Any]) -> None:
+        self._stats, self.asked = stats, 0
+
+    async def call(self, method: str, path: str, query: Any = None, body: Any = None) -> Any:
+        topics = {"public/default": {"0x0_0xf": {"persistent": {self.name: self._stats}}}}
+        answers: dict[str, Any] = {
+            "tenants": ["public"],
+            "namespaces/public": ["public/default"],
+            "persistent/public/default": [self.name],
+            "non-persistent/public/default": [],
+            "clusters": ["c"],
+            "brokers/c": ["b1:8080"],
+            "broker-stats/topics": topics,
+            "persistent/public/default/orders/stats": self._stats,
+            "persistent/public/default/orders/compaction": {"status": "NOT_RUN"},
+        }
+        self.asked += path.endswith("/stats")
+        return answers[path.removeprefix("/admin/v2/")]
+
+
+CONSUMER = {"connectedSince": "2026-01-01T00:00:00Z", "availablePermits": 5, "unackedMessages": 5}
+
+
+@pytest.mark.parametrize(
+    ("consumers", "found", "why"),
+    [
+        ([], "subscription-idle", "the subscription has a backlog and no consumer: 4 entries"),
+        ([CONSUMER | {"availablePermits": 0}], "subscription-stuck", "don't ask for messages"),
+        (
+            [CONSUMER | {"blockedConsumerOnUnackedMsgs": True}],
+            "subscription-stuck",
+            "nothing is delivered, and 4 entries wait. Its consumers have 5 messages that they"
+            " didn't acknowledge, which is the limit.",
+        ),
+        # Ten minutes without an acknowledgement, but not known to be at a limit.
+        ([CONSUMER], "subscription-slow", "consumers have 5 messages and acknowledge none"),
+    ],
+)
+async def test_subscriptions_of_pulsar_that_stand_need_attention(
+    consumers: list[dict[str, Any]], found: str, why: str
+) -> None:
+    stats = {"subscriptions": {"s": {"msgBacklog": 4, "consumers": consumers}}}
+    stats["subscriptions"]["__compaction"] = {"msgBacklog": 9, "consumers": []}
+    api = OneTopicStands(stats)
+    source = PulsarSource(api)
+    (finding,) = await source.findings()
+    assert (finding["check"], finding["subject"]) == (found, f"{api.name}, subscription s")
+    assert finding["sentence"].startswith(f"{api.name}, subscription s: ")
+    assert why in finding["sentence"]
+    await source.findings()
+    assert api.asked == (1 if consumers else 0), "once for a snapshot"
+
+
+async def test_a_compaction_of_pulsar_lacks_no_consumer() -> None:
+    stats = {"subscriptions": {"__compaction": {"msgBacklog": 9, "consumers": []}}}
+    source = PulsarSource(OneTopicStands(stats))
+    found = await source.explanations(TopicPath.parse(OneTopicStands.name), stats)
+    assert found["__compaction"]["reason"] == "notCompacted"
+
+
+def test_the_largest_of_many_subscriptions_are_looked_at() -> None:
+    rows = [
+        {"subscription": f"s{n}", "msgBacklog": n, "consumerCount": n % 2} for n in range(1, 100)
+    ]
+    found = suspects_of(rows, 3)
+    assert [row["msgBacklog"] for row in found.busy] == [99, 97, 95]
+    assert (found.idle, found.idle_count) == (rows[97], 49)
 
 
 async def test_a_cluster_without_a_leader_says_so(
