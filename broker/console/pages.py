@@ -157,6 +157,8 @@ async def schemas(ask: Ask) -> View:
     query = _of_page(schema_query(ask))
     rows = await panel("Schemas", ask.source.schemas(query), lambda page: (page, schema_rows(page)))
     nothing = "No topic has a schema."
+    if not ask.source.lists_schemas:
+        nothing = "No topic of this page has a schema."
     return _table(ask, query, rows, "Schemas", "schemas", SCHEMA_COLUMNS, (), nothing)
 
 
@@ -216,7 +218,7 @@ def _table(
             "nothing": nothing,
             "command": _FIRST,
             "row_template": _ROWS[menu],
-            "has_file": menu != "schemas" or ask.source.lists_schemas,
+            "lists_all": menu != "schemas" or ask.source.lists_schemas,
         },
     )
 
@@ -235,7 +237,8 @@ async def bookies(ask: Ask) -> View:
 
 async def audit(ask: Ask) -> View:
     """The last changes of all brokers."""
-    content = {"rows": await panel("Audit", ask.source.audit(), list)}
+    rows = await panel("Audit", ask.source.audit(), list)
+    content = {"rows": rows, "nothing": ask.source.audit_note}
     return View("audit.html", "Audit", "audit", content)
 
 

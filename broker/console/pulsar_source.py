@@ -93,6 +93,7 @@ class PulsarSource(Source):
     product = "Apache Pulsar"
     roles_note = "Apache Pulsar doesn't list grants of single topics and superusers."
     lists_schemas = False
+    audit_note = "Apache Pulsar doesn't remember who changed what."
     settings_note = "Apache Pulsar tells no defaults: these were changed at run time."
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from magnetar.bookkeeper.metrics import Durations
 from magnetar.broker.console.source import IndexPage, IndexQuery
-from magnetar.broker.console.topic_view import listed_subscriptions
+from magnetar.broker.console.topic_view import listed_subscriptions, type_of
 from magnetar.broker.dispatch.explanation import (
     Explanation,
     Reason,
@@ -160,7 +160,7 @@ def _subscription(topic: str, name: str, stats: Mapping[str, Any]) -> Row:
     return {
         "topic": topic,
         "subscription": name,
-        "type": stats.get("type"),
+        "type": type_of(stats),
         "msgRateOut": stats.get("msgRateOut", 0.0),
         "msgBacklog": stats.get("msgBacklog", 0),
         "msgBacklogTrend": None,

@@ -141,6 +141,8 @@ class Source:
     """What isn't told of grants."""
     lists_schemas = True
     """Whether a call tells which topics have a schema."""
+    audit_note = "Nothing was changed that the brokers remember."
+    """Of an audit without changes."""
     settings_note = ""
     """What isn't told of changed settings."""
 

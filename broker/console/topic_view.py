@@ -120,6 +120,12 @@ def listed_subscriptions(stats: Mapping[str, Any]) -> dict[str, Mapping[str, Any
     }
 
 
+def type_of(subscription: Mapping[str, Any]) -> str:
+    """ "": no consumer was there since it was loaded, for which Pulsar writes ``None``."""
+    found = subscription.get("type") or ""
+    return "" if found == "None" else str(found)
+
+
 def topic_figures(stats: Json, explanations: Mapping[str, Json], opened: str) -> TopicFigures:
     """Of ``stats`` or ``partitioned-stats``.
 
@@ -164,7 +170,7 @@ def _subscription(
     return SubscriptionRow(
         id=row_id(name),
         name=name,
-        type=stats.get("type") or "",
+        type=type_of(stats),
         kind=kind,
         reason=reason,
         message=explained.get("message", ""),
@@ -229,7 +235,7 @@ def _mark(reason: str) -> str:
 def _consumer(stats: Json) -> ConsumerRow:
     return ConsumerRow(
         name=stats.get("consumerName") or "",
-        address=stats.get("address") or "",
+        address=(stats.get("address") or "").lstrip("/"),  # as Java writes it
         client=stats.get("clientVersion") or "",
         connected=stats.get("connectedSince") or "",
         permits=stats.get("availablePermits", 0),
@@ -242,7 +248,7 @@ def _consumer(stats: Json) -> ConsumerRow:
 def _producer(stats: Json) -> ProducerRow:
     return ProducerRow(
         name=stats.get("producerName") or "",
-        address=stats.get("address") or "",
+        address=(stats.get("address") or "").lstrip("/"),  # as Java writes it
         client=stats.get("clientVersion") or "",
         connected=stats.get("connectedSince") or "",
         rate_in=stats.get("msgRateIn", 0.0),
