@@ -28,6 +28,7 @@ from magnetar.broker.console.pages import FORMS, PAGES, STREAMS, Page
 from magnetar.broker.console.poll_pace import PollPace
 from magnetar.broker.console.views import CHOICE, Ask, Streamed, View, choices_of
 from magnetar.broker.http.middleware.console_sessions import FRAGMENT
+from magnetar.broker.http.page_answers import PAGE_HEADERS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -47,19 +48,6 @@ _STATIC: Final = {
     "follow.js": "text/javascript; charset=utf-8",
     "idiomorph.min.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
-}
-_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
-    " connect-src 'self'; font-src 'self'; form-action 'self'; base-uri 'none';"
-    " frame-ancestors 'none'"
-)
-_HEADERS: Final = {
-    "Content-Security-Policy": _POLICY,
-    "X-Frame-Options": "DENY",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
 }
 _SHARED_S: Final = 2.0
 _FRAGMENTS_MAX: Final = 200
@@ -176,7 +164,7 @@ class Console:
         except AdminError as error:
             if "text/html" in request.headers.get("accept", ""):
                 return await self.page(request, _refusal(str(error), error.status), path)
-            return Response(str(error), error.status, _HEADERS, "text/plain")
+            return Response(str(error), error.status, PAGE_HEADERS, "text/plain")
         return _StreamedResponse(found)
 
     async def act(self, request: Request, path: str) -> Response:
@@ -192,7 +180,7 @@ class Console:
         done = await act(self._ask(source, found[1], request, path), fields)
         if isinstance(done, View):
             return await self.page(request, done, path, source)
-        return Response(status_code=303, headers={**_HEADERS, "Location": done})
+        return Response(status_code=303, headers={**PAGE_HEADERS, "Location": done})
 
     def _ask(self, source: Source, names: Mapping[str, str], request: Request, path: str) -> Ask:
         token = hmac.new(self._form_key, _who(request).encode(), hashlib.sha256).hexdigest()
@@ -254,7 +242,7 @@ class _StreamedResponse(StreamingResponse):
     """Closes what it is made of however it ends: a client may leave before the first piece."""
 
     def __init__(self, found: Streamed) -> None:
-        headers = {**_HEADERS, "Cache-Control": "no-store", **found.headers}
+        headers = {**PAGE_HEADERS, "Cache-Control": "no-store", **found.headers}
         super().__init__(found.pieces, 200, headers, found.media_type)
         self._found = found
 
@@ -290,7 +278,7 @@ def _who_and_what(request: Request, path: str) -> tuple[object, ...]:
 
 def _page_response(status: int, body: bytes) -> Response:
     """Not kept by the browser: it has what a role may see, and the middle has the page's URL."""
-    headers = {**_HEADERS, "Cache-Control": "no-store", "Vary": FRAGMENT}
+    headers = {**PAGE_HEADERS, "Cache-Control": "no-store", "Vary": FRAGMENT}
     return Response(body, status, headers, "text/html; charset=utf-8")
 
 
@@ -361,6 +349,6 @@ def _read(name: str) -> bytes:
 def _static_response(asked: str) -> Response:
     for name, kind in _STATIC.items():
         if static_path(name) == f"static/{asked}":
-            headers = {**_HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+            headers = {**PAGE_HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
             return Response(_read(name), 200, headers, kind)
-    return Response("Not Found", 404, _HEADERS, "text/plain")
+    return Response("Not Found", 404, PAGE_HEADERS, "text/plain")

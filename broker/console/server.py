@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,7 +21,9 @@ from magnetar.broker.console.connection_steps import network_steps, rights
 from magnetar.broker.console.console import ClusterLook, Console
 from magnetar.broker.console.kind_of_cluster import connect
 from magnetar.broker.console.pulsar_messages import PulsarMessages
+from magnetar.broker.http.errors import error_response, response_of
 from magnetar.broker.http.middleware.origin_middleware import OriginMiddleware
+from magnetar.broker.http.page_answers import refusal_for
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -92,7 +95,18 @@ async def console_app(
                     Route(each, page, methods=["GET", "POST"])
                     for each in ("/", "/console", "/console/{path:path}")
                 ],
+                exception_handlers={HTTPException: _refused, Exception: _failed},
                 middleware=[Middleware(OriginMiddleware, sites=check)],
             )
         finally:
             watching.cancel()
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return refusal_for(request.scope, response_of(error))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """Starlette raises it once more, and the server logs it."""
+    reason = "Internal server error, see what the console writes"
+    return refusal_for(request.scope, error_response(500, reason))

@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from magnetar.broker.errors import BrokerError
+from magnetar.broker.http.page_answers import refusal_for
 from magnetar.broker.http.responses import JsonResponse
 from magnetar.broker.logs import REQUEST_ID
 from magnetar.broker.protocol.topic_name import InvalidTopicNameError
@@ -92,7 +93,7 @@ def error_response(status: int, reason: str) -> Response:
 async def refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a request, or an upgrade to WebSocket, with it."""
     if scope["type"] == "http":
-        await response(scope, receive, send)
+        await refusal_for(scope, response)(scope, receive, send)
         return
     kind = "websocket.http.response"
     status, headers = response.status_code, response.raw_headers
@@ -163,7 +164,7 @@ def install_error_handlers(app: FastAPI, redirection: Redirection) -> None:
         answer = response_of(error)
         if isinstance(error, HTTPException) and error.status_code == 405:
             answer.headers["Allow"] = ", ".join(_methods(app, request))
-        return answer
+        return refusal_for(request.scope, answer)
 
     for kind in (
         ApiError,

@@ -137,7 +137,7 @@ class RequestContextMiddleware:
         except Exception as error:
             if answer.status:
                 raise  # half an answer is out: the connection is closed, and uvicorn logs why
-            await response_of(error)(scope, receive, answer.send)
+            await refuse(response_of(error), scope, receive, answer.send)
 
 
 class _Answer:

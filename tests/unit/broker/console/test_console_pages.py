@@ -6,16 +6,21 @@ import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from html import unescape
 from importlib import resources
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
+from starlette.types import ASGIApp
 
+from magnetar.broker.auth.client_auth import ClientAuth
 from magnetar.broker.cli.main import build_parser
-from magnetar.broker.console.console import FragmentCache, find_page
+from magnetar.broker.console import server
+from magnetar.broker.console.console import Console, FragmentCache, find_page
 from magnetar.broker.console.index_view import (
     RANGES,
     SUBSCRIPTION_COLUMNS,
@@ -24,6 +29,8 @@ from magnetar.broker.console.index_view import (
     recent_of,
 )
 from magnetar.broker.console.pages import PAGES
+from magnetar.broker.console.server import console_app
+from magnetar.broker.http.page_answers import PAGE_HEADERS
 from magnetar.broker.http.server.app import create_app
 from magnetar.broker.index import broker_index
 from tests.console_paths import path_of
@@ -516,3 +523,47 @@ async def test_starred_topics_have_a_view(client: httpx.AsyncClient) -> None:
     for headers, mark in ((cookie, " checked"), ({}, "")):
         head = (await client.get(f"/console/topic/{TOPIC}", headers=headers)).text
         assert f'value="persistent://public/default/orders"{mark}> Starred' in head
+
+
+@pytest.mark.parametrize("front", ["broker", "console"])
+async def test_refusals_and_crashes_have_the_headers_of_pages(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, front: str
+) -> None:
+    def crash(*_: object) -> None:
+        raise RuntimeError("<b>of a test</b>")
+
+    app: ASGIApp = create_app(broker.service)
+    transport = httpx.ASGITransport(app)
+    async with AsyncExitStack() as stack:
+        if front == "console":
+            api = httpx.AsyncClient(transport=transport)
+            monkeypatch.setattr(server, "network_steps", a_step)
+            monkeypatch.setattr(server, "httpx", SimpleNamespace(AsyncClient=lambda **_: api))
+            opened = console_app("http://localhost", ClientAuth(), bind_address="127.0.0.1")
+            app = await stack.enter_async_context(opened)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url="http://localhost")
+        )
+        good = await client.get("/console/keys")
+        monkeypatch.setattr(Console, "respond", crash)
+        for method, host, status in (
+            ("GET", "localhost", 500),
+            ("PUT", "localhost", 405),
+            ("GET", "evil.example", 421),
+        ):
+            for accept, kind in (("text/html", "text/html"), ("*/*", "application/json")):
+                headers = {"Accept": accept, "Host": host}
+                answer = await client.request(method, "/console/topics", headers=headers)
+                assert answer.status_code == status
+                assert answer.headers["content-type"].startswith(kind)
+                assert "RuntimeError" not in answer.text
+                assert "of a test" not in answer.text
+                assert answer.headers["cache-control"] == "no-store"
+                for name in PAGE_HEADERS:
+                    assert answer.headers[name] == good.headers[name], (status, accept, name)
+        assert (await client.put("/console/topics")).headers["allow"]
+
+
+async def a_step(*_: object) -> AsyncIterator[tuple[str, str]]:
+    yield "TCP", "connected"
