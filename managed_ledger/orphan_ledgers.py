@@ -116,8 +116,10 @@ def _names(log_name: str) -> dict[str, bytes]:
 
 
 def log_of(metadata: LedgerMetadata) -> str | None:
-    """Name of the log whose entries a ledger holds; None: something else, or not ours."""
-    if metadata.custom_metadata.get(COMPONENT) != COMPONENT_VALUE:
+    """Name of the log whose entries a ledger holds, or what a compaction left of them; None:
+    something else, or not ours.
+    """
+    if metadata.custom_metadata.get(COMPONENT) not in (COMPONENT_VALUE, COMPACTED_VALUE):
         return None
     name = metadata.custom_metadata.get(LOG_NAME)
     return None if name is None else name.decode()

@@ -125,9 +125,17 @@ class Admin:
         return list(partitioned), list(self._value(self._call("GET", path), namespace))
 
     def segments(
-        self, partition: str, from_ledger: int = -1, *, locations: bool = True
+        self,
+        partition: str,
+        from_ledger: int = -1,
+        *,
+        locations: bool = True,
+        compacted: bool = False,
     ) -> TopicSnapshot:
         """Which ledgers hold a partition's messages, and where they are.
+
+        Args:
+            compacted: also the one that the last compaction left.
 
         Raises:
             NoSuchTopicError, SegmentsUnavailableError.
@@ -135,8 +143,10 @@ class Admin:
         query = f"locations={str(locations).lower()}"
         if from_ledger >= 0:
             query += f"&fromLedger={from_ledger}"
+        if compacted:
+            query += "&compacted=true"
         answer = self._call("GET", f"{_path(partition)}/segments?{query}")
-        return parse_snapshot(self._value(answer, partition))
+        return parse_snapshot(self._value(answer, partition), compacted=compacted)
 
     def offset_at(self, partition: str, time_ms: int) -> Offset:
         """Before the first message that was published at that time or later; as far as publish

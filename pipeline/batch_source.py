@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,11 +16,11 @@ from magnetar.pipeline.errors import DataLossError
 from magnetar.pipeline.filters import RowFilters, wanted_by
 from magnetar.pipeline.offsets import Offset
 from magnetar.pipeline.options import ReadOptions
+from magnetar.pipeline.plan_reader import PlanReader
 from magnetar.pipeline.read_plan import (
     EntryRange,
     InputSplit,
     cut_by_size,
-    entry_ranges_between,
     lost_before,
     narrow_by_id,
     narrow_by_time,
@@ -42,7 +42,8 @@ class TaskSettings:
     publish_ms: tuple[int | None, int | None] = (None, None)
     whole_chunks: bool = False
     """In a stream, a chunked message whose beginning was trimmed is a loss, unless the stream has
-    just begun where the topic begins, which then never had it as a whole.
+    just begun where the topic begins, which then never had it as a whole. In a compacted view it is
+    none: Pulsar's compaction leaves single chunks.
     """
 
 
@@ -58,13 +59,15 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options, wanted = self._options, self._wanted
         ranges: list[tuple[TopicSnapshot, list[EntryRange]]] = []
-        with Admin(self._cluster) as admin:
+        compacted = options.read_compacted
+        reader = PlanReader(self._cluster, compacted=compacted)
+        with Admin(self._cluster) as admin, closing(reader):
             for name in find_partitions(admin, options.topics):
                 if not _is_wanted(name, wanted):
                     continue
-                snapshot = snapshot_of(admin, name)
+                snapshot = snapshot_of(admin, name, compacted=compacted)
                 if snapshot is not None:
-                    ranges.append((snapshot, self._pieces(admin, snapshot)))
+                    ranges.append((snapshot, self._pieces(admin, snapshot, reader)))
         slices = cut_by_size(
             [(snapshot, pieces) for snapshot, pieces in ranges if pieces],
             options.partition_bytes,
@@ -72,12 +75,14 @@ class BatchReader(DataSourceReader):
         )
         return [InputPartition(part) for part in slices]
 
-    def _pieces(self, admin: Admin, snapshot: TopicSnapshot) -> list[EntryRange]:
+    def _pieces(
+        self, admin: Admin, snapshot: TopicSnapshot, reader: PlanReader
+    ) -> list[EntryRange]:
         options, wanted = self._options, self._wanted
-        start = resolve_bound(admin, options.starting, snapshot)
-        end = resolve_bound(admin, options.ending, snapshot)
+        start = resolve_bound(admin, options.starting, snapshot, reader)
+        end = resolve_bound(admin, options.ending, snapshot, reader)
         check_loss(snapshot, start, options.fail_on_data_loss)
-        pieces = entry_ranges_between(snapshot, start, end)
+        pieces = reader.ranges(snapshot, start, end)
         first_ms, last_ms = wanted.publish_ms
         if options.clock_skew_ms >= 0 and (first_ms is not None or last_ms is not None):
             last_ms = 2**63 - 1 if last_ms is None else last_ms
@@ -128,16 +133,12 @@ def read_slice(part: InputSplit, settings: TaskSettings) -> Iterator[pa.RecordBa
         DataLossError, SegmentsUnavailableError, UndecodableError.
     """
     name = TopicName.parse(part.topic)
-    last = part.pieces[-1]
-    end = Offset(last.ledger.ledger_id, last.end)
-    if last.end_batch:
-        end = Offset(last.ledger.ledger_id, last.end - 1, last.end_batch)
     decoder = EntryDecoder(
         settings.columns,
         str(name.base),
         name.partition_index,
-        start=part.start,
-        end=end,
+        start=part.pieces[0].start_point,
+        end=part.pieces[-1].end_point,
         publish_time_ms=settings.publish_ms,
         encrypted=settings.options.encrypted,
     )

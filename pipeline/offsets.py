@@ -9,6 +9,7 @@ Spark's Kafka source.
 import json
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from magnetar.pipeline.errors import OptionsError
@@ -87,19 +88,49 @@ def offset_from_json(value: Any) -> Offset:
     raise OptionsError(f"not a point of a topic: {value!r}")
 
 
-def stream_offsets_to_json(offsets: Mapping[str, Offset]) -> dict[str, list[int]]:
-    """A checkpoint's form: partition name -> point."""
-    return {name: offset_to_json(offsets[name]) for name in sorted(offsets)}
+def stream_offsets_to_json(
+    offsets: Mapping[str, Offset], compacted: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, list[int]]:
+    """A checkpoint's form: partition name -> point.
+
+    Args:
+        compacted: by partition the compacted ledger that was read before this point: a fourth
+            number.
+    """
+    return {
+        name: [*offsets[name], compacted[name]]
+        if name in compacted
+        else offset_to_json(offsets[name])
+        for name in sorted(offsets)
+    }
 
 
 def stream_offsets_from_json(value: Any) -> Offsets:
-    """Inverse of `stream_offsets_to_json`.
+    """Inverse of `stream_offsets_to_json`, without compacted ledgers.
 
     Raises:
         OptionsError: a checkpoint of something else.
     """
+    return {name: offset_from_json(point) for name, (point, _) in _split_points(value).items()}
+
+
+def compacted_from_json(value: Any) -> dict[str, int]:
+    """The compacted ledgers of `stream_offsets_to_json`.
+
+    Raises:
+        OptionsError: a checkpoint of something else.
+    """
+    return {name: last for name, (_, last) in _split_points(value).items() if last is not None}
+
+
+def _split_points(value: Any) -> dict[str, tuple[Any, int | None]]:
     if isinstance(value, str):
         value = json.loads(value)
     if not isinstance(value, dict):
         raise OptionsError(f"not offsets of this source: {value!r}")
-    return {str(name): offset_from_json(point) for name, point in value.items()}
+    return {
+        str(name): (point[:3], point[3])
+        if isinstance(point, list) and len(point) == 4
+        else (point, None)
+        for name, point in value.items()
+    }

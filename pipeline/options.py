@@ -86,6 +86,7 @@ class ReadOptions:
         clock_skew_ms: how far clocks of producers may be from the broker's; bounds by publish time
             spare only ledgers that are out of range by more. -1: none is ever spared.
         cursor: subscription that a stream moves when a batch is done; "": none.
+        read_compacted: what a consumer with ``readCompacted`` reads.
     """
 
     topics: TopicChoice
@@ -97,6 +98,7 @@ class ReadOptions:
     encrypted: Literal["fail", "skip", "raw"] = "fail"
     clock_skew_ms: int = 3_600_000
     cursor: str = ""
+    read_compacted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOp
         encrypted=encrypted,  # type: ignore[arg-type]  # checked above
         clock_skew_ms=_clock_skew(lowered),
         cursor=cursor,
+        read_compacted=flag(lowered, "readCompacted", False),
     )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from magnetar.bookkeeper.auth.token_source import TokenSource
 from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
@@ -21,14 +21,19 @@ from magnetar.bookkeeper.client.replica_choice import Replicas
 from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.tls import client_context
+from magnetar.broker.compaction.compacted_entry import decode_compacted, first_not_before
+from magnetar.broker.protocol.stored_entries import Buffer
 from magnetar.managed_ledger.offload.file_store import FilesystemOffloader
 from magnetar.managed_ledger.offload.interfaces import EntryReader
+from magnetar.managed_ledger.position import LATEST, Position
 from magnetar.metadata.store import Watch
 from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
 from magnetar.pipeline.errors import DataLossError, SegmentsUnavailableError
 from magnetar.pipeline.topic_snapshot import TopicLedger, TopicSnapshot
 
 _log = logging.getLogger(__name__)
+
+_SEARCH_PAUSES_S: Final = (0.2, 1.0, 3.0, 5.0)
 
 T = TypeVar("T")
 Read: TypeAlias = Callable[[], Awaitable[T]]
@@ -120,10 +125,13 @@ class BookieConnections:
 
 
 class PartitionReader:
-    """The ledgers of one partition."""
+    """The ledgers of one partition; with the compacted one if that is read, too."""
 
-    def __init__(self, topic: str, cluster: ClusterAccess, bookies: BookieConnections) -> None:
+    def __init__(
+        self, topic: str, cluster: ClusterAccess, bookies: BookieConnections, *, compacted: bool
+    ) -> None:
         self._topic, self._cluster, self._bookies = topic, cluster, bookies
+        self._compacted = compacted
         self._readers: dict[int, EntryReader] = {}
         self._fresh: dict[int, TopicLedger] = {}
         self._metadata: dict[int, LedgerMetadata] = {}  # of ledgers that were opened
@@ -170,14 +178,43 @@ class PartitionReader:
 
         def ask() -> TopicSnapshot:
             with Admin(self._cluster) as admin:
-                return admin.segments(self._topic, from_ledger)
+                return admin.segments(self._topic, from_ledger, compacted=self._compacted)
 
         snapshot = await asyncio.to_thread(ask)
         self._bookies.note_places(snapshot.bookies, snapshot.instance_id, snapshot.bookie_protocol)
         self._bookies.note_token(snapshot.bookie_token)
         self._fresh.update((each.ledger_id, each) for each in snapshot.ledgers)
+        if (compacted := snapshot.compacted) is not None:
+            self._fresh[compacted.ledger.ledger_id] = compacted.ledger
         self._readers.clear()
         return snapshot
+
+    async def find_compacted(
+        self, ledger: TopicLedger, is_before: Callable[[Position, Buffer], bool]
+    ) -> tuple[int, Position]:
+        """The first entry of a compacted ledger that isn't before what is looked for, and its
+        position; the count: there is none.
+
+        Args:
+            is_before: asked of positions and stored forms, which ascend.
+
+        Raises:
+            DataLossError, SegmentsUnavailableError.
+        """
+        places: dict[int, Position] = {}
+
+        async def ask(entry: int) -> bool:
+            async def read() -> Buffer:
+                reader = await self.reader(ledger, ledger.entries - 1)
+                return (await reader.read(entry, entry, 1, 0)).bodies[0]
+
+            found = await self.read_patiently(ledger.ledger_id, entry, _SEARCH_PAUSES_S, read)
+            position, stored = decode_compacted(found)
+            places[entry] = position
+            return is_before(position, stored)
+
+        entry = await first_not_before(ledger.entries, ask)
+        return entry, places.get(entry, LATEST)
 
     async def read_patiently(
         self, ledger_id: int, entry_id: int, pauses_s: Sequence[float], read: Read[T]
@@ -210,7 +247,10 @@ class PartitionReader:
         except NoSuchTopicError as error:
             raise DataLossError(f"{where}: the topic was deleted") from error
         if snapshot.find(ledger_id) is None:
-            raise DataLossError(f"{where} is not stored any more: the ledger was trimmed")
+            raise DataLossError(
+                f"{where} is not stored any more: the ledger was trimmed"
+                + (", or another compaction has replaced it" if self._compacted else "")
+            )
 
     # ---- LedgerMetadataSource: the broker stands for the metadata store
 

@@ -6,11 +6,11 @@ is repeated after a crash is cut into the same slices, or the sink couldn't know
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from magnetar.pipeline.errors import DataLossError
 from magnetar.pipeline.offsets import BEGINNING, Offset, Offsets
-from magnetar.pipeline.topic_snapshot import TopicLedger, TopicSnapshot
+from magnetar.pipeline.topic_snapshot import CompactedPart, TopicLedger, TopicSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class EntryRange:
     Attributes:
         first_batch: messages of ``first`` below this index are left out.
         end_batch: above 0: ``end - 1`` is cut: its messages from this index on are left out.
+        points: of a compacted ledger: its entries stand for messages of the topic between them.
     """
 
     ledger: TopicLedger
@@ -27,6 +28,21 @@ class EntryRange:
     end: int
     first_batch: int = 0
     end_batch: int = 0
+    points: tuple[Offset, Offset] | None = None
+
+    @property
+    def start_point(self) -> Offset:
+        if self.points is not None:
+            return self.points[0]
+        return Offset(self.ledger.ledger_id, self.first, self.first_batch)
+
+    @property
+    def end_point(self) -> Offset:
+        if self.points is not None:
+            return self.points[1]
+        if self.end_batch:
+            return Offset(self.ledger.ledger_id, self.end - 1, self.end_batch)
+        return Offset(self.ledger.ledger_id, self.end)
 
     @property
     def entries(self) -> int:
@@ -47,6 +63,7 @@ class InputSplit:
         pieces: in ascending order, none empty.
         bookies: those that hold the pieces: id -> host and port.
         begin: of a stream: where the batch begins, of which this is a slice.
+        compacted: pieces may be of it, and messages may begin in it.
     """
 
     topic: str
@@ -56,23 +73,21 @@ class InputSplit:
     bookie_token: str = field(default="", repr=False)
     bookie_protocol: str = ""
     begin: Offset = BEGINNING
+    compacted: CompactedPart | None = None
 
     @property
     def entries(self) -> int:
         return sum(piece.entries for piece in self.pieces)
 
-    @property
-    def start(self) -> Offset:
-        piece = self.pieces[0]
-        return Offset(piece.ledger.ledger_id, piece.first, piece.first_batch)
-
 
 def lost_before(snapshot: TopicSnapshot, start: Offset) -> str:
     """Why messages from ``start`` on are not all stored any more; "": they are.
 
-    `BEGINNING` is never a loss: it is whatever is there.
+    `BEGINNING` is never a loss: it is whatever is there. Nor is what a compaction took away.
     """
     if start == BEGINNING or start >= snapshot.first:
+        return ""
+    if snapshot.compacted is not None and start <= snapshot.compacted.horizon:
         return ""
     return (
         f"{snapshot.topic}: messages from {start} to {snapshot.first} were asked for, "
@@ -106,17 +121,48 @@ def entry_ranges_between(snapshot: TopicSnapshot, start: Offset, end: Offset) ->
     return pieces
 
 
+def compacted_ranges_between(
+    snapshot: TopicSnapshot, start: Offset, end: Offset, found: tuple[int, int]
+) -> list[EntryRange]:
+    """What readers of the compacted view read between two points: entries of the compacted ledger,
+    then those of the log behind the horizon.
+
+    REQUIRES: ``snapshot.compacted``.
+
+    Args:
+        found: the first entry of the compacted ledger that is wanted, and the one after the last.
+
+    Raises:
+        DataLossError: as `entry_ranges_between`.
+    """
+    compacted = snapshot.compacted
+    assert compacted is not None
+    pieces = []
+    if found[0] < found[1]:
+        points = (start, min(end, compacted.horizon))
+        pieces.append(EntryRange(compacted.ledger, *found, points=points))
+    return pieces + entry_ranges_between(snapshot, max(start, compacted.horizon), end)
+
+
 def narrow_by_id(
     pieces: Iterable[EntryRange], ledger_ids: tuple[int, int], entry_ids: tuple[int, int]
 ) -> list[EntryRange]:
     """The pieces of ledgers within the range (inclusive), without holes between them: a message in
-    chunks may be on both sides of one. Entry ids narrow a single ledger only.
+    chunks may be on both sides of one. Entry ids narrow a single ledger only. Of a compacted ledger
+    nothing is left out: it has entries of many.
     """
-    kept = [piece for piece in pieces if ledger_ids[0] <= piece.ledger.ledger_id <= ledger_ids[1]]
+    kept = [
+        piece
+        for piece in pieces
+        if piece.points is not None or ledger_ids[0] <= piece.ledger.ledger_id <= ledger_ids[1]
+    ]
     if ledger_ids[0] != ledger_ids[1]:
         return kept
     result = []
     for piece in kept:
+        if piece.points is not None:
+            result.append(piece)
+            continue
         first, end = max(piece.first, entry_ids[0]), min(piece.end, entry_ids[1] + 1)
         if first < end:
             result.append(
@@ -196,8 +242,8 @@ def _cut(snapshot: TopicSnapshot, pieces: Sequence[EntryRange], count: int) -> l
             piece = waiting.pop()
             if piece.entries > room:
                 middle = piece.first + room
-                waiting.append(EntryRange(piece.ledger, middle, piece.end, 0, piece.end_batch))
-                piece = EntryRange(piece.ledger, piece.first, middle, piece.first_batch)
+                waiting.append(replace(piece, first=middle, first_batch=0))
+                piece = replace(piece, end=middle, end_batch=0)
             taken.append(piece)
             room -= piece.entries
         slices.append(_slice(snapshot, tuple(taken)))
@@ -219,6 +265,7 @@ def _slice(snapshot: TopicSnapshot, pieces: tuple[EntryRange, ...]) -> InputSpli
         snapshot.instance_id,
         snapshot.bookie_token,
         snapshot.bookie_protocol,
+        compacted=snapshot.compacted,
     )
 
 

@@ -9,16 +9,24 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, Self
 
 from magnetar.bookkeeper.client.ledger_reader import EntryRun
 from magnetar.broker.cli.loop_thread import LoopThread
+from magnetar.broker.compaction.compacted_entry import batches_of, decode_compacted
 from magnetar.broker.protocol.stored_entries import PULSAR_ENTRIES
 from magnetar.pipeline.admin import ClusterAccess
 from magnetar.pipeline.errors import DataLossError
+from magnetar.pipeline.offsets import BEGINNING, Offset
 from magnetar.pipeline.partition_reader import BookieConnections, PartitionReader
-from magnetar.pipeline.read_plan import EntryRange, InputSplit
-from magnetar.pipeline.topic_snapshot import TopicLedger
+from magnetar.pipeline.read_plan import (
+    EntryRange,
+    InputSplit,
+    compacted_ranges_between,
+    entry_ranges_between,
+)
+from magnetar.pipeline.topic_snapshot import TopicSnapshot
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +57,7 @@ class SplitReader:
         self._partition_reader: PartitionReader
         self._runs: asyncio.Queue[EntryRun | Exception | None] = asyncio.Queue(_RUNS_AHEAD)
         self._pump: asyncio.Task[None] | None = None
-        self._listed: tuple[TopicLedger, ...] | None = None  # all of the topic's
+        self._listed: TopicSnapshot | None = None  # with all of the topic's ledgers
 
     def __enter__(self) -> Self:
         try:
@@ -87,27 +95,42 @@ class SplitReader:
         if self._listed is None:
             # Once for all that is looked for: it may be long, and ledgers in front of a slice are
             # as they were, or gone.
-            self._listed = self._call(self._partition_reader.refresh(-1)).ledgers
-        for ledger in reversed(self._listed):
-            if ledger.ledger_id > ledger_id:
-                continue
-            end = entry_id if ledger.ledger_id == ledger_id else ledger.entries
-            size = int(_WINDOW_BYTES / max(1.0, ledger.entry_bytes))
+            self._listed = self._call(self._partition_reader.refresh(-1))
+        point = Offset(ledger_id, entry_id)
+        for piece in reversed(self._pieces_before(self._listed, point)):
+            end = piece.end
+            size = int(_WINDOW_BYTES / max(1.0, piece.ledger.entry_bytes))
             size = max(1, min(size, _WINDOW_ENTRIES_MAX))
-            while end > 0:
-                first = max(0, end - size)
+            while end > piece.first:
+                first = max(piece.first, end - size)
                 try:
-                    window = self._call(self._window(EntryRange(ledger, first, end)))
+                    window = self._call(self._window(replace(piece, first=first, end=end)))
                 except DataLossError:
                     self._listed = None  # it was trimmed since
                     raise
                 yield window
                 end = first
 
+    def _pieces_before(self, snapshot: TopicSnapshot, point: Offset) -> list[EntryRange]:
+        """What is stored before a point, as this slice reads the topic."""
+        compacted = snapshot.compacted
+        if compacted is None:
+            return entry_ranges_between(snapshot, BEGINNING, point)
+        last = compacted.ledger.entries
+        if point < compacted.horizon:
+            find = self._partition_reader.find_compacted
+            last, _ = self._call(find(compacted.ledger, lambda at, _: at < point[:2]))
+        return compacted_ranges_between(snapshot, BEGINNING, point, (0, last))
+
     async def _window(self, piece: EntryRange) -> EntryRun:
-        window = EntryRun(piece.ledger.ledger_id, piece.first, [], [])
-        while (at := piece.first + len(window.heads)) < piece.end:
-            run = await self._read(EntryRange(piece.ledger, at, piece.end), at)
+        runs: list[EntryRun] = []
+        at = piece.first
+        while at < piece.end:
+            found = await self._read(piece, at)
+            at += sum(len(run.heads) for run in found)
+            runs += found
+        window = runs[0]
+        for run in runs[1:]:
             window.heads += run.heads
             window.bodies += run.bodies
         return window
@@ -119,7 +142,9 @@ class SplitReader:
         self._bookies = BookieConnections(self._cluster)
         self._bookies.note_places(part.bookies, part.instance_id, part.bookie_protocol)
         self._bookies.note_token(part.bookie_token)
-        self._partition_reader = PartitionReader(part.topic, self._cluster, self._bookies)
+        self._partition_reader = PartitionReader(
+            *(part.topic, self._cluster, self._bookies), compacted=part.compacted is not None
+        )
 
     async def _start(self) -> None:
         self._pump = asyncio.create_task(self._pump_runs())
@@ -137,26 +162,32 @@ class SplitReader:
                 at = piece.first
                 while at < piece.end:
                     try:
-                        run = await self._read(piece, at)
+                        runs = await self._read(piece, at)
                     except DataLossError as error:
-                        if self._fail_on_data_loss:
+                        # The rows of a compacted ledger that is gone are in the next one.
+                        if self._fail_on_data_loss or piece.points is not None:
                             raise
                         _log.warning("left out: %s", error)
                         break
-                    at += len(run.heads)
-                    await self._runs.put(run)
+                    for run in runs:
+                        at += len(run.heads)
+                        await self._runs.put(run)
             await self._runs.put(None)
         except Exception as error:  # ``runs`` raises it in the reader's thread
             await self._runs.put(error)
 
-    async def _read(self, piece: EntryRange, at: int) -> EntryRun:
+    async def _read(self, piece: EntryRange, at: int) -> list[EntryRun]:
+        """Entries from ``at`` on, at least one; those of a compacted ledger are where they were."""
         last = piece.end - 1
 
-        async def read() -> EntryRun:
+        async def read() -> list[EntryRun]:
             reader = await self._partition_reader.reader(piece.ledger, last)
             run = await reader.read(at, last, _RUN_BYTES, 0)
-            run.heads, run.bodies = PULSAR_ENTRIES.split(run.bodies)
-            return run
+            if piece.points is None:
+                run.heads, run.bodies = PULSAR_ENTRIES.split(run.bodies)
+                return [run]
+            batches = batches_of(list(map(decode_compacted, run.bodies)), PULSAR_ENTRIES)
+            return [EntryRun(x.ledger_id, x.first, x.heads, x.bodies) for x in batches]
 
         return await self._partition_reader.read_patiently(
             piece.ledger.ledger_id, at, _PAUSES_S, read

@@ -26,15 +26,16 @@ from pyspark.sql.streaming.datasource import (
 from magnetar.pipeline.admin import Admin, ClusterAccess, NoSuchTopicError
 from magnetar.pipeline.batch_source import TaskSettings, check_loss, read_slice
 from magnetar.pipeline.errors import DataLossError, PipelineError
-from magnetar.pipeline.message_counter import MessageCounter
 from magnetar.pipeline.offsets import (
     BEGINNING,
     Offset,
     Offsets,
+    compacted_from_json,
     stream_offsets_from_json,
     stream_offsets_to_json,
 )
 from magnetar.pipeline.options import ReadOptions, TriggerLimits
+from magnetar.pipeline.plan_reader import PlanReader
 from magnetar.pipeline.read_plan import (
     BatchQuota,
     EntryIterator,
@@ -79,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster, self._columns = cluster, columns
         self._options, self._limits = options, limits
         self._admin = Admin(cluster)
-        self._counter = MessageCounter(cluster)
+        self._reader = PlanReader(cluster, compacted=options.read_compacted)
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._newest: Offsets = {}
         self._batch_since_s = time.monotonic()
@@ -94,9 +95,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         offsets: Offsets = {}
         for name in find_partitions(self._admin, self._options.topics):
-            snapshot = snapshot_of(self._admin, name)
+            snapshot = snapshot_of(self._admin, name, compacted=self._options.read_compacted)
             if snapshot is not None:
-                offsets[name] = resolve_bound(self._admin, self._options.starting, snapshot)
+                offsets[name] = resolve_bound(
+                    self._admin, self._options.starting, snapshot, self._reader
+                )
         self._move_cursor(offsets)  # nothing of it may be trimmed from now on
         return stream_offsets_to_json(offsets)
 
@@ -132,16 +135,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._pace()
         limited = not isinstance(limit, ReadAllAvailable)
         waiting = self._look(begin, with_places=limited)
-        end = dict(begin)
+        end, compacted = dict(begin), compacted_from_json(start)
         if limited:
             end.update(self._admit(waiting))
         else:
             end.update((name, each.end) for name, each in waiting.items())
+        for name, point in end.items():
+            if point == begin.get(name):
+                continue
+            compacted.pop(name, None)
+            if (part := waiting[name].snapshot.compacted) is not None:
+                compacted[name] = part.ledger.ledger_id
         now_s = time.monotonic()
         self._idle_since_s = now_s
         if end != begin:
             self._batch_since_s, self._idle_since_s = now_s, 0.0
-        return stream_offsets_to_json(end)
+        return stream_offsets_to_json(end, compacted)
 
     def _look(self, begin: Offsets, *, with_places: bool) -> dict[str, _Waiting]:
         """Partitions with something to read."""
@@ -149,7 +158,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in self._partitions(begin):
             start = begin.get(name, BEGINNING)
             try:
-                snapshot = self._admin.segments(name, start.ledger_id, locations=with_places)
+                snapshot = self._admin.segments(
+                    *(name, start.ledger_id),
+                    locations=with_places,
+                    compacted=self._options.read_compacted,
+                )
             except NoSuchTopicError as error:
                 self._lost(name, start, str(error))
                 continue
@@ -159,6 +172,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is not None:
                 end = min(end, self._target.get(name, start))
             check_loss(snapshot, start, self._options.fail_on_data_loss)
+            if snapshot.compacted is not None:
+                if start >= snapshot.compacted.horizon:
+                    snapshot = replace(snapshot, compacted=None)
+                elif start < end:  # without limits nobody asks what there is
+                    pieces = self._reader.ranges(snapshot, start, end) if with_places else []
+                    waiting[name] = _Waiting(snapshot, pieces, end)
+                    continue
             if start == BEGINNING:
                 # It has to be in the checkpoint where reading begins, before anything is read: a
                 # batch that is repeated must not begin elsewhere because something was trimmed.
@@ -217,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends: Offsets = {}
         for name, share in shares_of(available, limits.messages_max, limits.bytes_max).items():
             each = waiting[name]
-            point = self._counter.walk(each.snapshot, each.pieces, EntryIterator(share))
+            point = self._reader.walk(each.snapshot, each.pieces, EntryIterator(share))
             ends[name] = each.end if point is None else point
         return ends
 
@@ -231,7 +251,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         missing = limits.messages_min
         for each in waiting.values():
             walk = EntryIterator(BatchQuota(messages=missing))
-            self._counter.walk(each.snapshot, each.pieces, walk)
+            self._reader.walk(each.snapshot, each.pieces, walk)
             missing -= walk.messages
             if missing <= 0 or walk.is_full:
                 return False
@@ -241,23 +261,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = stream_offsets_from_json(start), stream_offsets_from_json(end)
+        compacted = compacted_from_json(end)
         ranges = []
         for name, last in until.items():
             first = begin.get(name, BEGINNING)
             if first >= last:
                 continue
             try:
-                snapshot = self._admin.segments(name, first.ledger_id)
+                snapshot = self._admin.segments(
+                    name, first.ledger_id, compacted=self._options.read_compacted
+                )
             except NoSuchTopicError as error:
                 self._lost(name, first, str(error))
                 continue
+            snapshot = self._as_planned(snapshot, first, compacted.get(name))
             check_loss(snapshot, first, self._options.fail_on_data_loss)
             if last > snapshot.end:
                 raise DataLossError(
                     f"{name}: the checkpoint ends at {last}, the topic at {snapshot.end}: "
                     "is it another cluster, or was the topic made anew?"
                 )
-            ranges.append((snapshot, entry_ranges_between(snapshot, first, last)))
+            ranges.append((snapshot, self._reader.ranges(snapshot, first, last)))
         ranges = [(snapshot, pieces) for snapshot, pieces in ranges if pieces]
         slices = cut_by_count(ranges, self._options.partitions_min)
         # Where the batch begins, not its first entry that is left: see ``read_slice``.
@@ -265,8 +289,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             InputPartition(replace(part, begin=begin.get(part.topic, BEGINNING))) for part in slices
         ]
 
+    def _as_planned(
+        self, snapshot: TopicSnapshot, start: Offset, planned: int | None
+    ) -> TopicSnapshot:
+        """With the compacted ledger that the batch's end names, or without any.
+
+        Another one has other rows in the same range. A batch that is repeated would differ.
+        """
+        found = snapshot.compacted
+        if planned is None:
+            was_behind = found is None or start >= found.horizon
+            return snapshot if was_behind else replace(snapshot, compacted=None)
+        if found is None or found.ledger.ledger_id != planned:
+            text = f"{snapshot.topic}: another compaction has replaced ledger {planned}"
+            if self._options.fail_on_data_loss:
+                raise DataLossError(
+                    f"{text}: a batch that has to be repeated would have other rows. Set the "
+                    "option failOnDataLoss to false to read what the new one left"
+                )
+            _log.warning("%s: read anew", text)
+        return snapshot
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settings = TaskSettings(self._cluster, self._columns, self._options, whole_chunks=True)
+        options = self._options
+        settings = TaskSettings(
+            *(self._cluster, self._columns, options), whole_chunks=not options.read_compacted
+        )
         return read_slice(partition.value, settings)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -293,12 +341,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._moved_to[name] = point
 
     def stop(self) -> None:
-        self._counter.close()
+        self._reader.close()
         self._admin.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get what ``read`` needs; connections stay here."""
         state = dict(self.__dict__)
         state["_admin"] = Admin(self._cluster)
-        state["_counter"] = MessageCounter(self._cluster)
+        state["_reader"] = PlanReader(self._cluster, compacted=self._options.read_compacted)
         return state

@@ -6,7 +6,7 @@ above ``last_confirmed``; the highest one may still be written.
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from magnetar.bookkeeper.ledger_metadata import (
@@ -17,7 +17,7 @@ from magnetar.bookkeeper.ledger_metadata import (
 )
 from magnetar.managed_ledger.offload.context import LedgerCopy
 from magnetar.pipeline.errors import SegmentsUnavailableError
-from magnetar.pipeline.offsets import Offset
+from magnetar.pipeline.offsets import BEGINNING, Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,19 @@ class TopicLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactedPart:
+    """What the last compaction left of a partition.
+
+    Attributes:
+        ledger: each of its entries stands for one of the topic (docs/formats/compacted-ledger.md).
+        horizon: before the first entry of the topic that was not compacted.
+    """
+
+    ledger: TopicLedger
+    horizon: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class TopicSnapshot:
     """One partition at one moment.
 
@@ -60,6 +73,8 @@ class TopicSnapshot:
         instance_id: of the cluster of bookies; "": unknown.
         bookie_token: what bookies want to see; "": what the user gave.
         bookie_protocol: "": ours; "bookie-rpc": Apache BookKeeper's.
+        compacted: is read in place of what lies before its horizon; None: it wasn't asked for, or
+            no compaction ran.
     """
 
     topic: str
@@ -71,25 +86,36 @@ class TopicSnapshot:
     instance_id: str = ""
     bookie_token: str = field(default="", repr=False)
     bookie_protocol: str = ""
+    compacted: CompactedPart | None = None
+
+    @property
+    def begin(self) -> Offset:
+        """Where readers begin. The compacted part may have what the log has lost."""
+        return self.first if self.compacted is None else BEGINNING
 
     def index_from(self, ledger_id: int) -> int:
         """Index of the first listed ledger whose id isn't below ``ledger_id``."""
         return bisect_left(self.ledgers, ledger_id, key=lambda x: x.ledger_id)
 
     def find(self, ledger_id: int) -> TopicLedger | None:
-        """A listed ledger."""
+        """A listed ledger, or the compacted one."""
         index = self.index_from(ledger_id)
         if index < len(self.ledgers) and self.ledgers[index].ledger_id == ledger_id:
             return self.ledgers[index]
+        if self.compacted is not None and self.compacted.ledger.ledger_id == ledger_id:
+            return self.compacted.ledger
         return None
 
     def clamp(self, point: Offset) -> Offset:
         """The same point, or the nearest one that lies within what is stored."""
-        return min(max(point, self.first), self.end)
+        return min(max(point, self.begin), self.end)
 
 
-def parse_snapshot(answer: Any) -> TopicSnapshot:
+def parse_snapshot(answer: Any, *, compacted: bool = False) -> TopicSnapshot:
     """Decode the endpoint's answer.
+
+    Args:
+        compacted: it was asked what a compaction left.
 
     Raises:
         SegmentsUnavailableError: it isn't one; says what is wrong.
@@ -109,12 +135,21 @@ def parse_snapshot(answer: Any) -> TopicSnapshot:
             instance_id=str(answer.get("instanceId", "")),
             bookie_token=str(answer.get("bookieToken", "")),
             bookie_protocol=str(answer.get("bookieProtocol", "")),
+            compacted=_compacted(answer["compacted"]) if compacted else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SegmentsUnavailableError(
             f"the broker's list of a topic's ledgers can't be read: {error!r}; "
             "is it older than this package?"
         ) from error
+
+
+def _compacted(value: Mapping[str, Any] | None) -> CompactedPart | None:
+    if value is None:
+        return None
+    # It was closed before anybody was told of it. What it holds is of any age.
+    ledger = replace(_ledger({**value, "closedAt": 1}), closed_ms=0)
+    return CompactedPart(ledger, _point(value["horizon"]).after_entry)
 
 
 def _point(value: Mapping[str, Any]) -> Offset:

@@ -8,6 +8,7 @@ from magnetar.pipeline.admin import Admin, NoSuchTopicError
 from magnetar.pipeline.errors import OptionsError
 from magnetar.pipeline.offsets import BEGINNING, END, Offset
 from magnetar.pipeline.options import Bound, TopicChoice, choose_topics
+from magnetar.pipeline.plan_reader import PlanReader
 from magnetar.pipeline.session import plain_errors
 from magnetar.pipeline.topic_snapshot import TopicSnapshot
 
@@ -83,19 +84,28 @@ def _matching(admin: Admin, pattern: str, namespace: str) -> set[str]:
     return found
 
 
-def resolve_bound(admin: Admin, bound: Bound, snapshot: TopicSnapshot) -> Offset:
+def resolve_bound(
+    admin: Admin, bound: Bound, snapshot: TopicSnapshot, reader: PlanReader | None = None
+) -> Offset:
     """Where a bound is in one partition; points that were given stay as they are, even where
     nothing is stored.
 
+    Args:
+        reader: needed where the snapshot has a compacted part.
     Raises:
+        DataLossError: the compacted ledger is gone.
         OptionsError: the bound doesn't name this partition.
         NoSuchTopicError, SegmentsUnavailableError.
     """
     value = bound.of(snapshot.topic)
     if isinstance(value, int):
-        return snapshot.clamp(admin.offset_at(snapshot.topic, value))
+        point = snapshot.clamp(max(admin.offset_at(snapshot.topic, value), snapshot.first))
+        if snapshot.compacted is not None and reader is not None and point == snapshot.first:
+            # Messages of that time may have been trimmed, and be in the compacted ledger.
+            point = min(point, reader.published_at(snapshot, value))
+        return point
     if value == BEGINNING:
-        return snapshot.first
+        return snapshot.begin
     if value == END:
         return snapshot.end
     ledger = snapshot.find(value.ledger_id)
@@ -104,10 +114,10 @@ def resolve_bound(admin: Admin, bound: Bound, snapshot: TopicSnapshot) -> Offset
     return value
 
 
-def snapshot_of(admin: Admin, partition: str, from_ledger: int = -1) -> TopicSnapshot | None:
+def snapshot_of(admin: Admin, partition: str, *, compacted: bool = False) -> TopicSnapshot | None:
     """Where a partition's messages are; None: it was never used, or deleted."""
     try:
-        return admin.segments(partition, from_ledger)
+        return admin.segments(partition, compacted=compacted)
     except NoSuchTopicError:
         if TopicName.parse(partition).is_partition:
             return None

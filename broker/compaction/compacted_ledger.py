@@ -5,7 +5,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.compaction.compacted_entry import decode_compacted
+from magnetar.broker.compaction.compacted_entry import (
+    batches_of,
+    decode_compacted,
+    first_not_before,
+)
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
 from magnetar.managed_ledger.entry_form import EntryForm
 from magnetar.managed_ledger.position import EARLIEST, Position
@@ -79,16 +83,13 @@ class CompactedLedger:
         Raises:
             LedgerError, MetadataError.
         """
-        low, high = 0, (await self.reader()).last_confirmed + 1
         if position <= EARLIEST:
-            return low
-        while low < high:
-            middle = (low + high) // 2
-            if await self._position(middle) < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+            return 0
+
+        async def is_before(entry: int) -> bool:
+            return await self._position(entry) < position
+
+        return await first_not_before((await self.reader()).last_confirmed + 1, is_before)
 
     async def _position(self, entry: int) -> Position:
         found = self._positions.get(entry)
@@ -126,16 +127,7 @@ class CompactedLedger:
             LedgerError, MetadataError.
         """
         found = await self.read_raw(entry, bytes_max)
-        heads, bodies = self.form.split([stored for _, stored in found])
-        batches: list[EntryBatch] = []
-        for (position, _), head, body in zip(found, heads, bodies, strict=True):
-            last = batches[-1] if batches else None
-            if last is not None and (last.ledger_id, last.last + 1) == position:
-                last.heads.append(head)
-                last.bodies.append(body)
-            else:
-                batches.append(EntryBatch(*position, [head], [body]))
-        return CompactedRun(batches, entry + len(found))
+        return CompactedRun(batches_of(found, self.form), entry + len(found))
 
     async def last(self) -> EntryBatch | None:
         """The last entry; None: everything was removed.

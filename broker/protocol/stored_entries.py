@@ -86,7 +86,7 @@ class PulsarEntries:
 PULSAR_ENTRIES: Final = PulsarEntries()
 
 
-def leading_counts(prefixes: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
+def leading_counts(prefixes: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
     """Messages of entries, from their first bytes; ends before one that they don't tell of.
 
     Args:

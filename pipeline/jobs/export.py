@@ -203,6 +203,8 @@ class _Export:
 
     def __post_init__(self) -> None:
         self._wanted: ReadOptions = parse_read_options(self._options, streaming=False)
+        if self._wanted.read_compacted:  # a later run would take up where there is nothing to add
+            raise OptionsError("option readCompacted: an export has every message")
         self._runs: list[Manifest] = []
         self._id = uuid.uuid4().hex
         self._columns = _ddl(self._settings.columns)

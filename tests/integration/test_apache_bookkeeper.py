@@ -35,8 +35,10 @@ from magnetar.broker.protocol.framing import (
 )
 from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
 from magnetar.metadata.factory import connect_store
-from magnetar.pipeline.admin import Admin, ClusterAccess
-from magnetar.pipeline.message_counter import MessageCounter
+from magnetar.pipeline.admin import Admin, ClusterAccess, parse_access
+from magnetar.pipeline.batch_source import BatchReader
+from magnetar.pipeline.options import parse_read_options
+from magnetar.pipeline.plan_reader import PlanReader
 from magnetar.pipeline.read_plan import BatchQuota, EntryIterator, EntryRange, InputSplit
 from magnetar.pipeline.split_reader import SplitReader
 from tests.apache_bookies import ApacheBookie, needs_bookkeeper, start_bookies
@@ -46,7 +48,7 @@ from tests.child_process import suspend
 from tests.nightly import NIGHTLY
 from tests.official_client import client_of
 from tests.raw_client import RawClient
-from tests.waiting import eventually
+from tests.waiting import eventually, wait_until
 from tests.zookeeper_process import ZooKeeperProcess
 
 pytestmark = needs_bookkeeper
@@ -169,13 +171,18 @@ def said(lines: Iterable[str], begin: str) -> str:
     return next(line for line in lines if line.startswith(begin))
 
 
-def send(url: str, topic: str, texts: list[bytes]) -> None:
-    """Returns once all are acknowledged."""
+def send(url: str, topic: str, texts: list[bytes], *, keyed: bool = False) -> None:
+    """Returns once all are acknowledged.
+
+    Args:
+        keyed: each text is its key, too.
+    """
     with client_of(url) as client:
         producer = client.create_producer(topic, block_if_queue_full=True)
         results: list[pulsar.Result] = []
         for text in texts:
-            producer.send_async(text, lambda result, _: results.append(result))
+            key = text.decode() if keyed else None
+            producer.send_async(text, lambda result, _: results.append(result), partition_key=key)
         producer.flush()
         assert results == [pulsar.Result.Ok] * len(texts)
 
@@ -194,10 +201,22 @@ def counted_past_the_broker(admin_url: str, topic: str) -> int:
     with SplitReader(split, cluster, fail_on_data_loss=True) as reader:
         entries = sum(len(run.bodies) for run in reader.runs())
     assert entries == sum(each.entries for each in snapshot.ledgers)
-    counter, walk = MessageCounter(cluster), EntryIterator(BatchQuota())
+    counter, walk = PlanReader(cluster, compacted=False), EntryIterator(BatchQuota())
     assert counter.walk(snapshot, list(pieces), walk) is None
     counter.close()
     return walk.messages
+
+
+def keys_past_the_broker(broker: BrokerProcess, topic: str) -> list[bytes]:
+    """Of the compacted view, as the source of Spark reads it."""
+    path = f"{broker.admin_url}/admin/v2/{topic.replace('://', '/')}/compaction"
+    httpx.put(path).raise_for_status()
+    wait_until(lambda: httpx.get(path).json()["status"] == "SUCCESS")
+    options = {"adminUrl": broker.admin_url, "subscribe": topic, "readCompacted": "true"}
+    wanted = parse_read_options(options, streaming=False)
+    reader = BatchReader(parse_access(options), ("key",), wanted)
+    rows = [each for part in reader.partitions() for each in reader.read(part)]
+    return [key for batch in rows for key in batch["key"].to_pylist()]
 
 
 def test_a_broker_keeps_its_topics_there(apache: Apache, tmp_path: Path) -> None:
@@ -226,6 +245,9 @@ def test_a_broker_keeps_its_topics_there(apache: Apache, tmp_path: Path) -> None
             found = [consumer.receive(RECEIVE_MS).data() for _ in texts[100:]]
         assert found == texts[100:]
         assert counted_past_the_broker(broker.admin_url, topic) == len(texts)
+        table = f"{topic}-table"
+        send(broker.service_url, table, [b"1", b"2"] * 50 + [b"3"], keyed=True)
+        assert keys_past_the_broker(broker, table) == [b"1", b"2", b"3"]
     victim.start()
     asyncio.run(registered(apache))
     counts = asyncio.run(pulsars_counts(apache, b"public/default/persistent/kept"))

@@ -2,8 +2,10 @@
 
 import json
 import pickle
+from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from magnetar.pipeline.admin import parse_access
@@ -48,8 +50,7 @@ class Query:
         rows = []
         for part in self.reader.partitions(self.offset, end):
             away = pickle.loads(pickle.dumps(self.reader))
-            for batch in away.read(pickle.loads(pickle.dumps(part))):
-                rows += [_sent(row) for row in batch.to_pylist()]
+            rows += rows_in(away.read(pickle.loads(pickle.dumps(part))))
         return rows
 
     def batch(self, limit: ReadLimit | None = None) -> list[Sent]:
@@ -66,6 +67,10 @@ class Query:
         while self.plan() != self.offset:
             batches.append(self.batch())
         return [batch for batch in batches if batch]
+
+
+def rows_in(batches: Iterable[pa.RecordBatch]) -> list[Sent]:
+    return [_sent(row) for batch in batches for row in batch.to_pylist()]
 
 
 def json_round_trip(offset: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tests.pipeline.topics import (
     Addresses,
     admin,
     client_of,
+    compact,
     load,
     load_filtered,
     rows_of,
@@ -223,6 +224,18 @@ def test_offloaded_ledgers_are_read_from_their_copies(
 
     wait_until(only_copies, "ledgers have copies", WAIT_S)
     assert rows_of(load(spark, broker, "moved")) == sent
+
+
+def test_the_compacted_view(spark: SparkSession, broker: Addresses) -> None:
+    """``test_compacted_source.py`` has the rest."""
+    admin(broker, "PUT", f"{topic_path('compacted')}/partitions", 2)
+    with client_of(broker) as client:
+        sent = send_all(client, "compacted", _numbered(200), batching_max_messages=20)
+        for index in range(2):
+            compact(broker, f"compacted-partition-{index}")
+    newest = {each.key: each for each in sent if each.key is not None}
+    expected = sorted(newest.values(), key=lambda each: each.place)
+    assert rows_of(load(spark, broker, "compacted", readCompacted="TRUE")) == expected
 
 
 def test_a_live_writer_goes_on_and_what_is_confirmed_is_seen(

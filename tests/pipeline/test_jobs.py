@@ -376,6 +376,8 @@ def test_a_replay_is_the_same_topic_again(
     state.write_text(state.read_text().replace('"done": 2', '"done": 1'))
     assert replay(spark, folder, target, cluster.options).runs == [2]
     assert by_partition(topic_rows(spark, cluster, target)) == whole
+    with pytest.raises(OptionsError, match="an export has every message"):
+        export(spark, str(tmp_path / "other"), {**options, "readCompacted": "true"})
     with pytest.raises(OptionsError, match="choose another name"):
         replay(spark, folder, source, cluster.options, ReplaySettings(name=state.stem))
 

@@ -192,7 +192,7 @@ def test_ledgers_that_were_read_are_forgotten(broker: Addresses) -> None:
     assert len(segments(broker, "long")["ledgers"]) >= 30
     with Query(broker, subscribe="long", maxOffsetsPerTrigger=15) as query:
         rows, held = query.batch(), []
-        counter = query.reader._counter
+        counter = query.reader._reader
         (partition_reader,) = counter._partition_readers.values()
         for number in range(19):
             if number == 3:  # as after a failed read
@@ -224,11 +224,9 @@ def test_beginnings_of_messages_are_looked_for_in_one_list(
     asked = []
     ask = Admin.segments
 
-    def counted(
-        self: Admin, partition: str, from_ledger: int = -1, *, locations: bool = True
-    ) -> TopicSnapshot:
+    def counted(self: Admin, partition: str, from_ledger: int = -1, **flags: bool) -> TopicSnapshot:
         asked.append(from_ledger)
-        return ask(self, partition, from_ledger, locations=locations)
+        return ask(self, partition, from_ledger, **flags)
 
     def before(place: tuple[int, int]) -> list[tuple[int, int]]:
         return [

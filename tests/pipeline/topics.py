@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pulsar
 
 from tests import official_client
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +62,12 @@ def topic_path(topic: str) -> str:
 
 def segments(at: Addresses, topic: str) -> Any:
     return admin(at, "GET", f"{topic_path(topic)}/segments")
+
+
+def compact(at: Addresses, topic: str) -> None:
+    path = f"{topic_path(topic)}/compaction"
+    admin(at, "PUT", path)
+    wait_until(lambda: admin(at, "GET", path)["status"] == "SUCCESS", "it is compacted", WAIT_S)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
         *("bookkeeper", "metadata", "managed_ledger.position", "managed_ledger.offload"),
         *("broker.protocol", "broker.schema.avro_values", "broker.schema.primitive_values"),
         *("broker.auth.client_auth", "broker.auth.client_auth_error"),
+        "broker.compaction.compacted_entry",
         *(f"broker.cli.{name}" for name in ("admin_client", "errors", "loop_thread")),
     },
     "magnetar": {

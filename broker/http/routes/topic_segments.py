@@ -77,6 +77,9 @@ async def segments(
     locations: Annotated[
         str | None, Flag(True, "`false`: without `metadata`, `copy`, `bookies`: much cheaper")
     ] = None,
+    compacted: Annotated[
+        str | None, Flag(False, "`true`: with `compacted`, the ledger that a compaction left")
+    ] = None,
 ) -> Response:
     """Where the entries are: ledgers, their bookies and copies, up to the last confirmed.
 
@@ -84,11 +87,14 @@ async def segments(
     no ledger reaches beyond `lastConfirmed`, and `first` is the first entry that is still there
     (behind `lastConfirmed`: nothing is). `closedAt` 0: may still be written; `createdAt` -1: not
     known. `metadata` is missing where bookies must not be asked any more, `copy` where there is no
-    complete one. `bookies` has those that can be reached now; `bookieToken`, if it is there, has to
-    be shown to them.
+    complete one. `compacted` is null where no compaction ran; its entries stand for those of the
+    topic up to `horizon`. `bookies` has those that can be reached now; `bookieToken`, if it is
+    there, has to be shown to them.
     """
     found = await persistent(service, topic, "Listing segments")
     pieces = await topic_segments(
-        found, service.bookie_directory, fromLedger, locations=flag(locations, default=True)
+        *(found, service.bookie_directory, fromLedger),
+        locations=flag(locations, default=True),
+        compacted=flag(compacted, default=False),
     )
     return await in_pieces(request, pieces)

@@ -11,7 +11,7 @@ import orjson
 
 from magnetar.bookkeeper.ledger_metadata import DIGEST_CRC32C, LedgerMetadata
 from magnetar.bookkeeper.service_info import RPC_PROTOCOL
-from magnetar.broker.errors import TopicFencedError
+from magnetar.broker.errors import PersistenceError, TopicFencedError
 from magnetar.broker.http.routing.scatter_gather import each
 from magnetar.broker.http.streamed_answers import long_array
 from magnetar.broker.http.topics.topic_access import stored
@@ -29,19 +29,26 @@ async def topic_segments(
     from_ledger: int,
     *,
     locations: bool,
+    compacted: bool = False,
 ) -> AsyncIterator[bytes]:
     """The answer about one topic, as of one moment.
 
     Args:
         from_ledger: ledgers below are left out.
         locations: also where each ledger is, and where the bookies are.
+        compacted: also what the last compaction left.
     Raises:
         TopicFencedError: the topic is no longer served here.
         BrokerError: the metadata store, or a port, fails.
     """
     log = topic.ledger
-    extent = extent_of(log, from_ledger)
     names: set[str] = set()
+    fields: dict[str, Any] = {}
+    if compacted:  # before the rest: the log must reach as far as its horizon
+        row, found_metadata = await _compacted_row(topic, locations=locations)
+        fields["compacted"] = row
+        names |= named_bookies(found_metadata)
+    extent = extent_of(log, from_ledger)
     pieces: list[tuple[int, bytes]] = []
     for ledgers in extent.pieces():
         wanted = [x for x in ledgers if x.is_in_bookies and (locations or x.size < 0)]
@@ -57,10 +64,42 @@ async def topic_segments(
     access = BookieAccess({})
     if locations and directory is not None:
         access = await stored(directory.find(names, log.name), "Finding bookies")
-    head = segments_head(str(topic.name), extent, first)
+    head = segments_head(str(topic.name), extent, first) | fields
     if locations:
         head |= access_fields(access)
     return long_array(head, "ledgers", _from(first[0], pieces))
+
+
+async def _compacted_row(
+    topic: PersistentTopic, *, locations: bool
+) -> tuple[dict[str, Any] | None, list[LedgerMetadata]]:
+    """What the last compaction left, None: there was none; and its ledger's metadata if its
+    location is wanted.
+    """
+    while (current := topic.compacted) is not None:
+        try:
+            reader = await stored(current.reader(), "Opening the compacted ledger")
+            found = reader.metadata
+            if locations:
+                read = topic.ledger.client.read_ledger_metadata(current.ledger_id)
+                fresh = await stored(read, "Reading ledger metadata")
+                if fresh is None:
+                    raise PersistenceError(f"Compacted ledger {current.ledger_id} doesn't exist")
+                found = fresh
+        except PersistenceError:
+            if topic.compacted is current:
+                raise
+            continue  # another compaction has ended meanwhile
+        row = {
+            "ledgerId": current.ledger_id,
+            "entries": found.last_entry + 1,
+            "size": found.length,
+            "horizon": position_fields(current.horizon),
+        }
+        if locations:
+            row["metadata"] = _quorums(found)
+        return row, [found] if locations else []
+    return None, []
 
 
 async def _from(ledger_id: int, pieces: list[tuple[int, bytes]]) -> AsyncIterator[bytes]:

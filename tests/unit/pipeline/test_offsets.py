@@ -11,6 +11,7 @@ from magnetar.pipeline.offsets import (
     BEGINNING,
     END,
     Offset,
+    compacted_from_json,
     offset_from_json,
     offset_to_json,
     parse_offset,
@@ -65,6 +66,17 @@ def test_checkpoints_come_back_and_are_equal_when_their_offsets_are(
     assert stream_offsets_from_json(json.loads(text)) == offsets
     shuffled = dict(reversed(list(offsets.items())))
     assert json.dumps(stream_offsets_to_json(shuffled)) == text  # Spark compares the text
+
+
+@given(st.dictionaries(st.text(min_size=1), st.tuples(_POINTS, st.none() | st.integers(0, 9))))
+def test_checkpoints_keep_the_compacted_ledgers(
+    points: dict[str, tuple[Offset, int | None]],
+) -> None:
+    offsets = {name: point for name, (point, _) in points.items()}
+    compacted = {name: ledger for name, (_, ledger) in points.items() if ledger is not None}
+    text = json.dumps(stream_offsets_to_json(offsets, compacted))
+    assert stream_offsets_from_json(text) == offsets
+    assert compacted_from_json(text) == compacted
 
 
 def test_a_point_stands_before_its_message() -> None:

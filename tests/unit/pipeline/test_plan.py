@@ -1,6 +1,7 @@
 """How a range of a topic is cut into slices: nothing twice, nothing left out, always the same."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from magnetar.pipeline.offsets import BEGINNING, END, Offset
 from magnetar.pipeline.read_plan import (
     EntryRange,
     InputSplit,
+    compacted_ranges_between,
     cut_by_count,
     cut_by_size,
     entries_of,
@@ -20,7 +22,7 @@ from magnetar.pipeline.read_plan import (
     narrow_by_id,
     narrow_by_time,
 )
-from magnetar.pipeline.topic_snapshot import TopicLedger, TopicSnapshot
+from magnetar.pipeline.topic_snapshot import CompactedPart, TopicLedger, TopicSnapshot
 
 
 def _ledger(
@@ -74,6 +76,35 @@ def test_pieces_are_the_entries_between_two_points(
         assert end.entry_id + (end.batch_index > 0) > ledger.entries
         return
     assert found == wanted
+
+
+def test_the_compacted_part_and_the_log_behind_its_horizon() -> None:
+    part = CompactedPart(_ledger(7, 6), Offset(2, 5))
+    log = replace(_snapshot(_ledger(2, 10), _ledger(3, 4)), compacted=part)
+    pieces = compacted_ranges_between(log, BEGINNING, Offset(3, 2), (0, 6))
+    assert list(_entries(pieces)) == [
+        *((7, entry) for entry in range(6)),
+        *((2, entry) for entry in range(5, 10)),
+        *((3, 0), (3, 1)),
+    ]
+    assert (pieces[0].start_point, pieces[0].end_point) == (BEGINNING, part.horizon)
+    assert pieces[1].start_point == part.horizon
+    for start, end in ((Offset(1, 3), Offset(2, 1, 2)), (Offset(1, 3), Offset(2, 1))):
+        (piece,) = compacted_ranges_between(log, start, end, (2, 4))
+        assert (piece.first, piece.end, piece.points) == (2, 4, (start, end))
+    slices = cut_by_count([(log, pieces)], 3)
+    assert [each.start_point for part in slices for each in part.pieces] == [
+        *(BEGINNING, BEGINNING, part.horizon, Offset(2, 8), Offset(3, 0)),
+    ]
+    assert all(each.compacted is part for each in slices)
+    # Filters of ids and times say nothing of its entries.
+    assert narrow_by_id(pieces, (99, 99), (0, 0)) == pieces[:1]
+    assert narrow_by_time(pieces, 5, 6, 0)[0] == pieces[0]
+    # What a compaction took away isn't a loss; behind its horizon it would be.
+    trimmed = replace(log, first=Offset(3, 0))
+    assert not lost_before(trimmed, Offset(1, 0))
+    assert not lost_before(trimmed, part.horizon)
+    assert lost_before(trimmed, Offset(2, 6))
 
 
 def test_ends_within_a_batch_are_kept() -> None:

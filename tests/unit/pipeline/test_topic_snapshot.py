@@ -80,6 +80,27 @@ def test_ledgers_are_found_by_their_ids() -> None:
     assert found.clamp(Offset(6, 3)) == Offset(6, 3)
 
 
+def test_what_a_compaction_left() -> None:
+    row = {
+        **_ANSWER["ledgers"][1],
+        "ledgerId": 12,
+        "horizon": {"ledgerId": 9, "entryId": 3},
+    }
+    found = parse_snapshot({**_ANSWER, "compacted": row}, compacted=True)
+    assert found.compacted is not None
+    assert found.compacted.horizon == Offset(9, 4)
+    ledger = found.compacted.ledger
+    assert found.find(12) is ledger
+    assert ledger.closed_ms == 0, "its messages are of any time"
+    assert ledger.metadata is not None
+    assert (ledger.metadata.state, ledger.metadata.last_entry) == (LedgerState.CLOSED, 41)
+    assert found.begin == found.clamp(BEGINNING) == BEGINNING, "the log has lost some of them"
+    never = parse_snapshot({**_ANSWER, "compacted": None}, compacted=True)
+    assert (never.compacted, never.begin) == (None, Offset(5, 0))
+    with pytest.raises(SegmentsUnavailableError, match=r"compacted.*older than this package"):
+        parse_snapshot(_ANSWER, compacted=True)
+
+
 def test_an_empty_topic() -> None:
     answer = {
         **_ANSWER,

@@ -7,8 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from magnetar.bookkeeper.client.config import LedgerConfig
+from magnetar.bookkeeper.ledger_handles import WriteHandle
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment as EnsembleSegment
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.errors import PersistenceError, TopicFencedError
 from magnetar.broker.http.topics.topic_segments import (
     access_fields,
@@ -275,6 +278,44 @@ async def test_a_log_that_is_closed_meanwhile(
     before_each_read(log, monkeypatch, log.close)
     with pytest.raises(TopicFencedError, match="being closed"):
         await ask(log)
+
+
+async def compacted(log: ManagedLedger, entries: int) -> CompactedLedger:
+    """As if a compaction had left so many entries."""
+    writer = await log.client.create_ledger(LedgerConfig(1, 1, 1, b""))
+    handle = WriteHandle(writer, 1024)
+    await handle.append_all([b"entry"] * entries)
+    await handle.close()
+    return CompactedLedger(log.client, writer.ledger_id, log.last_confirmed, log.config.form)
+
+
+async def test_what_a_compaction_left(log: ManagedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    await send(Appends(log), b"1")
+    old, new = await compacted(log, 2), await compacted(log, 3)
+    topic = SimpleNamespace(ledger=log, name="persistent://t/ns/topic", compacted=None)
+
+    async def answer(*, locations: bool) -> Any:
+        asked = cast(PersistentTopic, topic)
+        found = await topic_segments(asked, Directory(), -1, locations=locations, compacted=True)
+        return (await whole(found))["compacted"]
+
+    assert await answer(locations=True) is None
+    topic.compacted = old
+    row = await answer(locations=True)
+    assert (row["ledgerId"], row["entries"]) == (old.ledger_id, 2)
+    assert row["horizon"] == {"ledgerId": log.last_confirmed[0], "entryId": 0}
+    assert row["metadata"]["ensembles"] == [{"firstEntry": 0, "bookies": ["b0"]}]
+    assert "metadata" not in await answer(locations=False)
+
+    async def replace_it() -> None:
+        topic.compacted = new
+        await old.delete()
+
+    before_each_read(log, monkeypatch, replace_it)
+    assert (await answer(locations=True))["ledgerId"] == new.ledger_id
+    await new.delete()
+    with pytest.raises(PersistenceError, match="doesn't exist"):
+        await answer(locations=True)
 
 
 async def test_an_outage_of_the_store(log: ManagedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
