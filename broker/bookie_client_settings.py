@@ -24,6 +24,7 @@ from magnetar.bookkeeper.client.placement.config import (
     ZONE_AWARE,
     policy_named,
 )
+from magnetar.bookkeeper.client.placement.isolation import groups_of_settings
 from magnetar.bookkeeper.errors import PlacementRuleError
 from magnetar.bookkeeper.network_location import place
 from magnetar.broker.config import BrokerConfig, ConfigError
@@ -59,8 +60,10 @@ def placement_config(config: BrokerConfig) -> PlacementConfig:
                 config.bookkeeper_repp_minimum_regions_for_durability,
                 spread_acks and policy == REGION_AWARE,
             ),
-            isolation_groups=_names(config.bookkeeper_client_isolation_groups),
-            secondary_groups=_names(config.bookkeeper_client_secondary_isolation_groups),
+            isolation=groups_of_settings(
+                config.bookkeeper_client_isolation_groups,
+                config.bookkeeper_client_secondary_isolation_groups,
+            ),
             by_free_space=config.bookkeeper_disk_weight_based_placement_enabled,
             max_weight_multiple=(
                 config.bookkeeper_bookie_max_weight_multiple_for_weight_based_placement
@@ -71,11 +74,6 @@ def placement_config(config: BrokerConfig) -> PlacementConfig:
         )
     except ValueError as error:
         raise ConfigError(f"placement of ledgers on bookies: {error}") from error
-
-
-def _names(text: str) -> frozenset[str]:
-    """Of a list with commas."""
-    return frozenset(name for each in text.split(",") if (name := each.strip()))
 
 
 def policy_of(config: BrokerConfig) -> str:

@@ -97,7 +97,7 @@ class _Attempt:
         self._master_key = metadata.master_key
         self._creator = metadata.creator_token
         self._bookies = bookies
-        self._placement = placement
+        self._placement = placement.for_ledger(metadata.custom_metadata)
         self._config = config
         self._failed: set[str] = set()
         self._core = LedgerRecovery(

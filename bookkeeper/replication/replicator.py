@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from magnetar.bookkeeper import codes
@@ -135,22 +136,22 @@ class Replicator:
         """A bookie that may take the place of the one at ``slot``.
 
         Args:
-            preferred: has copies from an earlier attempt; taken if it still may be.
+            preferred: has copies from an earlier attempt; taken if the policy still allows it.
         Raises:
             NoTargetError: there is none now.
         """
         writable = self._bookies.writable
         barred = {*excluded, *fragment.bookies}
-        if preferred is not None and preferred in writable and preferred not in barred:
-            return preferred
-        target = self._placement.replace_bookie(
-            slot, fragment.bookies, metadata.write_quorum, writable - barred
-        )
+        candidates = writable - barred
+        placement = self._placement.for_ledger(metadata.custom_metadata)
+        choose = partial(placement.replace_bookie, slot, fragment.bookies, metadata.write_quorum)
+        target = choose({preferred}) if preferred in candidates else None
+        target = target or choose(candidates)
         if target is None:
             raise NoTargetError(
                 f"segment {fragment.first_entry}: no bookie may take the place of "
                 f"{fragment.bookies[slot]}: {len(writable)} accept writes, "
-                f"{len(writable - barred)} of them hold no copy and have not failed"
+                f"{len(candidates)} of them hold no copy and have not failed"
             )
         return target
 

@@ -15,6 +15,7 @@ from typing import Final
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, RegionRules, ZoneRules
 from magnetar.bookkeeper.client.placement.config import RACK_AWARE, policy_named
+from magnetar.bookkeeper.client.placement.isolation import groups_of_settings
 from magnetar.bookkeeper.environment import PREFIXES
 from magnetar.bookkeeper.network_location import place
 from magnetar.bookkeeper.process_settings import ALIASES, ProcessSettings, key_of
@@ -96,6 +97,8 @@ class AutoRecoverySettings(ProcessSettings):
     desired_num_zones_per_write_quorum: int = 3
     enforce_strict_zoneaware_placement: bool = True
     repp_minimum_regions_for_durability: int = 2
+    isolation_bookie_groups: str = ""  # with commas, as the two of Pulsar's policy
+    secondary_isolation_bookie_groups: str = ""
     disk_weight_based_placement_enabled: bool = False
     bookie_max_weight_multiple_for_weight_based_placement: float = 3.0
     get_bookie_info_interval_seconds: int = 86_400
@@ -221,6 +224,9 @@ class AutoRecoverySettings(ProcessSettings):
             float(self.get_bookie_info_interval_seconds),
             float(self.get_bookie_info_retry_interval_seconds),
             regions=RegionRules(self.repp_minimum_regions_for_durability),
+            isolation=groups_of_settings(
+                self.isolation_bookie_groups, self.secondary_isolation_bookie_groups
+            ),
         )
 
     def transport(self) -> TransportConfig:
@@ -269,6 +275,8 @@ KEYS: Final = SettingsParser(
                 *("get_bookie_info_interval_seconds", "get_bookie_info_retry_interval_seconds"),
             )
         },
+        "bookkeeperClientIsolationGroups": "isolation_bookie_groups",
+        "bookkeeperClientSecondaryIsolationGroups": "secondary_isolation_bookie_groups",
         "bookkeeperClientTimeoutInSeconds": "client_timeout_in_seconds",
         "bookkeeperTLSTrustCertsFilePath": "client_trust_path",
         "bookkeeperTLSCertificateFilePath": "client_certificate_path",

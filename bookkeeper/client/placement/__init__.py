@@ -11,6 +11,11 @@ from magnetar.bookkeeper.client.placement.config import (
     RegionRules,
     ZoneRules,
 )
+from magnetar.bookkeeper.client.placement.isolation import (
+    GroupsOf,
+    IsolationGroups,
+    IsolationPlacement,
+)
 from magnetar.bookkeeper.client.placement.node_location import Locate
 from magnetar.bookkeeper.client.placement.policy import (
     Adherence,
@@ -23,8 +28,6 @@ from magnetar.bookkeeper.client.placement.random_placement import RandomPlacemen
 from magnetar.bookkeeper.client.placement.region_aware import RegionAwarePlacement
 from magnetar.bookkeeper.client.placement.weighted_selection import Weigh, WeightedRandomSelection
 from magnetar.bookkeeper.client.placement.wrappers import (
-    GroupsOf,
-    IsolationPlacement,
     OpportunisticStripingPlacement,
     QuarantinePlacement,
 )
@@ -33,6 +36,7 @@ from magnetar.bookkeeper.client.placement.zone_aware import ZoneAwarePlacement
 __all__ = [
     "Adherence",
     "EnsemblePlacementPolicy",
+    "IsolationGroups",
     "PlacementConfig",
     "PlacementRandom",
     "RackAwarePlacement",
@@ -61,7 +65,7 @@ def make_placement(
         locate: a bookie's path; asked at each choice, as bookies may move.
         quarantined: bookies that are chosen only when others don't suffice.
         weigh: free bytes by bookie; asked only if ``by_free_space`` is set.
-        groups_of: a bookie's groups; asked only with ``isolation_groups``.
+        groups_of: a bookie's groups; asked only for ledgers that are kept on some.
     """
     selection = WeightedRandomSelection(
         rng, weigh if config.by_free_space else None, config.max_weight_multiple
@@ -76,8 +80,6 @@ def make_placement(
     else:
         policy = RandomPlacement(selection)
     policy = QuarantinePlacement(policy, quarantined)
-    if config.isolation_groups and groups_of is not None:
-        policy = IsolationPlacement(
-            policy, config.isolation_groups, config.secondary_groups, groups_of
-        )
+    if groups_of is not None:
+        policy = IsolationPlacement(policy, config.isolation, groups_of)
     return OpportunisticStripingPlacement(policy) if config.opportunistic_striping else policy

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from magnetar.bookkeeper.client.placement.isolation import ISOLATED_CLASSES, IsolationGroups
 from magnetar.bookkeeper.errors import PlacementRuleError
 
 RANDOM: Final = "random"
@@ -16,6 +17,8 @@ _CLASSES: Final = {
     "rackawareensembleplacementpolicy": RACK_AWARE,
     "regionawareensembleplacementpolicy": REGION_AWARE,
     "zoneawareensembleplacementpolicy": ZONE_AWARE,
+    # Pulsar's, for bookies in groups: the groups are settings of their own, with any policy.
+    **{name.lower(): RACK_AWARE for name in ISOLATED_CLASSES},
 }
 
 
@@ -141,8 +144,7 @@ class PlacementConfig:
         max_weight_multiple: but none counts as more than so many times the median.
         info_interval_s, info_retry_s: how often free space is asked for; and again after a failure.
         opportunistic_striping: rather a smaller ensemble, down to Qw, than no ledger.
-        isolation_groups: groups of bookies that get new ledgers; empty: all bookies do.
-        secondary_groups: these, too, while the first ones have too few bookies.
+        isolation: groups of bookies that ledgers are kept on; None: all bookies.
     """
 
     policy: str = RANDOM
@@ -154,8 +156,7 @@ class PlacementConfig:
     info_retry_s: float = 60.0
     opportunistic_striping: bool = False
     regions: RegionRules = field(default_factory=RegionRules)
-    isolation_groups: frozenset[str] = frozenset()
-    secondary_groups: frozenset[str] = frozenset()
+    isolation: IsolationGroups | None = None
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:

@@ -1,7 +1,7 @@
 """What every placement policy can do, and what policies are given."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Protocol, TypeVar
 
@@ -62,6 +62,10 @@ class EnsemblePlacementPolicy(ABC):
         Args:
             candidates: accept writes, and none of them is in ``ensemble``.
         """
+
+    def for_ledger(self, custom_metadata: Mapping[str, bytes]) -> "EnsemblePlacementPolicy":
+        """The policy that replaces bookies of one ledger: its creator may have named groups."""
+        return self
 
     def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
         """How well this ensemble follows the policy, wherever its bookies are now."""

@@ -1,14 +1,13 @@
 """Policies around a policy: quarantined bookies last, smaller ensembles when need be. Pure."""
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from magnetar.bookkeeper.client.placement.policy import Adherence, EnsemblePlacementPolicy
 from magnetar.bookkeeper.client.quorum import FaultDomainAckRule
 from magnetar.bookkeeper.errors import NotEnoughBookiesError, PlacementRuleError
 
 
-class _WrappedPolicy(EnsemblePlacementPolicy):
+class WrappedPolicy(EnsemblePlacementPolicy):
     """What is the same as in the policy inside."""
 
     def __init__(self, policy: EnsemblePlacementPolicy) -> None:
@@ -29,7 +28,7 @@ class _WrappedPolicy(EnsemblePlacementPolicy):
         return self._policy.ack_spread(ensemble)
 
 
-class QuarantinePlacement(_WrappedPolicy):
+class QuarantinePlacement(WrappedPolicy):
     """Another policy without the bookies to avoid; with them when there are not enough others."""
 
     def __init__(
@@ -64,58 +63,11 @@ class QuarantinePlacement(_WrappedPolicy):
         return [b for b in writable if b not in avoided] if avoided else writable
 
 
-GroupsOf: TypeAlias = Callable[[str], Collection[str]]
-"""Names of the groups that a bookie is in; none: nobody has put it into one."""
-
-
-class IsolationPlacement(_WrappedPolicy):
-    """Another policy on the bookies of some groups.
-
-    As Pulsar's IsolatedBookieEnsemblePlacementPolicy: where the first groups have too few bookies
-    for an ensemble, those of the second are taken, too, and where these are too few, bookies of no
-    group at all. Bookies of other groups are never taken.
-
-    Args:
-        first, second: names of groups.
-    """
-
-    def __init__(
-        self,
-        policy: EnsemblePlacementPolicy,
-        first: Collection[str],
-        second: Collection[str],
-        groups_of: GroupsOf,
-    ) -> None:
-        super().__init__(policy)
-        self._first, self._second = frozenset(first), frozenset(second)
-        self._groups_of = groups_of
-
-    def new_ensemble(
-        self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
-    ) -> tuple[str, ...]:
-        allowed = self._allowed(writable, ensemble_size)
-        return self._policy.new_ensemble(ensemble_size, write_quorum, ack_quorum, allowed)
-
-    def replace_bookie(
-        self, slot: int, ensemble: Sequence[str], write_quorum: int, candidates: Collection[str]
-    ) -> str | None:
-        others = {bookie for at, bookie in enumerate(ensemble) if at != slot}
-        allowed = self._allowed(others.union(candidates), len(ensemble))
-        mine = allowed.intersection(candidates)
-        return self._policy.replace_bookie(slot, ensemble, write_quorum, mine)
-
-    def _allowed(self, bookies: Collection[str], size: int) -> set[str]:
-        groups = {bookie: frozenset(self._groups_of(bookie)) for bookie in bookies}
-        allowed = {bookie for bookie in bookies if groups[bookie] & self._first}
-        if len(allowed) < size:
-            allowed |= {bookie for bookie in bookies if groups[bookie] & self._second}
-        if len(allowed) < size:
-            allowed |= {bookie for bookie in bookies if not groups[bookie]}
-        return allowed
-
-
-class OpportunisticStripingPlacement(_WrappedPolicy):
+class OpportunisticStripingPlacement(WrappedPolicy):
     """Another policy that stripes over fewer bookies, down to Qw, when E can't be had."""
+
+    def for_ledger(self, custom_metadata: Mapping[str, bytes]) -> EnsemblePlacementPolicy:
+        return self._policy.for_ledger(custom_metadata)
 
     def new_ensemble(
         self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]

@@ -4,7 +4,12 @@ import random
 
 import pytest
 
-from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
+from magnetar.bookkeeper.client.placement import (
+    IsolationGroups,
+    PlacementConfig,
+    RackRules,
+    ZoneRules,
+)
 from magnetar.broker.bookie_client_settings import bookie_health, check_placement, placement_config
 from magnetar.broker.config import BrokerConfig, ConfigError
 from magnetar.broker.policies.errors import InvalidPolicyError
@@ -133,8 +138,7 @@ def test_regions_and_groups_by_pulsars_keys() -> None:
     found = placement_config(config)
     assert found.policy == "region-aware"
     assert (found.regions.min_regions, found.regions.spread_acks) == (3, True)
-    assert found.isolation_groups == {"ssd", "fast"}
-    assert found.secondary_groups == {"hdd"}
+    assert found.isolation == IsolationGroups(frozenset({"ssd", "fast"}), frozenset({"hdd"}))
     assert not found.racks.spread_acks
 
 

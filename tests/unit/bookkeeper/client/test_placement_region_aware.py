@@ -1,4 +1,4 @@
-"""Region-aware placement spreads evenly; isolation groups keep ledgers on their bookies."""
+"""Region-aware placement spreads evenly."""
 
 import random
 from collections import Counter
@@ -12,12 +12,9 @@ from magnetar.bookkeeper.client.placement import (
     PlacementConfig,
     RegionAwarePlacement,
     RegionRules,
-    make_placement,
 )
 from magnetar.bookkeeper.client.placement.config import REGION_AWARE
-from magnetar.bookkeeper.client.placement.random_placement import RandomPlacement
 from magnetar.bookkeeper.client.placement.weighted_selection import WeightedRandomSelection
-from magnetar.bookkeeper.client.placement.wrappers import IsolationPlacement
 from magnetar.bookkeeper.client.quorum import write_sets
 from magnetar.bookkeeper.errors import NotEnoughBookiesError, PlacementRuleError
 
@@ -125,49 +122,3 @@ def test_acks_may_have_to_span_regions() -> None:
     rule = placement.ack_spread(["x", "y", "z"])
     assert rule is not None
     assert sorted(rule.zones) == [0b011, 0b100]
-
-
-GROUPS = {
-    **{f"first{n}": ["g1"] for n in range(4)},
-    **{f"second{n}": ["g2"] for n in range(2)},
-    **{f"other{n}": ["g3"] for n in range(4)},
-    **{f"none{n}": [] for n in range(3)},
-    "both": ["g1", "g3"],
-}
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.sets(st.sampled_from(sorted(GROUPS)), max_size=14), st.integers(1, 4), seeds)
-def test_groups_are_kept_and_helped_out_in_order(writable: set[str], size: int, seed: int) -> None:
-    """As IsolatedBookieEnsemblePlacementPolicy: first, second, ungrouped; never another group."""
-    chance = RandomPlacement(random.Random(seed))
-    placement = IsolationPlacement(chance, ["g1"], ["g2"], GROUPS.__getitem__)
-    first = {b for b in writable if "g1" in GROUPS[b]}
-    second = {b for b in writable if "g2" in GROUPS[b]}
-    ungrouped = {b for b in writable if not GROUPS[b]}
-    allowed = first
-    for more in (second, ungrouped):
-        if len(allowed) < size:
-            allowed = allowed | more
-    if len(allowed) < size:
-        with pytest.raises(NotEnoughBookiesError):
-            placement.new_ensemble(size, size, size, writable)
-        return
-    ensemble = placement.new_ensemble(size, size, size, writable)
-    assert set(ensemble) <= allowed
-    found = placement.replace_bookie(0, ensemble, size, writable - set(ensemble))
-    assert found is None or "g3" not in GROUPS[found] or found == "both"
-    if first - set(ensemble) and len(first) > size:
-        assert found in first
-
-
-def test_settings_make_both() -> None:
-    cluster = {"x": "/a/1", "y": "/b/1", "z": "/a/2", "w": "/b/2"}
-    config = PlacementConfig(
-        REGION_AWARE, isolation_groups=frozenset({"ours"}), secondary_groups=frozenset()
-    )
-    groups = {"x": ["ours"], "y": ["ours"], "z": ["theirs"], "w": ["theirs"]}
-    placement = make_placement(
-        config, random.Random(1), cluster.get, set, groups_of=groups.__getitem__
-    )
-    assert set(placement.new_ensemble(2, 2, 2, cluster)) == {"x", "y"}

@@ -2,7 +2,12 @@
 
 import pytest
 
-from magnetar.bookkeeper.client.placement import PlacementConfig, RackRules, ZoneRules
+from magnetar.bookkeeper.client.placement import (
+    IsolationGroups,
+    PlacementConfig,
+    RackRules,
+    ZoneRules,
+)
 from magnetar.bookkeeper.replication.settings import AutoRecoverySettings, AutoRecoverySettingsError
 from magnetar.broker.bookie_client_settings import placement_config
 from magnetar.broker.config import BrokerConfig
@@ -43,6 +48,18 @@ def test_regions_are_known_here_too() -> None:
     assert (found.policy, found.regions.min_regions) == ("region-aware", 3)
 
 
+def test_groups_by_the_lines_of_pulsars_policy() -> None:
+    keys = {
+        "ensemblePlacementPolicy": (
+            "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy"
+        ),
+        "isolationBookieGroups": "ssd,fast",
+    }
+    groups = IsolationGroups(frozenset({"ssd", "fast"}))
+    assert load(keys) == PlacementConfig("rack-aware", isolation=groups)
+    assert load({"secondaryIsolationBookieGroups": "hdd"}).isolation is None
+
+
 def test_a_brokers_lines_mean_the_same_here() -> None:
     keys = {
         "bookkeeperEnsemblePlacementPolicy": "zone-aware",
@@ -55,9 +72,12 @@ def test_a_brokers_lines_mean_the_same_here() -> None:
         "bookkeeper_bookieMaxWeightMultipleForWeightBasedPlacement": "2",
         "bookkeeperClientGetBookieInfoIntervalSeconds": "50",
         "bookkeeperClientGetBookieInfoRetryIntervalSeconds": "6",
+        "bookkeeperClientIsolationGroups": "ssd, fast",
+        "bookkeeperClientSecondaryIsolationGroups": "hdd",
     }
     broker = placement_config(BrokerConfig.load(environment={}, overrides=keys))
     assert load(keys) == broker
+    assert broker.isolation is not None
     assert broker.zones == ZoneRules(1, 4, strict=False)
 
 

@@ -1,17 +1,24 @@
 """What a repair may write over, which targets it takes, and where it reads."""
 
 import dataclasses
+import json
 import random
 from collections.abc import Collection, Sequence
 
 import pytest
 
 from magnetar.bookkeeper.client.placement import RandomPlacement
+from magnetar.bookkeeper.client.placement.isolation import IsolationPlacement
 from magnetar.bookkeeper.ledger_metadata import EnsembleSegment, LedgerMetadata, LedgerState
 from magnetar.bookkeeper.replication.copy_source import _distance
-from magnetar.bookkeeper.replication.errors import FragmentChangedError, RepairStoppedError
+from magnetar.bookkeeper.replication.errors import (
+    FragmentChangedError,
+    NoTargetError,
+    RepairStoppedError,
+)
 from magnetar.bookkeeper.replication.fragments import fragments_of
 from magnetar.bookkeeper.replication.replicator import _with_target
+from magnetar.bookkeeper.service_info import RACKS_PATH
 from tests.unit.bookkeeper.replication.cluster import Cluster, until, virtual
 
 COPIED = LedgerMetadata(
@@ -128,6 +135,46 @@ def test_a_target_that_failed_is_not_taken_again() -> None:
             assert worker.metrics.failures == 0
             metadata = await cluster.metadata(writer.ledger_id)
             assert metadata.segments[0].bookies[0] == good
+
+    virtual(scenario)
+
+
+def test_copies_stay_in_the_groups_that_the_ledger_names() -> None:
+    package = "org.apache.pulsar.bookie.rackawareness"
+    policy = {
+        "policyClass": f"{package}.IsolatedBookieEnsemblePlacementPolicy",
+        "properties": {"isolationBookieGroups": "ssd"},
+    }
+
+    async def scenario() -> None:
+        async with Cluster(6) as cluster:
+            cluster.client.custom_metadata = {
+                "EnsemblePlacementPolicyConfig": json.dumps(policy).encode()
+            }
+            writer = await cluster.write(10)
+            metadata = writer.metadata
+            members = metadata.segments[0].bookies
+            *foreign, spare = sorted(set(cluster.bookies) - set(members))
+            groups = {
+                name: {bookie: {"rack": "/r"} for bookie in found}
+                for name, found in (("ssd", members), ("hdd", foreign))
+            }
+            await cluster.store.put(RACKS_PATH, json.dumps(groups).encode(), -1)
+            await cluster.make_read_only(spare)
+            await cluster.lose(members[0])
+            pool = await cluster.new_pool(cluster.server.new_store())
+            placement = IsolationPlacement(FirstPlacement(random.Random(1)), None, pool.groups_of)
+            worker = await cluster.add_worker(placement=placement)
+            await until(lambda: worker.metrics.failures > 0)
+            marker = await cluster.markers.read(writer.ledger_id)
+            assert marker is not None
+            assert "no bookie may take the place" in marker.reason
+            replicator = worker._repair.replicator
+            with pytest.raises(NoTargetError):  # it got copies before the groups were changed
+                replicator.choose_target(metadata, fragments_of(metadata)[0], 0, (), foreign[0])
+            await cluster.add_bookie()  # in no group: the ssd group has too few
+            repaired = await cluster.repaired(writer.ledger_id)
+            assert repaired.segments[0].bookies == ("b6", *members[1:])
 
     virtual(scenario)
 

@@ -1,0 +1,104 @@
+"""Groups of bookies that new ledgers and copies are kept on. Pure."""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from magnetar.bookkeeper.client.placement.policy import EnsemblePlacementPolicy
+from magnetar.bookkeeper.client.placement.wrappers import WrappedPolicy
+
+# A ledger of a namespace with bookie affinity has this custom metadata: Pulsar's
+# EnsemblePlacementPolicyConfig as JSON.
+_POLICY_OF_LEDGER: Final = "EnsemblePlacementPolicyConfig"
+ISOLATED_CLASSES: Final = (
+    "IsolatedBookieEnsemblePlacementPolicy",
+    "ZkIsolatedBookieEnsemblePlacementPolicy",  # until Pulsar 2.8
+)
+
+GroupsOf: TypeAlias = Callable[[str], Collection[str]]
+"""Names of the groups that a bookie is in; none: nobody has put it into one."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationGroups:
+    """Names of groups.
+
+    Attributes:
+        first: their bookies are taken; empty: those of no group.
+        second: these, too, where the first ones have too few.
+    """
+
+    first: frozenset[str]
+    second: frozenset[str] = frozenset()
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name for each in text.split(",") if (name := each.strip()))
+
+
+def groups_of_settings(first: str, second: str) -> IsolationGroups | None:
+    """Out of two lists with commas; None: the first one is empty, all bookies are taken."""
+    return IsolationGroups(names, _names(second)) if (names := _names(first)) else None
+
+
+def groups_of_ledger(custom_metadata: Mapping[str, bytes]) -> IsolationGroups | None:
+    """What the ledger's creator wished for; None: nothing, or it can't be read."""
+    try:
+        found = json.loads(custom_metadata[_POLICY_OF_LEDGER])
+        if found["policyClass"].rpartition(".")[2] not in ISOLATED_CLASSES:
+            return None
+        properties = found["properties"]
+        return IsolationGroups(
+            _names(properties.get("isolationBookieGroups", "")),
+            _names(properties.get("secondaryIsolationBookieGroups", "")),
+        )
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+
+
+class IsolationPlacement(WrappedPolicy):
+    """Another policy on the bookies of some groups.
+
+    As Pulsar's IsolatedBookieEnsemblePlacementPolicy: where the first groups have too few bookies
+    for an ensemble, those of the second are taken, too, and where these are too few, bookies of no
+    group at all. Bookies of other groups are never taken.
+
+    Args:
+        groups: None: all bookies are taken.
+    """
+
+    def __init__(
+        self, policy: EnsemblePlacementPolicy, groups: IsolationGroups | None, groups_of: GroupsOf
+    ) -> None:
+        super().__init__(policy)
+        self._groups, self._groups_of = groups, groups_of
+
+    def for_ledger(self, custom_metadata: Mapping[str, bytes]) -> EnsemblePlacementPolicy:
+        groups = groups_of_ledger(custom_metadata)
+        return self if groups is None else IsolationPlacement(self._policy, groups, self._groups_of)
+
+    def new_ensemble(
+        self, ensemble_size: int, write_quorum: int, ack_quorum: int, writable: Collection[str]
+    ) -> tuple[str, ...]:
+        allowed = self._allowed(writable, ensemble_size)
+        return self._policy.new_ensemble(ensemble_size, write_quorum, ack_quorum, allowed)
+
+    def replace_bookie(
+        self, slot: int, ensemble: Sequence[str], write_quorum: int, candidates: Collection[str]
+    ) -> str | None:
+        others = {bookie for at, bookie in enumerate(ensemble) if at != slot}
+        allowed = self._allowed(others.union(candidates), len(ensemble))
+        mine = [bookie for bookie in candidates if bookie in allowed]
+        return self._policy.replace_bookie(slot, ensemble, write_quorum, mine)
+
+    def _allowed(self, bookies: Collection[str], size: int) -> Collection[str]:
+        if self._groups is None:
+            return bookies
+        groups = {bookie: frozenset(self._groups_of(bookie)) for bookie in bookies}
+        allowed = {bookie for bookie in bookies if groups[bookie] & self._groups.first}
+        if len(allowed) < size:
+            allowed |= {bookie for bookie in bookies if groups[bookie] & self._groups.second}
+        if len(allowed) < size:
+            allowed |= {bookie for bookie in bookies if not groups[bookie]}
+        return allowed
