@@ -14,7 +14,9 @@ from magnetar.broker.compaction.work_frames import (
     ANSWER,
     CHOOSE,
     COMPACTED,
+    DONE,
     ENTRIES,
+    FAILED,
     NOTE,
     QUESTION,
     decode_entries,
@@ -39,24 +41,65 @@ def serve(source: BinaryIO, partition: int, *, retains_keyless: bool) -> None:
     """
     die_with_parent()
     os.nice(_NICE)
-    passes = TwoPasses(retains_keyless)
+    work = CompactionWork(partition, retains_keyless=retains_keyless)
     with os.fdopen(1, "wb") as answers:
         while head := source.read(QUESTION.size):
             kind, ledger_id, first = QUESTION.unpack(head)
             count, size = ENTRIES.unpack(source.read(ENTRIES.size))
             entries = decode_entries(count, source.read(4 * count + size))
-            if kind == NOTE:
-                for body in PULSAR_ENTRIES.split(_stored(ledger_id, first, entries)[1])[1]:
-                    passes.note(body)
-                continue
-            kept: list[Buffer] = []
-            if kind == CHOOSE:
-                passes.choose()
-            else:
-                kept = _take(passes, partition, *_stored(ledger_id, first, entries))
-            answers.write(ANSWER.pack(passes.removed))
-            answers.writelines(encode_entries(kept))
-            answers.flush()
+            try:
+                kept = work.answer(kind, ledger_id, first, entries)
+            except Exception as error:
+                _write(answers, FAILED, 0, [f"{type(error).__name__}: {error}".encode()])
+                raise
+            if kept is not None:
+                _write(answers, DONE, work.removed, kept)
+
+
+def _write(answers: BinaryIO, status: int, removed: int, entries: Sequence[Buffer]) -> None:
+    answers.write(ANSWER.pack(status, removed))
+    answers.writelines(encode_entries(entries))
+    answers.flush()
+
+
+class CompactionWork:
+    """Core: two passes over entries as they lie in their ledgers."""
+
+    def __init__(self, partition: int, *, retains_keyless: bool) -> None:
+        self._partition, self._passes = partition, TwoPasses(retains_keyless)
+
+    @property
+    def removed(self) -> int:
+        """Messages; known between the passes."""
+        return self._passes.removed
+
+    def answer(
+        self, kind: int, ledger_id: int, first: int, entries: Sequence[Buffer]
+    ) -> list[Buffer] | None:
+        """Entries of the new compacted ledger; None: the question has no answer.
+
+        Raises:
+            CompactedEntryError: an entry of a compacted ledger that is none.
+            OSError: there is no room for temporary files.
+        """
+        if kind == CHOOSE:
+            self._passes.choose()
+            return []
+        positions, stored = _stored(ledger_id, first, entries)
+        if kind == NOTE:
+            for body in PULSAR_ENTRIES.split(stored)[1]:
+                self._passes.note(body)
+            return None
+        return self._take(positions, stored)
+
+    def _take(self, positions: list[Position], stored: list[Buffer]) -> list[Buffer]:
+        heads, bodies = PULSAR_ENTRIES.split(stored)
+        prefixes = PULSAR_ENTRIES.prefixes(heads)
+        kept: list[Buffer] = []
+        for position, prefix, body in zip(positions, prefixes, bodies, strict=True):
+            if (left := self._passes.take(body)) is not None:
+                kept.append(encode_compacted(position, self._partition, prefix, left))
+        return kept
 
 
 def _stored(
@@ -67,16 +110,3 @@ def _stored(
         return [(ledger_id, first + at) for at in range(len(entries))], list(entries)
     pairs = [decode_compacted(entry) for entry in entries]
     return [position for position, _ in pairs], [stored for _, stored in pairs]
-
-
-def _take(
-    passes: TwoPasses, partition: int, positions: list[Position], stored: list[Buffer]
-) -> list[Buffer]:
-    """Entries of the new compacted ledger."""
-    heads, bodies = PULSAR_ENTRIES.split(stored)
-    prefixes = PULSAR_ENTRIES.prefixes(heads)
-    kept: list[Buffer] = []
-    for position, prefix, body in zip(positions, prefixes, bodies, strict=True):
-        if (left := passes.take(body)) is not None:
-            kept.append(encode_compacted(position, partition, prefix, left))
-    return kept

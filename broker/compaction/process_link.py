@@ -1,8 +1,7 @@
 """The broker's end of a process that compacts one topic, once."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
 from magnetar.broker.child_process import BOOT, ChildProcess
@@ -10,6 +9,7 @@ from magnetar.broker.compaction.work_frames import (
     ANSWER,
     CHOOSE,
     ENTRIES,
+    FAILED,
     NOTE,
     QUESTION,
     TAKE,
@@ -24,14 +24,16 @@ _BOOT: Final = (
     " serve(source, int(sys.argv[1]), retains_keyless=sys.argv[2] == 'all')"
 )
 
+_ENDED: Final = "the process that compacts has ended"
+
 
 class CompactionProcess(ChildProcess):
     """Answers what a compaction keeps of the entries that it is given, twice, in the same order.
 
-    Each method raises CompactionProcessError: the process has ended.
+    Each method raises CompactionProcessError: the process can't go on, or has ended.
     """
 
-    def __init__(self, partition: int, *, retains_keyless: bool) -> None:
+    def __init__(self, partition: int, retains_keyless: bool) -> None:
         """Raises OSError: it can't be started."""
         super().__init__(_BOOT, str(partition), "all" if retains_keyless else "keyed")
 
@@ -51,29 +53,31 @@ class CompactionProcess(ChildProcess):
 
     async def _send(self, kind: int, ledger_id: int, first: int, entries: Sequence[Buffer]) -> None:
         frame = b"".join((QUESTION.pack(kind, ledger_id, first), *encode_entries(entries)))
-        with _its_end():
+        try:
             await asyncio.get_running_loop().sock_sendall(self.link, frame)
+        except OSError as error:
+            await self._answer()  # what it said at its end
+            raise CompactionProcessError(_ENDED) from error
 
     async def _answer(self) -> tuple[int, list[memoryview]]:
         head = await self._read(ANSWER.size + ENTRIES.size)
-        (removed,) = ANSWER.unpack_from(head)
+        status, removed = ANSWER.unpack_from(head)
         count, size = ENTRIES.unpack_from(head, ANSWER.size)
-        return removed, decode_entries(count, await self._read(4 * count + size))
+        entries = decode_entries(count, await self._read(4 * count + size))
+        if status == FAILED:
+            reason = str(entries[0], "utf-8", "replace")
+            raise CompactionProcessError(f"the process that compacts has failed: {reason}")
+        return removed, entries
 
     async def _read(self, size: int) -> bytearray:
         data = bytearray(size)
         view, loop = memoryview(data), asyncio.get_running_loop()
-        with _its_end():
-            while view:
-                if not (count := await loop.sock_recv_into(self.link, view)):
-                    raise ConnectionError("end of stream")
-                view = view[count:]
+        while view:
+            try:
+                count = await loop.sock_recv_into(self.link, view)
+            except OSError as error:
+                raise CompactionProcessError(_ENDED) from error
+            if not count:
+                raise CompactionProcessError(_ENDED)
+            view = view[count:]
         return data
-
-
-@contextmanager
-def _its_end() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CompactionProcessError("the process that compacts has ended") from error

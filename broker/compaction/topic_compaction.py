@@ -72,6 +72,7 @@ class TopicCompaction:
 
     Attributes:
         on_cursor: told of the cursor when a run begins.
+        start_process: one of this partition, which retains messages without a key or doesn't.
         places: a run waits for one of them, and has a process then; they say how fast it reads.
         current: what the last run left; None: there was none.
         status: ``NOT_RUN``, ``RUNNING``, ``SUCCESS``, ``ERROR`` since the topic was loaded.
@@ -85,6 +86,7 @@ class TopicCompaction:
     on_cursor: Callable[[Cursor], None]
     places: CompactionPlaces
     retains_keyless: bool = False
+    start_process: Callable[[int, bool], CompactionProcess] = CompactionProcess
     current: CompactedLedger | None = None
     status: str = "NOT_RUN"
     last_error: str = ""
@@ -167,7 +169,7 @@ class TopicCompaction:
         after = EARLIEST if old is None else old.horizon
         if not log.offsets.entries_between(after, upto):
             return None
-        process = CompactionProcess(self.partition, retains_keyless=self.retains_keyless)
+        process = self.start_process(self.partition, self.retains_keyless)
         try:
             async with aclosing(self._runs(old, after, upto)) as runs:
                 async for run in runs:

@@ -1,10 +1,11 @@
 """What a broker and its process that compacts send each other; integers are big-endian.
 
     question    kind u8 | ledger i64 | first entry i64 | entries
-    answer      removed messages u64 | entries
+    answer      status u8 | removed messages u64 | entries
     entries     count u32 | bytes u32 | size u32, of each | they
 
-A question ``NOTE`` has no answer: the socket's buffers bound how far the broker is ahead.
+A question ``NOTE`` has no answer: the socket's buffers bound how far the broker is ahead. A process
+that can't go on answers ``FAILED``, with the reason as its entry, and ends.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,9 @@ TAKE: Final = 3
 COMPACTED: Final = -1
 """In place of a ledger: the entries are those of a compacted ledger, which have their positions."""
 QUESTION: Final = Struct(">Bqq")
-ANSWER: Final = Struct(">Q")
+DONE: Final = 0
+FAILED: Final = 1
+ANSWER: Final = Struct(">BQ")
 ENTRIES: Final = Struct(">II")
 
 

@@ -260,6 +260,9 @@ class LedgerWorld:
     def make_bookie(self, bookie_id: str) -> ModelBookie:
         return ModelBookie(bookie_id)
 
+    def make_store(self, node: Node) -> SimulatedStore:
+        return SimulatedStore(node, self)
+
     def make_layout(self) -> Layout:
         """Each client has its own: it may remember ledgers."""
         return JsonLayout()
@@ -272,7 +275,7 @@ class LedgerWorld:
         for each in self.make_clients(node, layout):
             pool.add(each)
         return BookKeeperClient(
-            SimulatedStore(node, self),
+            self.make_store(node),
             pool,
             RandomPlacement(self.simulator.rng),
             clock=lambda: int(self.simulator.loop.now * 1000),

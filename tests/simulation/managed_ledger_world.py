@@ -25,7 +25,7 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.managed_ledger_info import ManagedLedgerInfo, decode_list_node
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.metadata.errors import MetadataError
-from tests.simulation.ledger_world import LedgerWorld, SimulatedStore
+from tests.simulation.ledger_world import LedgerWorld
 from tests.simulation.simulator import Node, Simulator
 
 NAME = "t/n/persistent/log"
@@ -210,7 +210,7 @@ class Broker:
         clock = lambda: 1 + int(self.simulator.loop.now * 1000)  # noqa: E731  a clock is a function
         self.factory = ManagedLedgerFactory(
             world.client(self.node),
-            SimulatedStore(self.node, world),
+            world.make_store(self.node),
             EntryCache(1 << 16),
             FactoryConfig(),
             clock,
@@ -310,9 +310,13 @@ class Broker:
         self.is_fenced = True
 
     def append(self, count: int) -> None:
+        payloads = [b"%d-%d" % (self.number, len(self.sent) + i) for i in range(count)]
+        self.append_entries([HEAD] * count, payloads)
+
+    def append_entries(self, heads: list[bytes], payloads: list[bytes]) -> None:
+        """Payloads that no broker has sent before."""
         log = self.log
         assert log is not None
-        payloads = [b"%d-%d" % (self.number, len(self.sent) + i) for i in range(count)]
         self.sent += payloads
         waiting = list(payloads)
 
@@ -336,7 +340,7 @@ class Broker:
                 self.world.on_acked(payload, (ledger_id, first + i))
 
         bodies: list[Buffer] = list(payloads)
-        log.append([HEAD] * count, bodies, done)
+        log.append(heads, bodies, done)
 
     async def read_all(self, start: Position = EARLIEST) -> list[tuple[Position, bytes]]:
         """All there is, by reads of random length."""

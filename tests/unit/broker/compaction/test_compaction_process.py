@@ -20,7 +20,7 @@ PARTITION = 3
 
 @pytest.fixture
 async def process() -> AsyncIterator[CompactionProcess]:
-    made = CompactionProcess(PARTITION, retains_keyless=False)
+    made = CompactionProcess(PARTITION, False)
     yield made
     made.kill()
 
@@ -58,10 +58,18 @@ async def test_what_lies_before_a_body_stays_but_for_heads_of_earlier_releases(
     assert [bytes(decode_compacted(entry)[1]) for entry in kept] == [prefix + a, b]
 
 
-async def test_one_that_meets_nonsense_ends(process: CompactionProcess) -> None:
+@pytest.mark.parametrize("more", [0, 300])
+async def test_one_that_can_not_go_on_says_why(process: CompactionProcess, more: int) -> None:
+    """Also when the broker is ahead: the reason is read once nothing can be sent any more."""
     await process.note(COMPACTED, 0, [b"no entry of a compacted ledger"])
-    with pytest.raises(CompactionProcessError):
+
+    async def go_on() -> None:
+        for _ in range(more):
+            await process.note(5, 0, [bytes(100_000)])
         await process.choose()
+
+    with pytest.raises(CompactionProcessError, match=r"has failed: CompactedEntryError: \w"):
+        await go_on()
 
 
 async def test_it_imports_little(process: CompactionProcess) -> None:
