@@ -107,16 +107,19 @@ class Console:
         open_source: Callable[[Request], Source],
         contents: str = "full",
         form_key: bytes = b"",
+        has_ended: Callable[[Request], bool] = lambda _: False,
     ) -> None:
         """
         Args:
             open_source: the cluster, as the sender of a request may see it.
             contents: what of messages is shown, see ``webConsoleMessages``.
             form_key: for tokens of forms, the same at all brokers; empty: nobody shares it.
+            has_ended: whether a request's session has ended since.
         """
         self._look, self._open_source, self._contents = look, open_source, contents
         self._environment = _environment()
         self._form_key = form_key or secrets.token_bytes(32)
+        self._has_ended = has_ended
         self._fragments = FragmentCache(time.monotonic)
         self._counts = MenuCounts(time.monotonic)
         self._pace = PollPace(time.monotonic())
@@ -186,7 +189,8 @@ class Console:
         token = hmac.new(self._form_key, _who(request).encode(), hashlib.sha256).hexdigest()
         query, root = dict(request.query_params), "../" * path.count("/")
         choices = choices_of(request.cookies)
-        return Ask(source, names, query, self._contents, token, root, choices)
+        has_ended = functools.partial(self._has_ended, request)
+        return Ask(source, names, query, self._contents, token, root, choices, has_ended)
 
     async def page(
         self, request: Request, view: View, path: str, source: Source | None = None

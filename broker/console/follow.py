@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 from magnetar.broker.console.admin_api import AdminError
@@ -26,13 +26,17 @@ async def follow(ask: Ask) -> Streamed:
     stack = AsyncExitStack()
     pieces = await stack.enter_async_context(ask.source.follow(search.topic, query))
     headers = {"X-Accel-Buffering": "no"}  # nothing on the way may collect what is to arrive now
-    return Streamed(_until_broken(pieces), _TEXT, headers, stack.aclose)
+    return Streamed(_until_broken(pieces, ask.has_ended), _TEXT, headers, stack.aclose)
 
 
-async def _until_broken(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _until_broken(
+    pieces: AsyncIterator[bytes], has_ended: Callable[[], bool]
+) -> AsyncIterator[bytes]:
     """The page asks again, and is told then."""
     try:
         async for piece in pieces:
+            if has_ended():  # in another tab: this one leads to the login then
+                return
             yield piece
     except (AdminError, BrokerError) as error:
         logger.debug("new messages can't be told any more: %s", error)

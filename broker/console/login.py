@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
@@ -14,6 +15,7 @@ from magnetar.broker.console.form_fields import form_fields
 from magnetar.broker.console.views import View
 from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.http.middleware.console_sessions import CREDENTIALS_MAX, set_cookie
+from magnetar.metadata.errors import MetadataError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -41,8 +43,24 @@ class Login:
             await self._sessions.close(request.scope)
             return _sent_to("login", request, "")
         if request.method == "GET":
-            return await self._form(request, _page_after(request.query_params.get("next", "")))
+            after = _page_after(request.query_params.get("next", ""))
+            if await self._is_logged_in(request):  # in another tab
+                return Response(status_code=303, headers={"Location": after or "./"})
+            return await self._form(request, after)
         return await self._check(request)
+
+    async def _is_logged_in(self, request: Request) -> bool:
+        with suppress(MetadataError):
+            await self._sessions.refresh()
+        credentials = self._sessions.credentials(request.scope)
+        if credentials is None:
+            return False
+        address = request.client.host if request.client else ""
+        try:
+            await self._authenticator.authenticate(credentials, address)
+        except AuthenticationError:
+            return False
+        return True
 
     async def _check(self, request: Request) -> Response:
         fields = await form_fields(request)

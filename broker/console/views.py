@@ -109,6 +109,8 @@ class Ask:
     """Steps up to ``/console/``, of a relative address."""
     choices: Choices = field(default_factory=dict)
     """What was chosen in this browser."""
+    has_ended: Callable[[], bool] = lambda: False
+    """Whether the session has ended that the request came with."""
 
     def address(self, **changes: str) -> str:
         """This page with other parameters; an empty one is left out."""

@@ -28,7 +28,7 @@ PAGE_HEADERS: Final = {
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">
 <meta name="viewport" content="width=device-width"><title>{status}</title></head>
-<body><h1>{status}</h1><p>{reason}</p></body></html>
+<body><h1>{status}</h1><p>{reason}</p><p><a href="{start}">Console</a></p></body></html>
 """
 
 
@@ -43,7 +43,10 @@ def refusal_for(scope: Scope, refusal: Response) -> Response:
     found: Response = refusal
     if any(name == b"accept" and b"text/html" in value for name, value in scope["headers"]):
         reason = orjson.loads(refusal.body)["reason"]
-        content = _PAGE.format(status=refusal.status_code, reason=escape(reason))
+        raw: bytes = scope["raw_path"]
+        depth = raw.partition(b"?")[0].count(b"/")
+        start = "../" * (depth - 1) + "console/"
+        content = _PAGE.format(status=found.status_code, reason=escape(reason), start=start)
         kept = {
             name: value
             for name, value in refusal.headers.items()

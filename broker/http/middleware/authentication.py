@@ -195,8 +195,10 @@ class AuthenticationMiddleware:
     async def _refuse(self, error: BrokerError, scope: Scope, receive: Receive, send: Send) -> None:
         is_websocket = scope["type"] == "websocket"
         response = self.answer(error, is_websocket=is_websocket)
-        if response.status_code == 401 and self._sessions is not None and _shows_page(scope):
-            response = _to_login(scope)
+        is_http = scope["type"] == "http"
+        if response.status_code == 401 and self._sessions and is_http and is_console(scope):
+            is_form = scope["method"] == "POST"
+            response = error_response(401, _ENDED) if is_form else _to_login(scope)
         await refuse(response, scope, receive, send)
 
     def answer(self, error: BrokerError, *, is_websocket: bool = False) -> Response:
@@ -226,11 +228,6 @@ def _sending(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
     return added
 
 
-def _shows_page(scope: Scope) -> bool:
-    """Whether a browser asks for a page of the console."""
-    return scope["type"] == "http" and scope["method"] == "GET" and is_console(scope)
-
-
 def _to_login(scope: Scope) -> Response:
     """To the login, by a relative address, and back from there."""
     path = scope["raw_path"].decode("latin-1").partition("?")[0]
@@ -240,6 +237,13 @@ def _to_login(scope: Scope) -> Response:
     query = scope.get("query_string", b"").decode("latin-1")
     target = urlencode({"next": below + (f"?{query}" if query else "")})
     return RedirectResponse(f"{'../' * below.count('/')}login?{target}", 303)
+
+
+_ENDED: Final = (
+    "You are not logged in any more, and nothing was done. Log in in another tab, then load this"
+    " page again: that sends the form once more."
+)
+"""Without a challenge, for which a browser would ask for a password itself."""
 
 
 class _UnsupportedMethodError(AuthenticationError):

@@ -176,11 +176,19 @@ class ConsoleSessions:
             scope["state"]["console_cookie"] = self._sealed(renewed)
         return session.credentials
 
-    def _session(self, scope: Scope) -> _Session | None:
-        """Of a request for the console; None: it has none, or one that has ended."""
+    def has_ended(self, scope: Scope) -> bool:
+        """Whether the session that a request for the console came with has ended since."""
+        return self._given(scope) is not None and self._session(scope) is None
+
+    def _given(self, scope: Scope) -> _Session | None:
+        """That a request's cookie tells of; it may have ended."""
         if not self._key or not is_console(scope) or not (value := _cookie(scope)):
             return None
-        session = self._opened(value)
+        return self._opened(value)
+
+    def _session(self, scope: Scope) -> _Session | None:
+        """Of a request for the console; None: it has none, or one that has ended."""
+        session = self._given(scope)
         if session is None or session.id.hex() in self._ended:
             return None
         if self._all_ended_s:

@@ -15,6 +15,7 @@ from magnetar.metadata.errors import MetadataError
 if TYPE_CHECKING:
     from magnetar.broker.config import BrokerConfig
     from magnetar.broker.console.console import Console
+    from magnetar.broker.http.middleware.console_sessions import ConsoleSessions
 
 routes = Routes(access=Access.FREE, mode=RoutingMode.LOCAL, include_in_schema=False)
 
@@ -77,7 +78,8 @@ async def _console(request: Request) -> Console:
         with suppress(MetadataError):  # pages are needed then more than ever; forms may be refused
             await state.console_sessions.refresh()
             form_key = state.console_sessions.form_key()
-        made = await asyncio.to_thread(_made, state.service.config, form_key)
+        sessions = state.console_sessions
+        made = await asyncio.to_thread(_made, state.service.config, form_key, sessions)
         if not form_key:
             return made
         if getattr(state, "console", None) is None:  # another request may have been faster
@@ -85,7 +87,7 @@ async def _console(request: Request) -> Console:
     return cast("Console", state.console)
 
 
-def _made(config: BrokerConfig, form_key: bytes) -> Console:
+def _made(config: BrokerConfig, form_key: bytes, sessions: ConsoleSessions) -> Console:
     import magnetar.broker.console.login  # noqa: F401 # so that nobody loads it on the loop
     from magnetar.broker.console.broker_view import LoadReports
     from magnetar.broker.console.console import ClusterLook, Console
@@ -105,4 +107,7 @@ def _made(config: BrokerConfig, form_key: bytes) -> Console:
     def source(visitor: Request) -> Source:
         return Source(LocalApi(visitor), reports, masked)
 
-    return Console(look, source, config.web_console_messages, form_key)
+    def has_ended(visitor: Request) -> bool:
+        return sessions.has_ended(visitor.scope)
+
+    return Console(look, source, config.web_console_messages, form_key, has_ended)

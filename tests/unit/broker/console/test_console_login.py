@@ -1,5 +1,6 @@
 """Login by token: the cookie is the console's alone, expires, and isn't for other sites."""
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from magnetar.broker.http.middleware.console_sessions import ConsoleSessions, se
 from magnetar.broker.http.server.app import create_app
 from magnetar.metadata.store import MetadataStore
 from tests.unit.broker.doubles import Broker
+from tests.unit.managed_ledger.cluster import eventually
 
 KEY = b"k" * 32
 HTML = {"Accept": "text/html"}
@@ -98,6 +100,53 @@ async def test_wrong_credentials_and_logout(client: httpx.AsyncClient) -> None:
     assert (await client.post("/console/logout")).status_code == 303
     assert "Max-Age=0" in out.headers["set-cookie"]
     assert (await client.get("/console/")).status_code == 303
+
+
+async def test_a_form_that_outlasts_its_session_is_sent_again_after_a_login(
+    client: httpx.AsyncClient,
+) -> None:
+    await log_in(client, token_of("admin"))
+    url = "/console/do/create-tenant"
+    page = (await client.get(url)).text
+    (form_token,) = re.findall(r'name="token" value="(\w+)"', page)
+    form = {"token": form_token, "value.name": "acme", "value.allowedClusters.standalone": "on"}
+    assert (await client.get("/console/login?next=topics")).headers["location"] == "topics"
+    await client.post("/console/logout")
+    assert (await client.get("/console/login")).status_code == 200
+    refused = await client.post(url, data=form, headers=HTML)
+    assert refused.status_code == 401
+    assert "www-authenticate" not in refused.headers, "a browser would ask for a password"
+    assert "nothing was done" in refused.text
+    (start,) = re.findall('href="([^"]+)"', refused.text)
+    assert refused.url.join(start).path == "/console/"
+    for role, status in (("somebody", 403), ("admin", 303)):
+        await log_in(client, token_of(role))
+        assert (await client.post(url, data=form, headers=HTML)).status_code == status, role
+    assert "acme" in (await client.get("/console/namespaces")).text
+
+
+async def test_new_messages_are_not_followed_behind_the_end_of_the_session(
+    client: httpx.AsyncClient,
+) -> None:
+    topic = "persistent/public/default/orders"
+    assert isinstance(client._transport, httpx.ASGITransport)
+    app: Any = client._transport.app
+    admin = {"Authorization": f"Bearer {token_of('admin')}"}
+
+    async def publish(text: str) -> None:
+        body = {"producerName": "p", "messages": [{"payload": text}]}
+        assert (await client.post(f"/topics/{topic}", json=body, headers=admin)).is_success
+
+    await publish("first")
+    await log_in(client, token_of("admin"))
+    following = asyncio.create_task(client.get(f"/console/topic/{topic}/messages/follow"))
+    await eventually(lambda: len(app.state.followers) == 1)
+    await client.post("/console/logout")
+    await publish("secret")
+    answer = await asyncio.wait_for(following, 30)
+    assert answer.status_code == 200
+    assert "secret" not in answer.text
+    assert (await client.get(f"/console/topic/{topic}/messages/follow")).status_code == 303
 
 
 async def test_a_login_leads_to_pages_of_ours_only(client: httpx.AsyncClient) -> None:
