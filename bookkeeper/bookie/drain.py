@@ -1,4 +1,4 @@
-"""Read-only by order: a bookie that is about to be stopped gets rid of its writers first.
+"""Read-only by order: an operator's, or of a bookie that is about to be stopped.
 
 It registers as read-only, so that no new ledger names it, and then refuses adds, which sends the
 writers of open ledgers to other bookies one by one, while it still reads and answers what it took
@@ -24,6 +24,9 @@ _LOOK_S: Final = 0.1
 class Drain:
     """``begin``; ``done`` is True some day. ``end`` takes it back, ``close`` leaves it at that.
 
+    Attributes:
+        is_before_stop: it was begun because the process will be stopped.
+
     Args:
         quiet_s: time without adds after which no writer is left.
     """
@@ -31,6 +34,8 @@ class Drain:
     def __init__(self, bookie: Bookie, quiet_s: float = _QUIET_S) -> None:
         self._bookie, self._quiet_s = bookie, quiet_s
         self._task: asyncio.Task[None] | None = None
+        self._refuses = asyncio.Event()
+        self.is_before_stop = False
 
     @property
     def is_under_way(self) -> bool:
@@ -42,15 +47,18 @@ class Drain:
         """Registered as read-only, no adds any more, and all that was taken is flushed."""
         return self._task is not None and self._task.done() and not self._task.cancelled()
 
-    def begin(self) -> None:
+    def begin(self, *, before_stop: bool = True) -> None:
+        self.is_before_stop |= before_stop
         if self._task is None:
-            _log.info("draining: read-only by order")
+            _log.info("read-only by order: writers are sent away")
             self._bookie.announce_read_only()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def end(self) -> None:
         """Take writers again, if the disk lets it."""
         task, self._task = self._task, None
+        self.is_before_stop = False
+        self._refuses.clear()
         if task is not None:
             task.cancel()
             await asyncio.wait((task,))
@@ -68,6 +76,14 @@ class Drain:
         await asyncio.wait((self._task,), timeout=seconds_max)
         return self.done
 
+    async def wait_refusing(self, seconds_max: float) -> bool:
+        """Whether writers are refused by then. REQUIRES: begun."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                return await self._refuses.wait()
+        except TimeoutError:
+            return False
+
     async def _run(self) -> None:
         bookie, loop = self._bookie, asyncio.get_running_loop()
         while not bookie.is_registered:
@@ -75,6 +91,7 @@ class Drain:
                 return
             await asyncio.sleep(_LOOK_S)
         bookie.set_ordered_read_only(True)
+        self._refuses.set()
         seen, since = -1, loop.time()
         while not bookie.is_closed:
             adds = bookie.metrics.added_entries + bookie.metrics.refused_adds

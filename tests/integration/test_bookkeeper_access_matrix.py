@@ -18,7 +18,7 @@ import pytest
 from magnetar.bookkeeper.auth.bookie_authenticator import BookieAuthenticator
 from magnetar.bookkeeper.bookie import process as bookies
 from magnetar.bookkeeper.bookie.http.admin_access import AdminAccess
-from magnetar.bookkeeper.bookie.http.admin_server import AdminServer, Page
+from magnetar.bookkeeper.bookie.http.admin_server import AdminServer, BodyPage, Page
 from magnetar.bookkeeper.bookie.settings import BookieSettings
 from magnetar.bookkeeper.proto import bookie_pb2 as pb
 from magnetar.bookkeeper.replication import process as recoveries
@@ -102,7 +102,10 @@ class Seen(AdminServer):
     routes: set[str]
 
     def __init__(
-        self, pages: Mapping[str, Page], access: AdminAccess | None = None, **options: Any
+        self,
+        pages: Mapping[str, Page | BodyPage],
+        access: AdminAccess | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(pages, access, **options)
         Seen.routes = {key if " " in key else f"GET {key}" for key in pages}

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.drain import Drain
 from magnetar.bookkeeper.bookie.http.admin_pages import AdminPages
 from magnetar.bookkeeper.bookie.http.admin_server import AdminServer, HttpResponse
 from magnetar.bookkeeper.origin_check import pages_check
+from magnetar.bookkeeper.service_info import READ_ONLY_PATH
 from magnetar.metadata.embedded import EmbeddedMetadataStore
 from tests.integration.bookie_node import Node
+from tests.waiting import eventually
 
 
 class AdminEndpoint:
@@ -86,6 +89,58 @@ async def test_probes_tell_how_far_the_start_is(tmp_path: Path, endpoint: AdminE
     assert (await endpoint.get("/api/v1/bookie/is_ready"))[0] == 503
     state = json.loads((await endpoint.get("/api/v1/bookie/state"))[1])
     assert (state["running"], state["shuttingDown"]) == (False, True)
+    await store.close()
+
+
+async def test_read_only_by_order_until_the_opposite_is_said(
+    tmp_path: Path, endpoint: AdminEndpoint
+) -> None:
+    """Apache's bookies say the same, but 500 to a body that says neither, and nothing to ``{}``."""
+    store = EmbeddedMetadataStore.open(None)
+    endpoint.pages.bookie = bookie = await Node(tmp_path, store).start()
+    endpoint.pages.drain = drain = Drain(bookie)
+    path = "/api/v1/bookie/state/readonly"
+
+    async def put(body: str) -> tuple[int, bytes]:
+        head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        return await endpoint.ask((head + body).encode())
+
+    writable, read_only = (200, b'{"readOnly": false}'), (200, b'{"readOnly": true}')
+    assert await endpoint.get(path) == writable
+    assert await put('{"readOnly": true}') == await endpoint.get(path) == read_only
+    await eventually(lambda: bookie.is_registered)
+    assert await store.exists(f"{READ_ONLY_PATH}/{bookie.bookie_id}")
+    assert (await endpoint.get("/readyz"))[0] == 200, "it serves readers"
+    for body in ("", "x", "[]", "null", "{}", '{"readOnly": "true"}', '{"readOnly": 1}', "\xff"):
+        assert (await put(body))[0] == 400, body
+    assert (await put(" " * 8193))[0] == 413
+    assert await endpoint.get(path) == read_only
+    assert (await endpoint.ask(b"PUT /api/v1/bookie/drain HTTP/1.1\r\n\r\n"))[0] == 200
+    assert (await endpoint.get("/readyz"))[0] == 503, "now it is about to be stopped"
+    assert await put('{"readOnly": false}') == await endpoint.get(path) == writable
+    assert not drain.is_under_way
+    assert not bookie.read_only
+    await drain.close()
+    await bookie.close()
+    await store.close()
+
+
+async def test_the_order_stays_while_the_store_is_away(
+    tmp_path: Path, endpoint: AdminEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.bookkeeper.bookie.http.admin_pages._ORDER_S_MAX", 0.05)
+    store = EmbeddedMetadataStore.open(None)
+    endpoint.pages.bookie = bookie = await Node(tmp_path, store).start()
+    endpoint.pages.drain = drain = Drain(bookie)
+    store.lose_session()
+    body = b'{"readOnly": true}'
+    head = b"PUT /api/v1/bookie/state/readonly HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+    assert (await endpoint.ask(head + body))[0] == 503
+    assert not bookie.read_only, "writers would have to write there to go elsewhere"
+    store.begin_session()
+    await eventually(lambda: bookie.read_only)
+    await drain.close()
+    await bookie.close()
     await store.close()
 
 

@@ -1,5 +1,6 @@
 """What a bookie tells over HTTP, at the paths of Apache BookKeeper's own admin API."""
 
+import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
@@ -8,6 +9,7 @@ from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.drain import Drain
 from magnetar.bookkeeper.bookie.gc.garbage_collector import GarbageCollector
 from magnetar.bookkeeper.bookie.http.admin_server import (
+    BodyPage,
     HttpResponse,
     Page,
     json_page,
@@ -21,6 +23,8 @@ BookiePage = Callable[[Bookie], Awaitable[HttpResponse]]
 
 DRAIN_PATH: Final = "/api/v1/bookie/drain"
 """Our own: see drain.py."""
+_READ_ONLY_PATH: Final = "/api/v1/bookie/state/readonly"
+_ORDER_S_MAX: Final = 5.0  # until a bookie is registered otherwise
 
 
 class AdminPages:
@@ -40,14 +44,16 @@ class AdminPages:
         self.collector: GarbageCollector | None = None
         self._metrics = metrics
 
-    def by_path(self) -> dict[str, Page]:
-        pages: dict[str, Page] = {
+    def by_path(self) -> dict[str, Page | BodyPage]:
+        pages: dict[str, Page | BodyPage] = {
             **probe_pages(self._reasons),
             "/heartbeat": self._heartbeat,
             "/api/v1/bookie/state": self._state,
+            f"PUT {_READ_ONLY_PATH}": BodyPage(self._order_read_only),
         }
         of_bookie: dict[str, BookiePage] = {
             "/api/v1/bookie/is_ready": self._is_ready,
+            _READ_ONLY_PATH: self._read_only,
             "/api/v1/bookie/info": self._info,
             "/api/v1/bookie/gc": self._gc,
             "PUT /api/v1/bookie/gc": self._start_gc,
@@ -88,7 +94,7 @@ class AdminPages:
             reasons.append("not registered in the metadata store")
         if bookie.is_stalled:
             reasons.append("no space for the journal")
-        if drain is not None and drain.is_under_way:
+        if drain is not None and drain.is_before_stop:
             reasons.append("draining: read-only by order")
         return reasons
 
@@ -110,6 +116,27 @@ class AdminPages:
         if self.drain is not None:
             await self.drain.end()
         return await self._drain_state(bookie)
+
+    async def _read_only(self, bookie: Bookie) -> HttpResponse:
+        """Whether it refuses writers, by order or for its disk."""
+        return json_page({"readOnly": bookie.read_only})
+
+    async def _order_read_only(self, body: bytes) -> HttpResponse:
+        """Refuse writers until the opposite is said, or until the process ends."""
+        bookie, drain = self._running(), self.drain
+        if bookie is None or drain is None:
+            return _NOT_STARTED
+        wanted = _read_only_of(body)
+        if wanted is None:
+            return text_page(HTTPStatus.BAD_REQUEST, 'Send {"readOnly": true} or false\n')
+        if not wanted:
+            await drain.end()
+        else:
+            drain.begin(before_stop=False)
+            if not await drain.wait_refusing(_ORDER_S_MAX):
+                text = "It will be read-only as soon as it is registered so\n"
+                return text_page(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        return await self._read_only(bookie)
 
     async def _heartbeat(self) -> HttpResponse:
         """The process is alive, whatever its bookie does."""
@@ -194,6 +221,16 @@ class AdminPages:
     def _running(self) -> Bookie | None:
         bookie = self.bookie
         return None if bookie is None or bookie.is_closed else bookie
+
+
+def _read_only_of(body: bytes) -> bool | None:
+    """None: it isn't said."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return None
+    found = document.get("readOnly") if isinstance(document, dict) else None
+    return found if isinstance(found, bool) else None
 
 
 _NOT_STARTED = text_page(HTTPStatus.SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n")

@@ -1,7 +1,7 @@
-"""A bookie's small HTTP server: probes, state, metrics. One request a connection, no bodies.
+"""A bookie's small HTTP server: probes, state, metrics. One request a connection.
 
-Not the broker's HTTP stack: a storage node needs no routes, bodies, sessions or framework, and this
-must answer while the bookie is still replaying its journal.
+Not the broker's HTTP stack: a storage node needs no routes, sessions or framework, and this must
+answer while the bookie is still replaying its journal.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -25,7 +26,8 @@ _ANSWER_S_MAX: Final = 60.0  # a reader that is slower is cut off
 _CONNECTIONS_MAX: Final = 64  # more are closed at once
 _ADDRESS_MAX: Final = _CONNECTIONS_MAX // 2  # of one address: the rest is for others' probes
 _CHALLENGE: Final = 'WWW-Authenticate: Bearer realm="magnetar"\r\n'
-_DISCARDED_BYTES_MAX: Final = 1024 * 1024  # of a body, which no request needs
+_BODY_BYTES_MAX: Final = 8192  # of a request to a page that reads it
+_DISCARDED_BYTES_MAX: Final = 1024 * 1024  # of what else follows a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,20 @@ class HttpResponse:
 Page = Callable[[], Awaitable[HttpResponse]]
 
 
+@dataclass(frozen=True, slots=True)
+class BodyPage:
+    """A page that is given the body of its request; empty without ``Content-Length``."""
+
+    answer: Callable[[bytes], Awaitable[HttpResponse]]
+
+
 class AdminServer:
     """Serves ``pages`` by path, those of other methods by "PUT /path": ``await listen(...)``,
     ``await close()``."""
 
     def __init__(
         self,
-        pages: Mapping[str, Page],
+        pages: Mapping[str, Page | BodyPage],
         access: AdminAccess | None = None,
         otherwise: Page | None = None,
         sites: OriginCheck | None = None,
@@ -133,11 +142,25 @@ class AdminServer:
         if page is None:
             known = path in self._pages
             return method, _plain(HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND)
+        if isinstance(page, BodyPage):
+            size = _body_size(headers)
+            if size is None:
+                return method, _plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            async with asyncio.timeout(_HEAD_S_MAX):
+                page = partial(page.answer, await reader.readexactly(size))
         try:
             return method, await page()
         except Exception:  # a bug in a page is an answer, not the end of the connection
             _log.exception("no page for %s", words[1])
             return method, _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _body_size(headers: list[tuple[bytes, bytes]]) -> int | None:
+    """0: there is no body, or nobody says how long it is. None: longer than is read."""
+    text = next((value for name, value in headers if name == b"content-length"), b"")
+    digits = text.lstrip(b"0") if text.isdigit() else b""
+    size = int(digits or b"0") if len(digits) <= len(str(_BODY_BYTES_MAX)) else None
+    return None if size is None or size > _BODY_BYTES_MAX else size
 
 
 def _address_of(writer: asyncio.StreamWriter) -> str:
