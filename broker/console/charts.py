@@ -10,6 +10,8 @@ from magnetar.broker.console.formats import ceiling
 
 _WIDTH: Final = 100.0
 _HEIGHT: Final = 100.0
+_SHORT_MS: Final = 300_000
+"""Charts of less have fewer labels, with seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Chart:
     times_ms: tuple[float, ...]
     """Where the axis of time is labelled, evenly."""
     unit: str = ""
+    has_seconds: bool = False
+    """Whether minutes don't tell labels apart."""
 
 
 def chart(
@@ -56,8 +60,10 @@ def chart(
         for index, (label, values) in enumerate(series, 1)
     )
     first, last = times_ms[0], times_ms[-1]
-    labelled = tuple(first + (last - first) * part / 4 for part in range(5))
-    return Chart(title, lines, top, labelled, unit)
+    is_short = last - first < _SHORT_MS
+    parts = 2 if is_short else 4
+    labelled = tuple(first + (last - first) * part / parts for part in range(parts + 1))
+    return Chart(title, lines, top, labelled, unit, is_short)
 
 
 def sparkline(values: Sequence[float]) -> str:

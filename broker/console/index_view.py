@@ -13,6 +13,7 @@ from magnetar.broker.console.formats import number, span
 from magnetar.broker.console.topic_path import TopicPath
 from magnetar.broker.console.views import row_id
 from magnetar.broker.index.backlog_trend import catch_up_s, is_steady, keeps_up
+from magnetar.broker.index.history_answer import SAME_START_MS
 
 if TYPE_CHECKING:
     from magnetar.broker.console.source import IndexPage, NamespaceSums
@@ -352,7 +353,7 @@ def recent_of(history: Json, shown: Range) -> Recent:
         {
             name: each["since"]
             for name, each in brokers.items()
-            if each["since"] and since_ms and each["since"] > since_ms + _SAME_START_MS
+            if each["since"] and since_ms and each["since"] > since_ms + SAME_START_MS
         },
         history.get("silentBrokers", {}),
     )
@@ -380,8 +381,6 @@ def _charts(history: Json, charts: Sequence[tuple[str, str, _Lines]]) -> list[Ch
 
 
 _Lines = Sequence[tuple[str, str]]
-_SAME_START_MS: Final = 120_000
-"""Brokers that begin within it have begun together."""
 _RATES: Final = ("Messages per second", "", (("In", "msgRateIn"), ("Out", "msgRateOut")))
 _OF_CLUSTER: Final = (
     _RATES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from math import isnan, nan
@@ -16,6 +16,8 @@ from magnetar.broker.index.figure_recorder import (
 )
 from magnetar.broker.index.history import History, Series
 
+SAME_START_MS: Final = 120_000
+"""Brokers that begin within it have begun together."""
 _ROWS_AT_ONCE: Final = 8
 _OF_TOPICS: Final = ("msgRateIn", "msgBacklog")
 """Of a list's rows."""
@@ -98,10 +100,12 @@ def _merged(answers: Sequence[Mapping[str, Any]], greatest: Collection[str] = ()
     """Sums, at the times of the answer that has most of them.
 
     The others are what they were at their last point before; before their first one they count
-    nothing, which ``since`` of a broker tells.
+    nothing, which ``since`` of a broker tells. Those that began together begin at the same point:
+    earlier ones are left out, as sums of a part would look like a rise.
     """
     longest = max(answers, key=lambda answer: len(answer["times"]))
     times_ms: list[int] = longest["times"]
+    times_ms = times_ms[bisect_left(times_ms, _whole_since_ms(answers)) :]
     values: dict[str, list[float]] = {field: [nan] * len(times_ms) for field in longest["series"]}
     for answer in answers:
         places = [bisect_right(answer["times"], time_ms) - 1 for time_ms in times_ms]
@@ -112,6 +116,13 @@ def _merged(answers: Sequence[Mapping[str, Any]], greatest: Collection[str] = ()
                 if place >= 0 and (value := series[place]) is not None:
                     found[at] = value if isnan(found[at]) else add(found[at], value)
     return _series_json(Series(times_ms, values))
+
+
+def _whole_since_ms(answers: Sequence[Mapping[str, Any]]) -> int:
+    """When all that began with the first had a point."""
+    begins_ms = [answer["times"][0] for answer in answers if answer["times"]]
+    until_ms = min(begins_ms, default=0) + SAME_START_MS
+    return max((each for each in begins_ms if each <= until_ms), default=0)
 
 
 def _sum(one: float, other: float) -> float:

@@ -28,7 +28,8 @@ function showTimes(root) {
     const at = new Date(each.dateTime);
     if (Number.isNaN(at.getTime())) continue;
     const isToday = date.format(at) === today;
-    each.textContent = "short" in each.dataset ? hours.format(at) : (isToday ? clock : day).format(at);
+    const short = each.dataset.short === "seconds" ? clock : hours;
+    each.textContent = ("short" in each.dataset ? short : isToday ? clock : day).format(at);
     each.title = at.toISOString();
   }
 }

@@ -12,6 +12,7 @@ import base64
 import hashlib
 import secrets
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ _ENDED: Final = "/console/ended-sessions"
 """Names of nodes: when the session would have ended by itself, whose it was, and its id. Instead of
 an id, seconds since 1970 and "all": every session that was opened until then."""
 _ENDED_MAX: Final = 5_000
-"""When so many were ended in eight hours, all others end with them: a new key is made."""
+"""When so many were ended in eight hours, the next one ends all of the credentials that most of
+them were of, in a single node; if no two are of the same, all sessions: a new key is made."""
 _ENDED_OF_ONE_MAX: Final = 50
 """With the same credentials. The next one ends all that these have opened, in a single node, so
 that nobody can end the sessions of others by logging in and out."""
@@ -133,23 +135,32 @@ class ConsoleSessions:
         self._ended |= {session.id.hex()}
         now_s = int(self._clock_s())
         names = await self._store().children(_ENDED)
-        if len(names) >= _ENDED_MAX:
-            await self._store().delete_recursive(_KEY)
-            await self._store().delete_recursive(_ENDED)
-            return
         past = {name for name in names if int(name.partition("-")[0]) < now_s}
         await self._delete(past)
+        left = [name for name in names if name not in past]
+        counts = Counter(_owner_of(name) for name in left)
         owner = self._owner(session)
-        of_one = [name for name in names if name not in past and name.split("-")[1] == owner]
-        what = session.id.hex()
-        if len(of_one) >= _ENDED_OF_ONE_MAX:
-            what = f"{now_s}-{_ALL}"
-            self._all_ended_s[owner] = now_s
-        ended = f"{now_s + _IDLE_S}-{owner}-{what}"
+        folded = {owner} if counts[owner] >= _ENDED_OF_ONE_MAX else set()
+        if len(left) >= _ENDED_MAX:
+            ((largest, count),) = counts.most_common(1)
+            if count == 1:
+                await self._store().delete_recursive(_KEY)
+                await self._store().delete_recursive(_ENDED)
+                return
+            folded.add(largest)
+        for each in folded:
+            self._all_ended_s[each] = now_s
+            kept = await self._end(each, f"{now_s}-{_ALL}")
+            await self._delete(name for name in left if _owner_of(name) == each and name != kept)
+        if owner not in folded:
+            await self._end(owner, session.id.hex())
+
+    async def _end(self, owner: str, what: str) -> str:
+        """The name of the node that it has now."""
+        name = f"{int(self._clock_s()) + _IDLE_S}-{owner}-{what}"
         with suppress(BadVersionError):
-            await self._store().put(f"{_ENDED}/{ended}", b"", CREATE_ONLY)
-        if what.endswith(_ALL):
-            await self._delete(name for name in of_one if name != ended)
+            await self._store().put(f"{_ENDED}/{name}", b"", CREATE_ONLY)
+        return name
 
     async def _delete(self, ended: Iterable[str]) -> None:
         for name in ended:
@@ -223,6 +234,11 @@ class ConsoleSessions:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         return AESGCM(hashlib.sha256(b"sessions" + self._key).digest())
+
+
+def _owner_of(name: str) -> str:
+    """Of a node of an ended session."""
+    return name.split("-")[1]
 
 
 def _new_key(found: bytes | None) -> bytes | None:

@@ -67,6 +67,10 @@ def test_the_end_of_an_axis(values: list[float]) -> None:
 
 def test_a_chart_needs_two_points() -> None:
     assert chart("In", [1.0], [("In", [5.0])]) is None
+    for length_ms, labels, has_seconds in ((1_000.0, 3, True), (300_000.0, 5, False)):
+        short = chart("In", [0.0, length_ms], [("In", [0.0, 100.0])])
+        assert short is not None
+        assert (len(short.times_ms), short.has_seconds) == (labels, has_seconds)
     found = chart("In", [0.0, 1000.0], [("In", [0.0, 100.0])])
     assert found is not None
     assert (found.top, found.lines[0].path) == (100.0, "M0.0 100.0L100.0 0.0")

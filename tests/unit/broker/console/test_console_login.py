@@ -251,7 +251,26 @@ async def test_what_is_stored_of_ended_sessions_ends_too(brokers: Brokers, broke
     assert len(await broker.service.store.children("/console/ended-sessions")) == 1
 
 
-async def test_too_many_ended_sessions_end_all(
+async def test_too_many_ended_sessions_end_those_of_who_ended_most(
+    brokers: Brokers, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_sessions, "_ENDED_MAX", 6)
+    monkeypatch.setattr(console_sessions, "_ENDED_OF_ONE_MAX", 4)
+    many = [Credentials("token", b"%d" % number) for number in range(4)]
+    kept = [_shown(brokers.one.open(each)) for each in (Credentials("token", b"t"), *many)]
+    for _ in range(2):
+        for each in many:
+            await brokers.one.close(_scope(_shown(brokers.one.open(each))))
+            stored = await broker.service.store.children("/console/ended-sessions")
+            assert len(stored) <= 6
+    brokers.now_s += 11
+    await brokers.refresh()
+    good = [brokers.two.credentials(_scope(cookie)) is not None for cookie in kept]
+    assert good[0], "who has ended none"
+    assert good.count(False) == 2, "two were to make room"
+
+
+async def test_too_many_ended_sessions_of_as_many_people_end_all(
     brokers: Brokers, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console_sessions, "_ENDED_MAX", 2)

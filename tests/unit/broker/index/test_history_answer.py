@@ -11,22 +11,36 @@ def answer(times: list[int], values: list[float | None], **others: Any) -> dict[
 
 
 def test_brokers_are_added_up_at_the_times_of_the_longest() -> None:
+    minutes = [90, 190, 290, 390]
+    long, short = ([60_000 * each for each in some] for some in (minutes, [200, 300]))
     found = merged_brokers(
         [
-            answer([200, 300], [10.0, 20.0], brokers={"a": {"since": 200}}),
-            answer([90, 190, 290, 390], [1.0, None, 3.0, 4.0], brokers={"b": {"since": 90}}),
+            answer(short, [10.0, 20.0], brokers={"a": {"since": short[0]}}),
+            answer(long, [1.0, None, 3.0, 4.0], brokers={"b": {"since": long[0]}}),
             answer([], [], brokers={"c": {"since": None}}),
         ]
     )
     assert found == {
-        "since": 90,
-        "times": [90, 190, 290, 390],
+        "since": long[0],
+        "times": long,
         "series": {
             "msgRateIn": [1.0, None, 13.0, 24.0],
             "publishLatencyP99Ms": [1.0, None, 10.0, 20.0],
         },
-        "brokers": {"a": {"since": 200}, "b": {"since": 90}, "c": {"since": None}},
+        "brokers": {"a": {"since": short[0]}, "b": {"since": long[0]}, "c": {"since": None}},
     }
+
+
+def test_points_before_all_that_began_together_are_left_out() -> None:
+    """Sums of the first broker alone looked as if rates rose when the cluster started."""
+    found = merged_brokers(
+        [
+            answer([10_000, 70_000, 130_000], [1.0, 2.0, 3.0], brokers={"a": {}}),
+            answer([50_000, 110_000], [10.0, 20.0], brokers={"b": {}}),
+        ]
+    )
+    assert (found["since"], found["times"]) == (70_000, [70_000, 130_000])
+    assert found["series"]["msgRateIn"] == [12.0, 23.0]
 
 
 def test_a_subscription_is_the_sum_of_its_partitions_that_have_it() -> None:
