@@ -13,6 +13,7 @@ from magnetar.broker.auth.client_auth_error import ClientAuthError
 from magnetar.broker.cli.admin_client import AdminClient, AdminResponse
 from magnetar.broker.cli.errors import CliError
 from magnetar.broker.protocol.topic_name import TopicName
+from magnetar.metadata.sasl.digest_md5 import SaslCredentials
 from magnetar.pipeline.errors import OptionsError, PipelineError, SegmentsUnavailableError
 from magnetar.pipeline.offsets import BEGINNING, Offset
 from magnetar.pipeline.options import client_access
@@ -43,12 +44,14 @@ class ClusterAccess:
         urls: of brokers' HTTP ports; the next one is tried when one doesn't answer.
         bookie_token: what bookies are shown (``bookkeeper.auth.TokenSource``); "": nothing.
         bookie_tls: None: plain connections to bookies.
+        bookie_credentials: for SASL DIGEST-MD5 at Apache's bookies; None: they want none.
     """
 
     urls: tuple[str, ...]
     access: ClientAuth = field(default_factory=ClientAuth)
     bookie_token: str = field(default="", repr=False)
     bookie_tls: TlsFiles | None = None
+    bookie_credentials: SaslCredentials | None = None
 
 
 def parse_access(options: Mapping[str, str]) -> ClusterAccess:
@@ -71,7 +74,13 @@ def parse_access(options: Mapping[str, str]) -> ClusterAccess:
         files = TlsFiles(certificate, key, trust) if certificate or key or trust else None
     except ValueError as error:
         raise OptionsError(f"options bookieTls...: {error}") from error
-    return ClusterAccess(urls, client_access(lowered), lowered.get("bookietoken", ""), files)
+    username, password = (lowered.get(name, "") for name in ("bookieusername", "bookiepassword"))
+    if bool(username) != bool(password):
+        raise OptionsError("options bookieUsername and bookiePassword go together")
+    return ClusterAccess(
+        *(urls, client_access(lowered), lowered.get("bookietoken", ""), files),
+        SaslCredentials(username, password) if username else None,
+    )
 
 
 def _urls(text: str) -> list[str]:

@@ -10,6 +10,7 @@ from magnetar.bookkeeper.auth.token_source import TokenSource
 from magnetar.bookkeeper.bookie_protocol.add_channel import EncodedAdds
 from magnetar.bookkeeper.bookie_protocol.config import OWN_FRAME_BYTES_MAX, ProtocolConfig
 from magnetar.bookkeeper.bookie_protocol.digests import CRC32C, Digest, DigestType
+from magnetar.bookkeeper.bookie_protocol.login import SaslLogin
 from magnetar.bookkeeper.bookie_protocol.own_client import OwnBookieClient
 from magnetar.bookkeeper.bookie_protocol.own_login import OwnLogin
 from magnetar.bookkeeper.bookie_protocol.protocol_client import ProtocolBookieClient
@@ -48,6 +49,8 @@ class BookieConnections:
     def __init__(self, cluster: ClusterAccess) -> None:
         tls = cluster.bookie_tls
         self._context = None if tls is None else partial(client_context, tls)
+        credentials = cluster.bookie_credentials
+        self._login = None if credentials is None else SaslLogin(lambda: credentials)
         self._takes_tokens = not cluster.bookie_token  # the user's comes first
         self._token = TokenSource(cluster.bookie_token) if cluster.bookie_token else None
         self._places: dict[str, tuple[str, int]] = {}
@@ -108,7 +111,7 @@ class BookieConnections:
 
     def _of_apache(self, bookie_id: str) -> ProtocolBookieClient:
         return ProtocolBookieClient(
-            *(bookie_id, self._resolve, ProtocolConfig(tls=self._context)),
+            *(bookie_id, self._resolve, ProtocolConfig(tls=self._context, login=self._login)),
             *(lambda ledger_id: self._digests.get(ledger_id, CRC32C), self._encoded),
         )
 

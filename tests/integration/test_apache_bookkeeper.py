@@ -187,9 +187,8 @@ def send(url: str, topic: str, texts: list[bytes], *, keyed: bool = False) -> No
         assert results == [pulsar.Result.Ok] * len(texts)
 
 
-def counted_past_the_broker(admin_url: str, topic: str) -> int:
+def counted_past_the_broker(cluster: ClusterAccess, topic: str) -> int:
     """Messages, as a task of Spark reads them: from the bookies that the broker names."""
-    cluster = ClusterAccess((admin_url,))
     with Admin(cluster) as admin:
         snapshot = admin.segments(topic)
     assert snapshot.bookie_protocol == "bookie-rpc"
@@ -244,7 +243,7 @@ def test_a_broker_keeps_its_topics_there(apache: Apache, tmp_path: Path) -> None
             consumer = client.subscribe(topic, "s")
             found = [consumer.receive(RECEIVE_MS).data() for _ in texts[100:]]
         assert found == texts[100:]
-        assert counted_past_the_broker(broker.admin_url, topic) == len(texts)
+        assert counted_past_the_broker(ClusterAccess((broker.admin_url,)), topic) == len(texts)
         table = f"{topic}-table"
         send(broker.service_url, table, [b"1", b"2"] * 50 + [b"3"], keyed=True)
         assert keys_past_the_broker(broker, table) == [b"1", b"2", b"3"]

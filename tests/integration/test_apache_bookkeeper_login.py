@@ -1,6 +1,7 @@
 """SASL DIGEST-MD5 as Apache's bookies and ZooKeeper's servers want it."""
 
 import asyncio
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,12 @@ from magnetar.bookkeeper.tls import TlsFiles
 from magnetar.metadata.errors import AccessDeniedError, MetadataError
 from magnetar.metadata.factory import connect_store
 from magnetar.metadata.sasl.digest_md5 import SaslCredentials
+from magnetar.pipeline.admin import parse_access
 from tests.apache_bookies import ApacheBookie, needs_bookkeeper
 from tests.bookie_process import BookieProcess
 from tests.broker_process import BrokerProcess
 from tests.certificates import Authority
+from tests.integration.test_apache_bookkeeper import counted_past_the_broker
 from tests.integration.test_bookkeeper_access_processes import SECRET, options
 from tests.nightly import NIGHTLY
 from tests.official_client import client_of
@@ -198,6 +201,10 @@ def test_a_broker_that_logs_in(guarded: Guarded, tmp_path: Path) -> None:
     again = BrokerProcess(tmp_path / "again", url, *options)
     with again, client_of(again.service_url) as client:
         assert client.subscribe(topic, "s").receive(60_000).data() == b"kept"
+        # Tasks of Spark log in to the bookies themselves.
+        access = {"bookieUsername": "bookkeeper", "bookiePassword": PASSWORD}
+        cluster = parse_access({"adminUrl": again.admin_url, **access})
+        assert counted_past_the_broker(pickle.loads(pickle.dumps(cluster)), topic) == 1
 
 
 async def test_zookeepers_login(tmp_path: Path) -> None:

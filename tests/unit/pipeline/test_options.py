@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from magnetar.metadata.sasl.digest_md5 import SaslCredentials
+from magnetar.pipeline.admin import parse_access
 from magnetar.pipeline.errors import OptionsError
 from magnetar.pipeline.offsets import BEGINNING, END, Offset
 from magnetar.pipeline.options import (
@@ -30,6 +32,16 @@ def test_names_of_options_are_case_insensitive() -> None:
     options = {"SUBSCRIBE": "t", "minpartitions": "7", "FailOnDataLoss": "FALSE"}
     found = parse_read_options(options, streaming=False)
     assert (found.partitions_min, found.fail_on_data_loss) == (7, False)
+
+
+def test_a_login_at_bookies_is_shown_nowhere() -> None:
+    options = {"adminUrl": "http://h:1", "bookieUsername": "me", "BOOKIEPASSWORD": "s3cret"}
+    found = parse_access(options)
+    assert found.bookie_credentials == SaslCredentials("me", "s3cret")
+    assert "s3cret" not in repr(found)
+    for half in ("bookieUsername", "bookiePassword"):
+        with pytest.raises(OptionsError, match="go together"):
+            parse_access({"adminUrl": "http://h:1", half: "x"})
 
 
 def test_which_topics() -> None:
