@@ -64,7 +64,7 @@ class CheckedTraffic(Traffic, Protocol):
 
 
 class TopicTraffic(threading.Thread):
-    """A ``JudgedTraffic``.
+    """A ``CheckedTraffic``.
 
     Numbers 0, 1, 2, ... to one topic, and a consumer of a subscription that stays; both by
     themselves find the broker that serves.
@@ -72,6 +72,7 @@ class TopicTraffic(threading.Thread):
 
     consumer_type = pulsar.ConsumerType.Failover
     producer_name: str | None = None
+    reads_compacted = False
 
     def __init__(
         self,
@@ -112,7 +113,9 @@ class TopicTraffic(threading.Thread):
             self._client = client = open_client(self._url, **self._options)
             client.subscribe(self.topic, "keeper").close()  # nothing is trimmed
             consumer = client.subscribe(
-                self.topic, "traffic", self.consumer_type, message_listener=self._receive
+                *(self.topic, "traffic", self.consumer_type),
+                message_listener=self._receive,
+                is_read_compacted=self.reads_compacted,
             )
             producer = client.create_producer(
                 self.topic,
@@ -231,6 +234,44 @@ class DelayedTraffic(TopicTraffic):
     def check(self, stored: Sequence[int]) -> int:
         assert set(self.received) >= set(range(self.acknowledged)), "delayed messages never came"
         return assert_numbers(stored, self.acknowledged, self.window)
+
+
+class CompactedTraffic(TopicTraffic):
+    """REQUIRES: its topic is compacted now and then.
+
+    Each number replaces the one before it with the same key. Who reads compacted gets the newest
+    number of each key, in order, and may miss what a newer one replaces.
+    """
+
+    reads_compacted = True
+    _KEYS = 7
+
+    def _send(self, producer: pulsar.Producer, number: int) -> None:
+        key = str(number % self._KEYS)
+        producer.send_async(b"%d" % number, partial(self._on_receipt, number), partition_key=key)
+
+    def _receive(self, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        super()._receive(consumer, message)
+        self.consumed = max(self.consumed, self.received[-1] + 1)
+
+    def check(self, stored: Sequence[int]) -> int:
+        newest = range(self.acknowledged)[-self._KEYS :]
+        assert check_numbers(self.received, newest, window=None).violations == []
+        view = self._view()
+        assert len(view) < len(stored), "it was never compacted"
+        # Keys take turns: the newest of each are the last numbers before the horizon.
+        behind = range(view[0], self.acknowledged)
+        assert check_numbers(view, behind, window=None).violations == []
+        return assert_numbers(stored, self.acknowledged, self.window)
+
+    def _view(self) -> list[int]:
+        client = open_client(self._url, **self._options)
+        reader = client.create_reader(self.topic, pulsar.MessageId.earliest, is_read_compacted=True)
+        found = []
+        while reader.has_message_available():
+            found.append(int(reader.read_next(60_000).data()))
+        client.close()
+        return found
 
 
 def start_traffic(

@@ -32,6 +32,7 @@ from tests.cluster_tools import (
     stop_and_check,
 )
 from tests.cluster_traffic import (
+    CompactedTraffic,
     DeduplicatedTraffic,
     DelayedTraffic,
     TopicTraffic,
@@ -202,13 +203,17 @@ class Chaos:
 
 
 def start_features(cluster: ClusterProcess) -> list[TopicTraffic]:
-    """Whatever has a promise of its own to keep: see ``cluster_traffic.JudgedTraffic``."""
+    """Whatever has a promise of its own to keep: see ``cluster_traffic.CheckedTraffic``."""
     namespace = f"{cluster.web_urls[0]}/admin/v2/namespaces/public/once"
     post(namespace, "PUT", b"{}")
     post(f"{namespace}/deduplication", "POST", b"true")
+    table = f"{cluster.web_urls[0]}/admin/v2/namespaces/public/table"
+    post(table, "PUT", b"{}")
+    post(f"{table}/compactionThreshold", "PUT", b"2000")
     features = [
         DeduplicatedTraffic(cluster.service_url, "persistent://public/once/chaos", 50, 0.02),
         DelayedTraffic(cluster.service_url, "persistent://public/default/delayed", 50, 0.02),
+        CompactedTraffic(cluster.service_url, "persistent://public/table/chaos", 50, 0.02),
     ]
     for each in features:
         each.start()
@@ -226,7 +231,8 @@ def post(url: str, method: str, body: bytes) -> None:
 def test_random_kills(tmp_path: Path) -> None:
     """Any process of the cluster, one after the other; what was killed is started again."""
     rng = random.Random(SEED)
-    with cluster_of(tmp_path) as cluster:
+    compactions = "brokerServiceCompactionMonitorIntervalInSeconds=2"
+    with cluster_of(tmp_path, "--broker-set", compactions) as cluster:
         traffic = start_traffic(cluster.service_url, TOPICS)
         traffic += start_features(cluster)
         all_go_on(traffic, "the start")
