@@ -18,6 +18,7 @@ from typing import Final
 from magnetar.bookkeeper.client.config import LedgerConfig
 from magnetar.bookkeeper.ledger_handles import WriteHandle
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
+from magnetar.broker.compaction.compaction_figures import CompactionFigures
 from magnetar.broker.compaction.compaction_places import CompactionPlaces
 from magnetar.broker.compaction.process_link import CompactionProcess
 from magnetar.broker.compaction.work_frames import COMPACTED
@@ -43,27 +44,6 @@ _READ_MAX: Final = (512, 1024 * 1024)
 """Entries and bytes that are read, or written, together: what holds the loop is done for each."""
 _WRITE_BYTES: Final = 1024 * 1024
 """Entries of the new ledger that are written together."""
-
-
-@dataclass(slots=True)
-class CompactionFigures:
-    """Of a topic since it was loaded, as Pulsar shows them; times in ms, 0: never."""
-
-    removed: int = 0
-    succeeded_ms: int = 0
-    failed_ms: int = 0
-    duration_ms: int = 0
-    removed_in_all: int = 0
-    successes: int = 0
-    failures: int = 0
-
-    def stats(self) -> dict[str, int]:
-        return {
-            "lastCompactionRemovedEventCount": self.removed,
-            "lastCompactionSucceedTimestamp": self.succeeded_ms,
-            "lastCompactionFailedTimestamp": self.failed_ms,
-            "lastCompactionDurationTimeInMills": self.duration_ms,
-        }
 
 
 @dataclass(slots=True, eq=False)
@@ -104,14 +84,12 @@ class TopicCompaction:
         log = self.log
         return CompactedLedger(log.client, ledger_id, horizon, log.config.form)
 
-    def metrics(self) -> tuple[int, ...]:
-        """Removed messages, successes and failures since the load; how long the last run took, in
-        ms; entries and bytes of what it left, 0: not known before somebody reads it.
+    def metrics(self, now_s: float, period_s: float) -> tuple[float, ...]:
+        """Those of `CompactionFigures`; entries and bytes of what the last run left, 0: not known
+        before somebody reads it.
         """
-        figures = self.figures
         _, entries, size = (0, 0, 0) if self.current is None else self.current.figures
-        counts = (figures.removed_in_all, figures.successes, figures.failures)
-        return (*counts, figures.duration_ms, max(entries, 0), max(size, 0))
+        return (*self.figures.metrics(now_s, period_s), max(entries, 0), max(size, 0))
 
     @property
     def is_running(self) -> bool:
@@ -129,6 +107,7 @@ class TopicCompaction:
         self._run = asyncio.get_running_loop().create_task(self._compact())
 
     async def _compact(self) -> None:
+        began_s = perf_counter()
         try:
             async with self.places.place(await self._bytes_to_read()):
                 began_s = perf_counter()
@@ -142,16 +121,11 @@ class TopicCompaction:
             else:
                 logger.warning("%s: compaction failed: %s", self.name, error)
             self.status, self.last_error = "ERROR", str(error) or type(error).__name__
-            self.figures.failed_ms = self.now_ms()
-            self.figures.failures += 1
+            self.figures.ended(self.now_ms(), perf_counter() - began_s, None)
             return
         self.status = "SUCCESS"
         if removed is not None:
-            figures = self.figures
-            figures.removed, figures.succeeded_ms = removed, self.now_ms()
-            figures.removed_in_all += removed
-            figures.successes += 1
-            figures.duration_ms = round((perf_counter() - began_s) * 1000)
+            self.figures.ended(self.now_ms(), perf_counter() - began_s, removed)
 
     async def _bytes_to_read(self) -> int:
         """By each pass."""
@@ -202,7 +176,7 @@ class TopicCompaction:
         """
         entry, offsets = 0, self.log.offsets
         while old is not None and (found := await old.read_encoded(entry, *_READ_MAX)):
-            await self.places.pace(sum(map(len, found)))
+            await self._has_read(found)
             yield COMPACTED, entry, found
             entry += len(found)
         position = offsets.next_position(after)
@@ -212,9 +186,14 @@ class TopicCompaction:
             run = await self.log.read_path().read_stored(
                 position, min(last, first + _READ_MAX[0] - 1), _READ_MAX[1]
             )
-            await self.places.pace(sum(map(len, run.bodies)))
+            await self._has_read(run.bodies)
             yield ledger_id, first, run.bodies
             position = offsets.next_position((ledger_id, first + len(run.bodies) - 1))
+
+    async def _has_read(self, entries: Sequence[Buffer]) -> None:
+        size = sum(map(len, entries))
+        self.figures.read(size)
+        await self.places.pace(size)
 
     async def _write(
         self,
@@ -238,10 +217,10 @@ class TopicCompaction:
                     waiting += kept
                     size += sum(map(len, kept))
                     if size >= _WRITE_BYTES or len(waiting) >= _READ_MAX[0]:
-                        await handle.append_all(waiting)
+                        await self._append(handle, waiting, size)
                         waiting, size = [], 0
             if waiting:
-                await handle.append_all(waiting)
+                await self._append(handle, waiting, size)
             await handle.close()
         except BaseException:
             self._delete_later(self._compacted(writer.ledger_id, upto))
@@ -249,6 +228,11 @@ class TopicCompaction:
         new = self._compacted(writer.ledger_id, upto)
         await new.reader()  # what can't be read must not be named
         return new
+
+    async def _append(self, handle: WriteHandle, entries: list[Buffer], size: int) -> None:
+        began_s = perf_counter()
+        await handle.append_all(entries)
+        self.figures.wrote(len(entries), size, perf_counter() - began_s)
 
     async def _publish(self, cursor: Cursor, new: CompactedLedger) -> None:
         """The cursor names the new ledger: durable when this returns."""

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from magnetar.bookkeeper.errors import LedgerError
-from magnetar.broker.compaction.topic_compaction import CompactionFigures
+from magnetar.broker.compaction.compaction_figures import CompactionFigures
 from magnetar.broker.protocol.entry_header import parse_header
 from magnetar.managed_ledger.errors import ManagedLedgerError
 

@@ -247,9 +247,18 @@ def test_what_rest_shows(client: pulsar.Client, admin: Admin, topic: str) -> Non
         "removed_event_count": 1,
         "succeed_count": 1,
         "failed_count": 0,
+        "duration_time_in_mills": stats["compaction"]["lastCompactionDurationTimeInMills"],
+        "latency_count": 2,
         "compacted_entries_count": 2,
         "compacted_entries_size": ledger["size"],
     }
+    assert names["pulsar_compaction_read_throughput"] > names["pulsar_compaction_write_throughput"]
+    assert names["pulsar_compaction_latency_sum"] > 0
+    limits = ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000")
+    buckets = [
+        f"pulsar_compaction_latency_{each}" for each in (*(f"le_{x}" for x in limits), "overflow")
+    ]
+    assert sum(names[each] for each in buckets) == 2
     assert {name: names[f"pulsar_compaction_{name}"] for name in expected} == expected
     assert admin.call("DELETE", f"{path}/subscription/__compaction")[0] == 204
     assert admin.call("GET", f"{path}/subscriptions")[1] == []

@@ -122,6 +122,9 @@ _COMPACTION_NAMES: Final = (
     "pulsar_compaction_succeed_count",
     "pulsar_compaction_failed_count",
     "pulsar_compaction_duration_time_in_mills",
+    "pulsar_compaction_read_throughput",
+    "pulsar_compaction_write_throughput",
+    *(f"pulsar_compaction_latency_{each}" for each in _LATENCIES),
     "pulsar_compaction_compacted_entries_count",
     "pulsar_compaction_compacted_entries_size",
 )
@@ -302,7 +305,8 @@ class TopicMetrics:
 
     def _add_compactions(self, labels: str, topic: Topic) -> None:
         if isinstance(topic, PersistentTopic) and topic.compaction is not None:
-            self._compaction_rows.add(labels, topic.compaction.metrics())
+            metrics = topic.compaction.metrics(self._now_s, self._period_s)
+            self._compaction_rows.add(labels, metrics)
 
     def _add_evictions(self, labels: str, topic: Topic) -> None:
         """How often the backlog quota took messages away, by Pulsar's word for the quota."""
