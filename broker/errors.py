@@ -17,6 +17,7 @@
     ├── ProducerFencedError, TopicTerminatedError, ChecksumError
     ├── ConsumerAssignError, NotAllowedError
     ├── IncompatibleSchemaError > InvalidSchemaError
+    ├── InvalidTransactionStatusError, TransactionConflictError
     ├── TooManyRequestsError, UnsupportedVersionError
     ├── ProducerBlockedQuotaExceededError, ProducerBlockedQuotaExceededExceptionError
     └── AuthenticationError, AuthorizationError
@@ -150,6 +151,14 @@ class InvalidSchemaError(IncompatibleSchemaError, status=422):
 
 class NotAllowedError(BrokerError, code=pb.NotAllowedError, status=405):
     """Switched off, or against a rule."""
+
+
+class InvalidTransactionStatusError(BrokerError, code=pb.InvalidTxnStatus, status=409):
+    """The transaction has ended, or is ending."""
+
+
+class TransactionConflictError(BrokerError, code=pb.TransactionConflict, status=409):
+    """Another acknowledgement has what this one of a transaction names."""
 
 
 class CompactionBusyError(BrokerError, code=pb.NotAllowedError, status=409):

@@ -4,8 +4,8 @@ Which tenth it is depends on the commit: the number of commits before it, or ``M
 ``python -m tests.simulation.rotation [--all | --bug NAME]`` does the same from a shell. The lists
 are those of ``planted_bugs`` (bookkeeper), ``apache_bugs`` (the client of Apache's bookies),
 ``managed_ledger_bugs``, ``service_bugs`` (dispatch, ownership, epochs), ``zookeeper_bugs`` and
-``view_bugs`` (what looks at a broker), ``compaction_bugs``; ``naive_variants`` are all planted in
-each run.
+``view_bugs`` (what looks at a broker), ``compaction_bugs``,
+``pending_ack_bugs``; ``naive_variants`` are all planted in each run.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from tests.simulation import (
     apache_bugs,
     compaction_bugs,
     managed_ledger_bugs,
+    pending_ack_bugs,
     planted_bugs,
     service_bugs,
     view_bugs,
@@ -111,6 +112,7 @@ LISTS: Final[dict[str, Bugs]] = {
     "zookeeper": zookeeper_bugs.BUGS,
     "views": view_bugs.BUGS,
     "compaction": compaction_bugs.BUGS,
+    "pending acks": pending_ack_bugs.BUGS,
 }
 ALL: Final = [(group, name) for group, names in LISTS.items() for name in names]
 

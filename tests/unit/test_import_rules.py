@@ -129,6 +129,7 @@ CORES = [
         for name in ("figure_table", "topic_figures", "page_answer", "history")
     ),
     "broker/rate_limits/token_bucket.py",
+    "broker/transaction/pending_acks.py",
     "broker/verify",
     "broker/schema/definition.py",
     "broker/schema/avro_definition.py",

@@ -1,0 +1,505 @@
+"""Acknowledgements of one subscription that wait for the end of their transactions.
+
+Calls in, effects out; no clock, socket or task. An acknowledgement is checked, then recorded, then
+answered, so a record is never one of a refused acknowledgement. The end of a transaction is a
+record, too, and the cursor follows it: a replay after a crash acknowledges once more.
+
+Invariants: no two transactions have acknowledged the same message; at most one has acknowledged
+cumulatively. Of the log only what is behind the last cut is needed: a cut writes the
+acknowledgements of open transactions anew, and waits for the cursor to be stored.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
+
+from magnetar.broker.errors import InvalidTransactionStatusError, TransactionConflictError
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.broker.transaction.transaction_records_pb2 import PendingAckRecord
+from magnetar.managed_ledger.cursor.ack_state import mask_to_words, words_to_mask
+from magnetar.managed_ledger.position import EARLIEST, Position, format_position
+
+CUT_WEIGHT_MIN: Final = 1_000
+"""Weight of the log, in records and positions, below which it isn't cut."""
+_CUT_FACTOR: Final = 4
+"""Times the weight of what is live."""
+_RECORD_WEIGHT_MAX: Final = 10_000
+"""Positions and words of ack sets in one record: some 300 kB."""
+_WHOLE: Final = -1
+_ACK: Final = PendingAckRecord.ACK
+_COMMIT: Final = PendingAckRecord.COMMIT
+_ABORT: Final = PendingAckRecord.ABORT
+_CUMULATIVE: Final = PendingAckRecord.CUMULATIVE
+
+
+class AckedView(Protocol):
+    """What is asked of the cursor's state."""
+
+    @property
+    def mark_delete(self) -> Position: ...
+    def is_acked(self, position: Position) -> bool: ...
+    def batch_ack_set(self, position: Position) -> list[int] | None: ...
+
+
+@dataclass(slots=True)
+class PendingAck:
+    """An entry, or some messages of a batch.
+
+    Attributes:
+        left: bit set: this message of the batch isn't acknowledged; 0: the whole entry is.
+        batch_size: messages of the batch; 0: not said, so others can't acknowledge the rest of it
+            until the transaction has ended.
+    """
+
+    position: Position
+    left: int = 0
+    batch_size: int = 0
+
+    @property
+    def mask(self) -> int:
+        """Bit set: this message is acknowledged."""
+        if not self.left or not self.batch_size:
+            return _WHOLE
+        return ((1 << self.batch_size) - 1) & ~self.left
+
+    @property
+    def weight(self) -> int:
+        """Positions and words in a record."""
+        return 1 + (self.left.bit_length() + 63) // 64
+
+
+@dataclass(slots=True)
+class AppendRecord:
+    """Append to the log; ``on_recorded`` when it is durable. In the order of these effects."""
+
+    record: PendingAckRecord
+
+
+@dataclass(slots=True)
+class AcknowledgeCommitted:
+    """Acknowledge at the cursor; what is acknowledged already, or trimmed, is ignored there."""
+
+    individual: list[PendingAck]
+    cumulative: PendingAck | None
+
+
+@dataclass(slots=True)
+class RedeliverAborted:
+    """Send these entries again, with what isn't acknowledged or pending of them."""
+
+    positions: list[Position]
+
+
+@dataclass(slots=True)
+class StoreCursor:
+    """Make durable what was acknowledged at the cursor until now; then ``on_cursor_stored``."""
+
+
+@dataclass(slots=True)
+class TrimPendingAckLog:
+    """Nothing up to this position of the log is needed any more."""
+
+    upto: Position
+
+
+PendingAckEffect: TypeAlias = (
+    AppendRecord | AcknowledgeCommitted | RedeliverAborted | StoreCursor | TrimPendingAckLog
+)
+
+
+@dataclass(slots=True)
+class _Acks:
+    """Of one transaction."""
+
+    individual: dict[Position, PendingAck] = field(default_factory=dict)
+    cumulative: PendingAck | None = None
+
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.individual)
+
+
+@dataclass(slots=True)
+class _End:
+    """The record of a transaction's end is under way."""
+
+    number: int
+    transaction: TransactionId
+    acks: _Acks
+    commit: bool
+
+
+@dataclass(slots=True)
+class _Cut:
+    """A log that is being cut behind the record ``after``, once ``copied`` is recorded, too."""
+
+    after: int
+    copied: int
+    weight: int  # of what is in front of it
+    position: Position
+    is_storing: bool = False
+
+
+class PendingAcks:
+    """Which messages wait for the end of a transaction, and what the log of them says.
+
+    Calls that append answer the number of the record that has to be durable before the client is
+    answered; 0: none. One object, since a check, a record and its effect go by the same state.
+    """
+
+    def __init__(self, cursor: AckedView) -> None:
+        self._cursor = cursor
+        self._open: dict[TransactionId, _Acks] = {}
+        self._ends: dict[TransactionId, _End] = {}  # in the order of their records
+        self._cumulative: TransactionId | None = None  # the one that has acknowledged so
+        # Of all transactions, by ledger and entry: messages, and the size of the batch.
+        self._pending: dict[int, dict[int, tuple[int, int]]] = {}
+        self._low_watermarks: dict[int, int] = {}  # by coordinator: ids up to it have ended
+        self._appended = self._recorded = 0  # records of this load
+        self._last = EARLIEST  # the last record of the log
+        self._weight = self._live = 0  # of the log behind the last cut, and of what is needed of it
+        self._cut: _Cut | None = None
+        self._effects: list[PendingAckEffect] = []
+
+    # --- acknowledgements
+
+    def acknowledge(self, transaction: TransactionId, acks: Sequence[PendingAck]) -> int:
+        """Acknowledge entries and parts of batches with the commit of a transaction: all or none.
+
+        Raises:
+            TransactionConflictError: one is acknowledged already, or pending, also in the same
+                transaction.
+            InvalidTransactionStatusError: the transaction has ended.
+        """
+        self._require_open(transaction)
+        taken: dict[Position, int] = {}
+        for ack in acks:
+            self._check(ack, taken.get(ack.position, 0))
+            taken[ack.position] = taken.get(ack.position, 0) | ack.mask
+        for ack in acks:
+            self._hold(transaction, ack)
+        for some in _in_records(acks):
+            self._append(_record(_ACK, transaction, some))
+        return self._appended
+
+    def _check(self, ack: PendingAck, taken: int) -> None:
+        position, mask = ack.position, ack.mask
+        if self._cursor.is_acked(position) or self._is_left_out(ack):
+            raise TransactionConflictError(f"{format_position(position)} was acknowledged before")
+        pending, _ = self._pending.get(position[0], {}).get(position[1], (0, 0))
+        if mask & (pending | taken):
+            raise TransactionConflictError(
+                f"{format_position(position)} is acknowledged in a transaction that hasn't ended"
+            )
+
+    def _is_left_out(self, ack: PendingAck) -> bool:
+        """Whether a message of a part is acknowledged at the cursor."""
+        if not ack.left or (words := self._cursor.batch_ack_set(ack.position)) is None:
+            return False
+        left = words_to_mask(words)
+        if ack.batch_size:
+            return ack.mask & ~left != 0
+        return left & ~ack.left == 0
+
+    def acknowledge_cumulative(self, transaction: TransactionId, ack: PendingAck) -> int:
+        """Acknowledge everything up to a position, of a batch a part, with the commit.
+
+        Raises:
+            TransactionConflictError: it is acknowledged already, another transaction has
+                acknowledged cumulatively, or this one as far.
+            InvalidTransactionStatusError: the transaction has ended.
+        """
+        self._require_open(transaction)
+        if ack.position <= self._cursor.mark_delete:
+            raise TransactionConflictError(
+                f"{format_position(ack.position)} is not behind the mark-delete position "
+                f"{format_position(self._cursor.mark_delete)}"
+            )
+        if not self._extends(transaction, ack):
+            raise TransactionConflictError(
+                f"{format_position(ack.position)}: transaction {self._cumulative} has acknowledged "
+                "cumulatively and hasn't ended"
+            )
+        self._hold_cumulative(transaction, ack)
+        self._append(_record(_ACK, transaction, (ack,), cumulative=True))
+        return self._appended
+
+    def _extends(self, transaction: TransactionId, ack: PendingAck) -> bool:
+        if self._cumulative is None:
+            return True
+        if self._cumulative != transaction or (acks := self._open.get(transaction)) is None:
+            return False
+        known = acks.cumulative
+        assert known is not None
+        if ack.position != known.position:
+            return ack.position > known.position
+        return known.left & ~ack.left != 0 and ack.left & ~known.left == 0
+
+    def _require_open(self, transaction: TransactionId) -> None:
+        low_watermark = self._low_watermarks.get(transaction.most, -1)
+        if transaction in self._ends or transaction.least <= low_watermark:
+            raise InvalidTransactionStatusError(f"Transaction {transaction} has ended")
+
+    def _acks_of(self, transaction: TransactionId) -> _Acks:
+        if (acks := self._open.get(transaction)) is None:
+            acks = self._open[transaction] = _Acks()
+            self._live += acks.weight
+        return acks
+
+    def _hold(self, transaction: TransactionId, ack: PendingAck) -> None:
+        if not ack.mask:  # a part without a message
+            return
+        individual = self._acks_of(transaction).individual
+        ledger_id, entry_id = ack.position
+        if (known := individual.get(ack.position)) is None:
+            individual[ack.position] = ack
+            self._live += 1
+        else:  # other messages of the batch
+            left = known.left & ack.left
+            individual[ack.position] = PendingAck(ack.position, left, ack.batch_size)
+        entries = self._pending.setdefault(ledger_id, {})
+        mask, _ = entries.get(entry_id, (0, 0))
+        entries[entry_id] = (mask | ack.mask, ack.batch_size)
+
+    def _hold_cumulative(self, transaction: TransactionId, ack: PendingAck) -> None:
+        acks = self._acks_of(transaction)
+        acks.cumulative, self._cumulative = ack, transaction
+
+    # --- ends
+
+    def end(self, transaction: TransactionId, *, commit: bool, low_watermark: int = -1) -> int:
+        """The coordinator has ended a transaction. One that is unknown is done already.
+
+        Args:
+            low_watermark: transactions of the same coordinator up to this sequence have ended;
+                what they left behind is aborted.
+        """
+        number = self._end(transaction, commit=commit)
+        most = transaction.most
+        if low_watermark > self._low_watermarks.get(most, -1):
+            self._low_watermarks[most] = low_watermark
+        for other in [x for x in self._open if x.most == most and x.least <= low_watermark]:
+            self._end(other, commit=False)
+        return number
+
+    def _end(self, transaction: TransactionId, *, commit: bool) -> int:
+        if (end := self._ends.get(transaction)) is not None:
+            return end.number
+        if (acks := self._open.pop(transaction, None)) is None:
+            return 0
+        self._live -= acks.weight
+        operation = _COMMIT if commit else _ABORT
+        cumulative = acks.cumulative is not None
+        self._append(_record(operation, transaction, (), cumulative=cumulative))
+        self._ends[transaction] = _End(self._appended, transaction, acks, commit)
+        return self._appended
+
+    def _ended(self, transaction: TransactionId, acks: _Acks, *, commit: bool) -> None:
+        self._release(transaction, acks)
+        if commit:
+            individual = list(acks.individual.values())
+            self._effects.append(AcknowledgeCommitted(individual, acks.cumulative))
+        elif positions := [x for x in acks.individual if not self._cursor.is_acked(x)]:
+            self._effects.append(RedeliverAborted(positions))
+
+    def _release(self, transaction: TransactionId, acks: _Acks) -> None:
+        for (ledger_id, entry_id), ack in acks.individual.items():
+            entries = self._pending[ledger_id]
+            mask, size = entries[entry_id]
+            if mask := mask & ~ack.mask:
+                entries[entry_id] = (mask, size)
+            else:
+                del entries[entry_id]
+                if not entries:
+                    del self._pending[ledger_id]
+        if self._cumulative == transaction:
+            self._cumulative = None
+
+    # --- the log
+
+    def _append(self, record: PendingAckRecord) -> None:
+        self._appended += 1
+        self._weight += 1 + len(record.positions)
+        self._effects.append(AppendRecord(record))
+
+    def on_recorded(self, position: Position) -> None:
+        """The next record is durable, at a position of the log."""
+        self._recorded += 1
+        self._last = position
+        end = next(iter(self._ends.values()), None)
+        if end is not None and end.number == self._recorded:
+            del self._ends[end.transaction]
+            self._ended(end.transaction, end.acks, commit=end.commit)
+        self._go_on_cutting()
+
+    def replay(self, record: PendingAckRecord, position: Position) -> None:
+        """Take a record of an earlier load, in the log's order, before any other call.
+
+        Pulsar's brokers record refused acknowledgements as well; what is pending in front of one
+        tells that it was refused. A record that was copied at a cut says nothing new.
+        """
+        self._last = position
+        self._weight += 1 + len(record.positions)
+        transaction = TransactionId(record.mostBits, record.leastBits)
+        if record.operation != _ACK:
+            if (acks := self._open.pop(transaction, None)) is not None:
+                self._live -= acks.weight
+                self._ended(transaction, acks, commit=record.operation == _COMMIT)
+            return
+        for ack in map(_ack_of, record.positions):
+            ledger_id, entry_id = ack.position
+            if record.ackType == _CUMULATIVE:
+                if self._extends(transaction, ack):
+                    self._hold_cumulative(transaction, ack)
+            elif not ack.mask & self._pending.get(ledger_id, {}).get(entry_id, (0, 0))[0]:
+                self._hold(transaction, ack)
+
+    def on_replayed(self) -> None:
+        """All records of the log were taken."""
+        self._cut_if_long()
+
+    def cut(self) -> None:
+        """Cut the log, however short it is, or try again to store the cursor for the cut under way.
+
+        Once one that began behind an end is done, no replay acknowledges this end again.
+        """
+        if self._cut is None:
+            self._begin_cut()
+        else:
+            self._store_if_copied(self._cut)
+
+    @property
+    def is_cutting(self) -> bool:
+        """Whether the log is being cut."""
+        return self._cut is not None
+
+    def _cut_if_long(self) -> None:
+        if self._cut is None and self._weight > CUT_WEIGHT_MIN + _CUT_FACTOR * self._live:
+            self._begin_cut()
+
+    def _begin_cut(self) -> None:
+        """Write what is live anew. What ends from now on is recorded behind it."""
+        after, weight = self._appended, self._weight
+        for transaction, acks in self._open.items():
+            for some in _in_records(acks.individual.values()):
+                self._append(_record(_ACK, transaction, some))
+            if acks.cumulative is not None:
+                self._append(_record(_ACK, transaction, (acks.cumulative,), cumulative=True))
+        self._cut = _Cut(after, self._appended, weight, self._last)
+        self._store_if_copied(self._cut)
+
+    def _go_on_cutting(self) -> None:
+        if (cut := self._cut) is None:
+            self._cut_if_long()
+            return
+        if self._recorded <= cut.after:
+            cut.position = self._last
+        self._store_if_copied(cut)
+
+    def _store_if_copied(self, cut: _Cut) -> None:
+        if self._recorded >= cut.copied and not cut.is_storing:
+            cut.is_storing = True
+            self._effects.append(StoreCursor())
+
+    def on_cursor_stored(self, *, stored: bool) -> None:
+        """The answer to `StoreCursor`; False: it failed; the next record or `cut` tries again."""
+        assert self._cut is not None
+        if not stored:
+            self._cut.is_storing = False
+            return
+        cut, self._cut = self._cut, None
+        self._weight -= cut.weight
+        if cut.position != EARLIEST:
+            self._effects.append(TrimPendingAckLog(cut.position))
+
+    def take_effects(self) -> list[PendingAckEffect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    # --- questions
+
+    @property
+    def transactions(self) -> list[TransactionId]:
+        """Those that haven't ended."""
+        return [*self._open, *self._ends]
+
+    @property
+    def positions(self) -> list[Position]:
+        """Entries of which something is pending."""
+        return [(x, entry_id) for x, entries in self._pending.items() for entry_id in entries]
+
+    def is_pending(self, position: Position, batch_index: int = -1) -> bool:
+        """Whether something of an entry waits for the end of a transaction.
+
+        Args:
+            batch_index: ask for one message of a batch; -1: any of the entry.
+        """
+        mask, _ = self._pending.get(position[0], {}).get(position[1], (0, 0))
+        return mask != 0 if batch_index < 0 else mask >> batch_index & 1 == 1
+
+    def withheld_in(self, ledger_id: int, first: int, count: int) -> list[int]:
+        """Entries among ``first .. first + count - 1`` that have nothing to deliver: all that the
+        cursor has left of them is pending. Ascending."""
+        if (entries := self._pending.get(ledger_id)) is None:
+            return []
+        end = first + count
+        if count < len(entries):
+            some = [entry_id for entry_id in range(first, end) if entry_id in entries]
+        else:
+            some = sorted(entry_id for entry_id in entries if first <= entry_id < end)
+        return [entry_id for entry_id in some if not self._left((ledger_id, entry_id))]
+
+    def batch_ack_set(self, position: Position) -> list[int] | None:
+        """Words of the messages of a batch that may be delivered; None: all."""
+        if not self.is_pending(position):
+            return self._cursor.batch_ack_set(position)
+        return mask_to_words(self._left(position))
+
+    def _left(self, position: Position) -> int:
+        """REQUIRES: something of it is pending."""
+        mask, size = self._pending[position[0]][position[1]]
+        if mask == _WHOLE:
+            return 0
+        left = ((1 << size) - 1) & ~mask
+        words = self._cursor.batch_ack_set(position)
+        return left if words is None else left & words_to_mask(words)
+
+
+def _in_records(acks: Iterable[PendingAck]) -> Iterator[list[PendingAck]]:
+    """As many as a record may hold."""
+    some: list[PendingAck] = []
+    weight = 0
+    for ack in acks:
+        if some and weight + ack.weight > _RECORD_WEIGHT_MAX:
+            yield some
+            some, weight = [], 0
+        some.append(ack)
+        weight += ack.weight
+    if some:
+        yield some
+
+
+def _record(
+    operation: "PendingAckRecord.Operation.ValueType",
+    transaction: TransactionId,
+    acks: Sequence[PendingAck],
+    *,
+    cumulative: bool = False,
+) -> PendingAckRecord:
+    record = PendingAckRecord(
+        operation=operation, mostBits=transaction.most, leastBits=transaction.least
+    )
+    record.ackType = _CUMULATIVE if cumulative else PendingAckRecord.INDIVIDUAL
+    for ack in acks:
+        stored = record.positions.add(ledgerId=ack.position[0], entryId=ack.position[1])
+        if ack.left:
+            stored.ackSet.extend(mask_to_words(ack.left))
+        if ack.batch_size:
+            stored.batchSize = ack.batch_size
+    return record
+
+
+def _ack_of(stored: "PendingAckRecord.Position") -> PendingAck:
+    return PendingAck(
+        (stored.ledgerId, stored.entryId), words_to_mask(stored.ackSet), stored.batchSize
+    )
