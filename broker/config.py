@@ -268,6 +268,7 @@ class BrokerConfig(BalancerConfig):
     broker_service_compaction_monitor_interval_in_seconds: int = 60
     broker_service_compaction_rate_in_bytes: int = 0  # by all in a second; 0: no limit
     topic_compaction_retain_null_key: bool = False
+    transaction_coordinator_enabled: bool = False
 
     # --- managed ledgers
     managed_ledger_default_ensemble_size: int = 1

@@ -83,7 +83,6 @@ _LACKING: Final = {
         "all algorithms are always allowed",
     ),
     "tlsEnabledWithKeyStore": ("false", _PEM),
-    "transactionCoordinatorEnabled": ("false", "there are no transactions"),
     "webServiceHaProxyProtocolEnabled": ("false", "the PROXY protocol is not spoken"),
     "webServiceTlsCiphers": ("", "tlsCiphers holds for HTTPS, too"),
     "webServiceTlsProtocols": ("", "tlsProtocols holds for HTTPS, too"),

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
+from magnetar.broker.dispatch.interfaces import ReadableLog
 from magnetar.managed_ledger.cursor.ack_state import AckState
 from magnetar.managed_ledger.cursor.cursor import Cursor
 from magnetar.managed_ledger.entry_batch import EntryBatch
 from magnetar.managed_ledger.entry_cache import cut_to_bytes
-from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 
 _AHEAD_BYTES: Final = 1024 * 1024
@@ -23,7 +23,7 @@ class CompactedView:
     Its answers are runs of entries that survived. A position that none of them has means the next.
     """
 
-    _log: ManagedLedger
+    log: ReadableLog
     _cursor: Cursor
     _compacted: Callable[[], CompactedLedger | None]
     # Where the subscription was asked to begin, and the cursor's mark-delete then.
@@ -35,7 +35,7 @@ class CompactedView:
 
     @property
     def last_confirmed(self) -> Position:
-        return self._log.last_confirmed
+        return self.log.last_confirmed
 
     def _current(self, position: Position) -> CompactedLedger | None:
         """The compacted ledger if the position is to be read there."""
@@ -50,7 +50,7 @@ class CompactedView:
         self, position: Position, entries_max: int, bytes_max: int
     ) -> EntryBatch | None:
         if self._current(position) is None:
-            return self._log.read_nowait(position, entries_max, bytes_max)
+            return self.log.read_nowait(position, entries_max, bytes_max)
         return self._take(position, entries_max, bytes_max)
 
     def _take(self, position: Position, entries_max: int, bytes_max: int) -> EntryBatch | None:
@@ -86,9 +86,9 @@ class CompactedView:
                 continue  # another compaction has ended meanwhile
             self._ahead, self._ahead_from, self._following = run.batches, position, run.following
             if not run.batches:
-                position = self._log.offsets.next_position(compacted.horizon)
+                position = self.log.offsets.next_position(compacted.horizon)
                 break
-        return await self._log.read(position, entries_max, bytes_max)
+        return await self.log.read(position, entries_max, bytes_max)
 
     # --- the cursor
 
@@ -104,7 +104,7 @@ class CompactedView:
         compacted = self._compacted()
         if self._start is not None and cursor.mark_delete == self._start[1]:
             start = self._start[0]  # nothing is acknowledged since
-        elif self._start is None and cursor.mark_delete < self._log.offsets.first_position():
+        elif self._start is None and cursor.mark_delete < self.log.offsets.first_position():
             start = EARLIEST  # of an earlier load: nothing was acknowledged
         else:
             return position
@@ -114,7 +114,7 @@ class CompactedView:
 
     def acked_in(self, ledger_id: int, first: int, count: int) -> list[int] | None:
         state: AckState = self._cursor.state
-        if self._log.offsets.entries(ledger_id) is None:
+        if self.log.offsets.entries(ledger_id) is None:
             return None  # trimmed: only the compacted ledger has it
         return state.acked_in(ledger_id, first, count)
 

@@ -476,8 +476,8 @@ async def _fill_last(
     subscription: PersistentSubscription, last: pb.MessageIdData, *, is_compacted: bool
 ) -> None:
     """The last entry a consumer will ever see: markers are stepped over."""
-    ledger = subscription.ledger
-    position = ledger.last_confirmed
+    log = subscription.log
+    position = log.last_confirmed
     compacted = subscription.topic.compacted
     if is_compacted and compacted is not None and position <= compacted.horizon:
         if (found := await compacted.last()) is not None:
@@ -485,9 +485,9 @@ async def _fill_last(
             last.batch_index = last_kept_index(found.bodies[0])
         return
     while position[1] >= 0:
-        batch = ledger.read_nowait(position, 1, _LAST_ENTRY_BYTES_MAX)
+        batch = log.read_nowait(position, 1, _LAST_ENTRY_BYTES_MAX)
         if batch is None:
-            batch = await ledger.read(position, 1, _LAST_ENTRY_BYTES_MAX)
+            batch = await log.read(position, 1, _LAST_ENTRY_BYTES_MAX)
         if batch is None:
             return  # trimmed: as good as empty
         head = parse_header(batch.heads[0])
@@ -495,7 +495,7 @@ async def _fill_last(
             last.ledgerId, last.entryId = batch.ledger_id, batch.first
             last.batch_index = head.message_count - 1 if head.flags & FLAG_BATCH else -1
             return
-        position = ledger.offsets.previous_position(position)
+        position = log.offsets.previous_position(position)
 
 
 def on_consumer_stats(connection: Connection, command: pb.CommandConsumerStats) -> None:

@@ -18,7 +18,6 @@ from crc32c import crc32c
 
 from magnetar.broker.connection.assigned_broker import send_close
 from magnetar.broker.connection.receive_buffer import PauseReason
-from magnetar.broker.connection.unsupported_commands import NO_TRANSACTIONS
 from magnetar.broker.errors import BrokerError, TopicFencedError
 from magnetar.broker.producer.producer import TOO_LARGE, Producer, PublishBatch
 from magnetar.broker.protocol import pulsar_api_pb2 as pb
@@ -36,6 +35,7 @@ from magnetar.broker.protocol.framing import (
     stored_bytes_max,
 )
 from magnetar.broker.rate_limits.rate_limiter import PublishRateLimiter
+from magnetar.broker.transaction.markers import transaction_of
 from magnetar.managed_ledger.append_core import ENTRY_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -221,8 +221,11 @@ class SendPath:
         """Checks that only some entries or some producers need."""
         producer = batch.producer
         if head[3] & FLAG_TRANSACTION:
-            self._fault(batch, pb.NotAllowedError, NO_TRANSACTIONS)
-            return False
+            try:
+                producer.topic.check_transaction(transaction_of(self._messages.metadata))
+            except BrokerError as error:
+                self._fault(batch, error.wire_code, str(error))
+                return False
         if producer.encryption_required and not head[3] & FLAG_ENCRYPTED:
             self._fault(batch, pb.MetadataError, "Messages must be encrypted")
             return False

@@ -83,6 +83,11 @@ class AsyncDispatcher:
         if not self._closed:
             self._turn()
 
+    def read_from(self, source: EntrySource) -> None:
+        """Entries come from another view of the same log from now on."""
+        self._ledger = source
+        self.wake()
+
     def set_limiter(self, limiter: DispatchRateLimiter | None) -> None:
         """Other rate limits hold from now on."""
         if self._limiter is not None:

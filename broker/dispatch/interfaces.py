@@ -10,6 +10,7 @@ from magnetar.broker.dispatch.position_set import PositionSet
 from magnetar.broker.dispatch.unacked_budget import UnackedBudget
 from magnetar.broker.protocol.entry_header import EntryHeader
 from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.managed_ledger_info import LedgerOffsets
 from magnetar.managed_ledger.position import Position
 
 NO_LIMIT: Final = 1 << 62
@@ -31,6 +32,13 @@ class EntrySource(Protocol):
     async def read(
         self, position: Position, entries_max: int, bytes_max: int
     ) -> EntryBatch | None: ...
+
+
+class ReadableLog(EntrySource, Protocol):
+    """A managed ledger, or a view of it that leaves out some entries."""
+
+    @property
+    def offsets(self) -> LedgerOffsets: ...
 
 
 class AckStateView(Protocol):

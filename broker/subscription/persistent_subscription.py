@@ -15,7 +15,12 @@ from magnetar.broker.config import BrokerConfig
 from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.async_dispatcher import AsyncDispatcher
 from magnetar.broker.dispatch.explanation import Explanation
-from magnetar.broker.dispatch.interfaces import Dispatcher, DispatchLimits, DispatchReadRequest
+from magnetar.broker.dispatch.interfaces import (
+    Dispatcher,
+    DispatchLimits,
+    DispatchReadRequest,
+    ReadableLog,
+)
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
@@ -81,6 +86,7 @@ class PersistentSubscription(Subscription):
     # As in PersistentTopic: beyond 30 attributes a dictionary costs 1.5 kB each idle subscription.
     __slots__ = (
         "_batch_acks",
+        "_compacted_view",
         "_core",
         "_dispatcher",
         "_expiry_rate",
@@ -95,6 +101,7 @@ class PersistentSubscription(Subscription):
         "expired_entries",
         "last_expire_ms",
         "ledger",
+        "log",
     )
 
     def __init__(
@@ -103,6 +110,8 @@ class PersistentSubscription(Subscription):
         super().__init__(topic, name, durable=durable)
         self.cursor: Cursor = cursor
         self.ledger = ledger
+        self.log: ReadableLog = ledger
+        """What consumers may read of it."""
         config = topic.service.config
         self._limits = dispatch_limits(config, topic.policies)
         self._rate = SubscriptionRateLimiters(topic, name)
@@ -111,6 +120,7 @@ class PersistentSubscription(Subscription):
         self.marked_replicated = _REPLICATED in cursor.state.properties
         self._core: Dispatcher | None = None
         self._dispatcher: AsyncDispatcher | None = None
+        self._compacted_view: CompactedView | None = None
         # Where it begins, as it was asked for, and the mark-delete then; None: of an earlier load.
         self._start_position: tuple[Position, Position] | None = None
         self._terminated = topic.terminated
@@ -185,10 +195,11 @@ class PersistentSubscription(Subscription):
         self._core = core
         view = None
         if request.read_compacted:
-            view = CompactedView(self.ledger, self.cursor, self._compacted, self._start_position)
+            view = CompactedView(self.log, self.cursor, self._compacted, self._start_position)
+        self._compacted_view = view
         self._dispatcher = AsyncDispatcher(
             core,
-            view or self.ledger,
+            view or self.log,
             view or self.cursor,
             now_ms=self.topic.service.clock,
             label=str(self),
@@ -197,6 +208,15 @@ class PersistentSubscription(Subscription):
         )
         if (budget := self.topic.service.unacked_budget) is not None:
             core.join_budget(budget, self._dispatcher.wake)
+
+    def read_from(self, log: ReadableLog) -> None:
+        """From now on consumers read another view of the log."""
+        self.log = log
+        if self._compacted_view is not None:
+            self._compacted_view.log = log
+            self.wake()
+        elif self._dispatcher is not None:
+            self._dispatcher.read_from(log)
 
     def _compacted(self) -> CompactedLedger | None:
         return self.topic.compacted
@@ -458,7 +478,7 @@ class PersistentSubscription(Subscription):
 
     def evict_upto(self, position: Position) -> int:
         """Acknowledge everything up to ``position`` without a consumer; answers the entries."""
-        position = min(position, self.ledger.last_confirmed)
+        position = min(position, self.log.last_confirmed)
         if position <= self.cursor.mark_delete:
             return 0
         before, acked_ms = self.cursor.state.backlog, self.last_acked_ms
@@ -467,9 +487,9 @@ class PersistentSubscription(Subscription):
         return before - self.cursor.state.backlog
 
     def clear_backlog(self) -> None:
-        """Acknowledge everything that is there now."""
-        if self.ledger.last_confirmed > self.cursor.mark_delete:
-            self.acknowledge_cumulative(None, self.ledger.last_confirmed)
+        """Acknowledge everything that may be read now."""
+        if self.log.last_confirmed > self.cursor.mark_delete:
+            self.acknowledge_cumulative(None, self.log.last_confirmed)
 
     # --- questions
 

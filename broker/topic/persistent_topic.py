@@ -19,6 +19,7 @@ from magnetar.broker.errors import (
     STORAGE_ERRORS,
     AlreadyExistsError,
     BrokerError,
+    NotAllowedError,
     PersistenceError,
     PreconditionFailedError,
     SubscriptionFencedError,
@@ -42,6 +43,11 @@ from magnetar.broker.topic.backlog_check import BacklogCheck
 from magnetar.broker.topic.compaction_subscription import CompactionSubscription
 from magnetar.broker.topic.entry_metadata import INDEX_PROPERTY, entry_metadata_writer
 from magnetar.broker.topic.topic import RESERVED_SUBSCRIPTIONS, Topic
+from magnetar.broker.transaction.topic_transactions import (
+    TRANSACTIONS_PROPERTY,
+    TopicTransactions,
+)
+from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.managed_ledger.append_core import AppendDone
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import Cursor
@@ -63,8 +69,9 @@ logger = logging.getLogger(__name__)
 
 _SETTLE_S: Final = 5.0
 """How long an unload waits for entries under way; what is left is sent again by its clients."""
+NO_TRANSACTIONS: Final = "Transactions are not enabled."
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
-_OWN_PROPERTIES: Final = frozenset({EPOCH_PROPERTY, INDEX_PROPERTY})
+_OWN_PROPERTIES: Final = frozenset({EPOCH_PROPERTY, INDEX_PROPERTY, TRANSACTIONS_PROPERTY})
 PublishPeriod: TypeAlias = tuple[Sequence[int], float, Sequence[int], float]
 """Latency counts, their sum in ms, size counts, their sum."""
 _NO_LATENCIES: Final = (0,) * (len(LATENCY_LIMITS_MS) + 1), 0
@@ -125,6 +132,7 @@ class PersistentTopic(Topic):
         "entry_metadata",
         "ledger",
         "publish_figures",
+        "transactions",
         "watchers",
     )
 
@@ -155,6 +163,8 @@ class PersistentTopic(Topic):
         if (epoch := ledger.properties.get(EPOCH_PROPERTY)) is not None:
             self.epoch = int(epoch)
         self.terminated = ledger.terminated is not None
+        self.transactions: TopicTransactions | None = None
+        """There once it had one."""
         self.compaction: TopicCompaction | None = None
         """There once it was compacted, now or by an earlier owner."""
         for cursor_name, cursor in ledger.cursors.items():
@@ -214,6 +224,9 @@ class PersistentTopic(Topic):
         if self.entry_metadata is not None:
             with storage_errors("restore the index of messages"):
                 await self.entry_metadata.restore(self.ledger)
+        if TRANSACTIONS_PROPERTY in self.ledger.properties:
+            with storage_errors("restore transactions"):
+                await self._new_transactions().recover()
         with storage_errors("restore de-duplication"):
             if self._wants_deduplication():
                 self.deduplication = Deduplication(self)
@@ -250,6 +263,71 @@ class PersistentTopic(Topic):
         if self.deduplication is None:
             return -1
         return self.deduplication.last_sequence_id(producer_name)
+
+    # --- transactions
+
+    def check_transaction(self, transaction: TransactionId) -> None:
+        if not self.service.config.transaction_coordinator_enabled:
+            raise NotAllowedError(NO_TRANSACTIONS)
+        if self.transactions is None:
+            self.service.run(self._start_transactions(self._new_transactions()))
+        else:
+            self.transactions.check_send(transaction)
+
+    def _new_transactions(self) -> TopicTransactions:
+        transactions = TopicTransactions(self, self.service.clock, self.service.run)
+        self.transactions = transactions
+        for subscription in self.subscriptions.values():
+            if isinstance(subscription, PersistentSubscription):
+                subscription.read_from(transactions.view)
+        return transactions
+
+    async def _start_transactions(self, transactions: TopicTransactions) -> None:
+        """What is published meanwhile waits, see ``publish``."""
+        error: BrokerError | None = None
+        try:
+            with storage_errors("store that there are transactions"):
+                await transactions.start()
+        except BrokerError as failed:
+            error = failed
+            self.transactions = None
+            for subscription in self.subscriptions.values():
+                if isinstance(subscription, PersistentSubscription):
+                    subscription.read_from(self.ledger)
+        held, transactions.held = transactions.held, []
+        for batch in held:
+            if error is None:
+                self.publish(batch.producer, batch)
+            else:
+                self._refuse(batch, error)
+        self._on_appended()
+
+    async def end_transaction(
+        self, transaction: TransactionId, low_watermark: int, *, commit: bool
+    ) -> None:
+        self._check_open()
+        if self.transactions is not None:
+            await self.transactions.end(transaction, low_watermark, commit=commit)
+
+    def append_marker(self, head: bytes, body: bytes) -> asyncio.Future[None]:
+        if self.terminated:
+            raise TopicTerminatedError(f"Topic {self.full_name} is terminated")
+        future = asyncio.get_running_loop().create_future()
+
+        def on_done(_: int, first: int, count: int, error: BaseException | None) -> None:
+            self._answered()
+            if error is None:
+                future.set_result(None)
+                return
+            future.set_exception(PersistenceError(f"{self.full_name}: {error}"))
+            self._on_storage_failure(error)
+
+        self._in_flight += 1
+        self.append([head], [body], on_done)
+        return future
+
+    def on_readable(self) -> None:
+        self._wake()
 
     # --- compaction
 
@@ -308,9 +386,12 @@ class PersistentTopic(Topic):
         if self.terminated:
             self._refuse(batch, TopicTerminatedError(f"Topic {self.full_name} is terminated"))
             return
-        deduplication = self.deduplication
+        deduplication, transactions = self.deduplication, self.transactions
         if deduplication is not None and deduplication.seeks_end:
             self._refuse(batch, TopicFencedError(f"Topic {self.full_name} is recovering"))
+            return
+        if transactions is not None and transactions.is_starting:
+            transactions.held.append(batch)
             return
         self._count(batch)
         self.publish_figures.published(batch.bodies, batch.entry_bytes)
@@ -374,13 +455,21 @@ class PersistentTopic(Topic):
         offset = batch.answered
         batch.answered += count
         if batch.answered >= len(batch.sequence_ids):
-            self._in_flight -= 1
-            if self._in_flight == 0 and self._settled is not None and not self._settled.done():
-                self._settled.set_result(None)
+            self._answered()
         return offset
+
+    def _answered(self) -> None:
+        self._in_flight -= 1
+        if self._in_flight == 0 and self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
 
     def _on_appended(self) -> None:
         """Once per tick in which the end of the log moved."""
+        if self.transactions is not None:
+            self.transactions.advance()
+        self._wake()
+
+    def _wake(self) -> None:
         for subscription in self.subscriptions.values():
             subscription.wake()
         for told in self.watchers:
@@ -455,6 +544,8 @@ class PersistentTopic(Topic):
 
     def _register(self, name: str, cursor: Cursor, *, durable: bool) -> PersistentSubscription:
         subscription = PersistentSubscription(self, name, cursor, self.ledger, durable=durable)
+        if self.transactions is not None:
+            subscription.read_from(self.transactions.view)
         self.subscriptions[name] = subscription
         return subscription
 
@@ -577,6 +668,8 @@ class PersistentTopic(Topic):
 
     async def _close_storage(self) -> None:
         self._end_news()
+        if self.transactions is not None and self.ledger.is_open:
+            await self.transactions.close()
         if self.deduplication is not None and self.ledger.is_open:
             self.deduplication.snapshot()  # stored by the close: the next owner reads little
         await self.ledger.close()
@@ -622,6 +715,7 @@ class PersistentTopic(Topic):
         return {
             **super().storage_stats(),
             **self._compaction_stats(),
+            **({} if self.transactions is None else self.transactions.stats()),
             "storageSize": self.stored_bytes,
             "deduplicationStatus": "Disabled"
             if self.deduplication is None

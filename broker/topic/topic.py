@@ -49,6 +49,7 @@ from magnetar.broker.subscription.consumer import (
 )
 from magnetar.broker.subscription.subscription import Subscription
 from magnetar.broker.topic.topic_stats import topic_stats
+from magnetar.broker.transaction.transaction_id import TransactionId
 from magnetar.bundles.lookup import BrokerLookup
 from magnetar.managed_ledger.orphan_ledgers import COMPACTION_CURSOR
 from magnetar.managed_ledger.position import LATEST, Position
@@ -295,6 +296,26 @@ class Topic(ABC):
         batch.answered += count
         if count:
             batch.producer.sink.publish_failed(batch, offset, count, error)
+
+    def check_transaction(self, transaction: TransactionId) -> None:
+        """Whether an entry of a transaction may be published now.
+
+        Raises:
+            NotAllowedError: there are no transactions, or this one has ended.
+        """
+        raise NotAllowedError("Transactions need a persistent topic")
+
+    async def end_transaction(  # noqa: B027
+        self, transaction: TransactionId, low_watermark: int, *, commit: bool
+    ) -> None:
+        """Return when the end of a transaction is stored, or the topic has nothing of it.
+
+        Args:
+            low_watermark: all transactions of its coordinator up to this one have ended.
+
+        Raises:
+            BrokerError: ask again.
+        """
 
     @property
     def compacted(self) -> CompactedLedger | None:

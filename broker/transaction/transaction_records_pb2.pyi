@@ -288,6 +288,11 @@ class TransactionSnapshot(_message.Message):
     ABORTEDLEDGER_FIELD_NUMBER: _builtins.int
     SEALEDLEDGER_FIELD_NUMBER: _builtins.int
     SEALEDENTRY_FIELD_NUMBER: _builtins.int
+    UPTOLEDGER_FIELD_NUMBER: _builtins.int
+    UPTOENTRY_FIELD_NUMBER: _builtins.int
+    uptoLedger: _builtins.int
+    """everything up to this position is counted in"""
+    uptoEntry: _builtins.int
     @_builtins.property
     def openMost(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -324,10 +329,12 @@ class TransactionSnapshot(_message.Message):
         abortedLedger: _abc.Iterable[_builtins.int] | None = ...,
         sealedLedger: _abc.Iterable[_builtins.int] | None = ...,
         sealedEntry: _abc.Iterable[_builtins.int] | None = ...,
+        uptoLedger: _builtins.int | None = ...,
+        uptoEntry: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["uptoEntry", b"uptoEntry", "uptoLedger", b"uptoLedger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abortedLeast", b"abortedLeast", "abortedLedger", b"abortedLedger", "abortedMost", b"abortedMost", "openEntry", b"openEntry", "openLeast", b"openLeast", "openLedger", b"openLedger", "openMost", b"openMost", "sealedEntry", b"sealedEntry", "sealedLedger", b"sealedLedger"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abortedLeast", b"abortedLeast", "abortedLedger", b"abortedLedger", "abortedMost", b"abortedMost", "openEntry", b"openEntry", "openLeast", b"openLeast", "openLedger", b"openLedger", "openMost", b"openMost", "sealedEntry", b"sealedEntry", "sealedLedger", b"sealedLedger", "uptoEntry", b"uptoEntry", "uptoLedger", b"uptoLedger"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -125,5 +125,5 @@ def test_pulsars_default_settings_start_and_a_promise_that_is_not_kept_does_not(
         with pytest.raises(pulsar.NotAllowedError):
             client.subscribe("types", "failover", pulsar.ConsumerType.Failover)
         client.close()
-    monkeypatch.setenv("PULSAR_PREFIX_transactionCoordinatorEnabled", "true")
-    assert "transactionCoordinatorEnabled=true (environment)" in process.refuse_to_start()
+    monkeypatch.setenv("PULSAR_PREFIX_webServiceHaProxyProtocolEnabled", "true")
+    assert "webServiceHaProxyProtocolEnabled=true (environment)" in process.refuse_to_start()

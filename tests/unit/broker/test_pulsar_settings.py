@@ -125,11 +125,11 @@ def test_what_is_not_here_is_told(name: str, caplog: pytest.LogCaptureFixture) -
 
 def test_the_later_source_counts(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("transactionCoordinatorEnabled=true\n")
-    environment = {"PULSAR_PREFIX_transactionCoordinatorEnabled": "false"}
+    file.write_text("webServiceHaProxyProtocolEnabled=true\n")
+    environment = {"PULSAR_PREFIX_webServiceHaProxyProtocolEnabled": "false"}
     BrokerConfig.load(file, environment)
     with pytest.raises(ConfigError, match="command line"):
-        BrokerConfig.load(file, environment, {"transaction_coordinator_enabled": "true"})
+        BrokerConfig.load(file, environment, {"web_service_ha_proxy_protocol_enabled": "true"})
 
 
 @pytest.mark.parametrize("source", SOURCES)

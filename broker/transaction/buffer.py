@@ -1,0 +1,232 @@
+"""What the log of one topic says of transactions: where it may be read to, and what is left out.
+
+It learns by looking at the log's entries, each once and in their order. So the same code serves for
+entries that were just stored, for those of a topic that is loaded, and for those whose append was
+in doubt. Pure: no clock, socket or task.
+
+Invariant: ``readable`` is in front of the first entry of every open transaction, and of every
+entry that wasn't looked at.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+from magnetar.broker.protocol.entry_header import FLAG_MARKER, FLAG_TRANSACTION
+from magnetar.broker.transaction.markers import (
+    ABORT,
+    COMMIT,
+    SEALED,
+    SNAPSHOT,
+    parse_metadata,
+    snapshot_in,
+    transaction_of,
+)
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.position import EARLIEST, Position
+
+_LOOKED_FOR: Final = FLAG_TRANSACTION | FLAG_MARKER
+SEALED_COUNT: Final = 10_000
+"""Aborted transactions that become a marker of their own."""
+SNAPSHOT_ENTRIES: Final = 5_000
+"""Entries behind a snapshot, before there is another one: what a load looks at."""
+_ENDED_MAX: Final = 10_000
+"""Ends that are remembered, to refuse what comes late; the oldest are forgotten."""
+
+
+class TopicTransactionBuffer:
+    """Transactions of one topic.
+
+    Attributes:
+        noted: everything up to it was looked at.
+        open: transactions with entries and without an end, by their first entries; with the
+            position in front of that.
+        committed_count, aborted_count: ends seen since the topic was loaded.
+    """
+
+    def __init__(self, noted: Position) -> None:
+        self.noted = noted
+        self.open: dict[TransactionId, Position] = {}
+        self.committed_count = self.aborted_count = 0
+        self._aborted: dict[TransactionId, int] = {}  # ledger of the marker, in the log's order
+        self._aborted_upto = EARLIEST  # the last of these markers
+        self._sealed: list[Position] = []
+        self._sealed_count = 0  # of the first in ``_aborted``, how many are in sealed markers
+        self._committed: dict[TransactionId, None] = {}
+        self._finished: dict[int, int] = {}  # by coordinator: ids up to it are ended everywhere
+        self._looked_at = self._snapshot_at = 0  # counts of entries: all, and to the last snapshot
+
+    @property
+    def readable(self) -> Position:
+        """The last position that may be delivered, acknowledged or compacted."""
+        first = next(iter(self.open.values()), None)
+        return self.noted if first is None else first
+
+    @property
+    def aborted_total(self) -> int:
+        """Aborted transactions whose entries may still be in the log."""
+        return len(self._aborted)
+
+    def has_ended(self, transaction: TransactionId) -> bool:
+        """Whether it is known to have ended here: another entry of it comes too late."""
+        return (
+            transaction in self._aborted
+            or transaction in self._committed
+            or self._is_finished(transaction)
+        )
+
+    # --- entries
+
+    def on_entries(self, batch: EntryBatch) -> None:
+        """Look at the log's next entries."""
+        ledger_id, entry_id = batch.ledger_id, batch.first
+        for head, body in zip(batch.heads, batch.bodies, strict=True):
+            self._looked_at += 1
+            if head[3] & _LOOKED_FOR:
+                self._on_entry((ledger_id, entry_id), body)
+            self.noted = (ledger_id, entry_id)
+            entry_id += 1
+
+    def _on_entry(self, at: Position, body: bytes | memoryview) -> None:
+        metadata = parse_metadata(body)
+        if metadata is None:
+            return
+        match metadata.marker_type if metadata.HasField("marker_type") else 0:
+            case 0 if metadata.HasField("txnid_least_bits"):
+                transaction = transaction_of(metadata)
+                if transaction not in self.open and transaction not in self._aborted:
+                    self.open[transaction] = self.noted
+            case kind if kind in (COMMIT, ABORT):
+                self._on_end(transaction_of(metadata), at, commit=kind == COMMIT)
+            case kind if kind == SEALED:
+                self._on_sealed(at, body)
+            case kind if kind == SNAPSHOT:
+                self._snapshot_at = self._looked_at
+
+    def _on_end(self, transaction: TransactionId, at: Position, *, commit: bool) -> None:
+        self.open.pop(transaction, None)
+        if commit:
+            self.committed_count += 1
+            self._committed[transaction] = None
+            if len(self._committed) > _ENDED_MAX:
+                del self._committed[next(iter(self._committed))]
+        elif transaction not in self._aborted:
+            self.aborted_count += 1
+            self._aborted[transaction] = at[0]
+            self._aborted_upto = at
+
+    def _on_sealed(self, at: Position, body: bytes | memoryview) -> None:
+        found = snapshot_in(body)
+        if found is None:
+            return
+        self._sealed.append(at)
+        names = map(TransactionId, found[1].abortedMost, found[1].abortedLeast)
+        self._sealed_count += sum(name in self._aborted for name in names)
+
+    def on_trimmed(self, first: Position) -> None:
+        """The log begins at ``first`` now: entries of what ended before it are gone."""
+        while self._aborted:
+            transaction, ledger_id = next(iter(self._aborted.items()))
+            if ledger_id >= first[0]:
+                break
+            del self._aborted[transaction]
+            self._sealed_count = max(0, self._sealed_count - 1)
+        self._sealed = [at for at in self._sealed if at[0] >= first[0]]
+
+    # --- what is left out
+
+    def is_plain(self, batch: EntryBatch) -> bool:
+        """Whether no entry of it can be of an aborted transaction."""
+        return not self._aborted or (batch.ledger_id, batch.first) > self._aborted_upto
+
+    def aborted_in(self, batch: EntryBatch) -> Sequence[int]:
+        """Indexes of the entries that belong to aborted transactions."""
+        return [
+            index
+            for index, head in enumerate(batch.heads)
+            if head[3] & _LOOKED_FOR == FLAG_TRANSACTION
+            and (metadata := parse_metadata(batch.bodies[index])) is not None
+            and transaction_of(metadata) in self._aborted
+        ]
+
+    # --- ends
+
+    def on_finished(self, most: int, least: int) -> TransactionId | None:
+        """A coordinator says that all its transactions up to ``least`` have ended.
+
+        Returns:
+            The first open one if it has ended all the same; its entries came late: abort it.
+        """
+        self._finished[most] = max(least, self._finished.get(most, -1))
+        while (first := next(iter(self._committed), None)) is not None and self._is_finished(first):
+            del self._committed[first]
+        first = next(iter(self.open), None)
+        return first if first is not None and self._is_finished(first) else None
+
+    def _is_finished(self, transaction: TransactionId) -> bool:
+        return transaction.least <= self._finished.get(transaction.most, -1)
+
+    # --- snapshots
+
+    def due(self) -> TransactionSnapshot | None:
+        """What is to be stored in the log now; ask again once it is there."""
+        unsealed = len(self._aborted) - self._sealed_count
+        if unsealed >= SEALED_COUNT:
+            return self._with_aborted(TransactionSnapshot(), self._sealed_count, SEALED_COUNT)
+        if self._looked_at - self._snapshot_at < max(
+            SNAPSHOT_ENTRIES, 4 * (len(self.open) + unsealed)
+        ):
+            return None
+        return self.snapshot()
+
+    def snapshot(self) -> TransactionSnapshot | None:
+        """What is known now; None: the log says it within few entries."""
+        if self._looked_at == self._snapshot_at:
+            return None
+        found = TransactionSnapshot(uptoLedger=self.noted[0], uptoEntry=self.noted[1])
+        for transaction, before in self.open.items():
+            found.openMost.append(transaction.most)
+            found.openLeast.append(transaction.least)
+            found.openLedger.append(before[0])
+            found.openEntry.append(before[1])
+        for at in self._sealed:
+            found.sealedLedger.append(at[0])
+            found.sealedEntry.append(at[1])
+        return self._with_aborted(found, self._sealed_count, None)
+
+    def _with_aborted(
+        self, found: TransactionSnapshot, start: int, count: int | None
+    ) -> TransactionSnapshot:
+        stop = None if count is None else start + count
+        for transaction, ledger_id in islice(self._aborted.items(), start, stop):
+            found.abortedMost.append(transaction.most)
+            found.abortedLeast.append(transaction.least)
+            found.abortedLedger.append(ledger_id)
+        return found
+
+    def restore(
+        self, snapshot: TransactionSnapshot, sealed: Sequence[tuple[Position, TransactionSnapshot]]
+    ) -> None:
+        """Begin with what a snapshot knew.
+
+        Args:
+            sealed: the markers that it names, but those that were trimmed.
+        """
+        self.noted = (snapshot.uptoLedger, snapshot.uptoEntry)
+        for position, marker in sealed:
+            self._sealed.append(position)
+            self._take_aborted(marker)
+        self._sealed_count = len(self._aborted)
+        self._take_aborted(snapshot)
+        columns = (snapshot.openMost, snapshot.openLeast, snapshot.openLedger, snapshot.openEntry)
+        for most, least, ledger_id, entry_id in zip(*columns, strict=True):
+            self.open[TransactionId(most, least)] = (ledger_id, entry_id)
+
+    def _take_aborted(self, snapshot: TransactionSnapshot) -> None:
+        columns = (snapshot.abortedMost, snapshot.abortedLeast, snapshot.abortedLedger)
+        for most, least, ledger_id in zip(*columns, strict=True):
+            self._aborted[TransactionId(most, least)] = ledger_id
+            # Entries of its ledger may lie behind the marker: to look at them does no harm.
+            self._aborted_upto = max(self._aborted_upto, (ledger_id, 2**62))

@@ -1,0 +1,69 @@
+"""Entries of a topic's log that clients never see: ends of transactions, snapshots of them.
+
+Rules: docs/formats/transaction-logs.md.
+"""
+
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from magnetar.broker.protocol.entry_header import make_header
+from magnetar.broker.protocol.framing import MalformedFrameError, encode_body, parse_entry_body
+from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
+
+COMMIT: Final = 21
+ABORT: Final = 22
+SNAPSHOT: Final = 90
+"""Which transactions were open there and which aborted. Ours: Pulsar's brokers skip it, too."""
+SEALED: Final = 91
+"""Aborted transactions that snapshots behind it don't repeat."""
+_PRODUCER: Final = "pulsar.txn.marker"
+
+
+def end_marker(transaction: TransactionId, now_ms: int, *, commit: bool) -> tuple[bytes, bytes]:
+    """Head and body of the entry that ends a transaction in a topic."""
+    metadata = _metadata(COMMIT if commit else ABORT, now_ms)
+    metadata.txnid_most_bits, metadata.txnid_least_bits = transaction
+    return make_header(metadata, 0), encode_body(metadata, b"")
+
+
+def snapshot_marker(snapshot: TransactionSnapshot, now_ms: int) -> tuple[bytes, bytes]:
+    """Head and body. One without a position is `SEALED`."""
+    kind = SNAPSHOT if snapshot.HasField("uptoLedger") else SEALED
+    metadata, payload = _metadata(kind, now_ms), snapshot.SerializeToString()
+    return make_header(metadata, len(payload)), encode_body(metadata, payload)
+
+
+def _metadata(kind: int, now_ms: int) -> MessageMetadata:
+    return MessageMetadata(
+        producer_name=_PRODUCER,
+        publish_time=now_ms,
+        sequence_id=2**64 - 1,  # -1 in Pulsar
+        marker_type=kind,
+    )
+
+
+def parse_metadata(body: bytes | memoryview) -> MessageMetadata | None:
+    """None: no client can read the entry, and it belongs to no transaction."""
+    try:
+        return parse_entry_body(body)[0]
+    except (MalformedFrameError, DecodeError):
+        return None
+
+
+def transaction_of(metadata: MessageMetadata) -> TransactionId:
+    """REQUIRES: it has both halves."""
+    return TransactionId(metadata.txnid_most_bits, metadata.txnid_least_bits)
+
+
+def snapshot_in(body: bytes | memoryview) -> tuple[int, TransactionSnapshot] | None:
+    """`SNAPSHOT` or `SEALED`, and what it holds; None: it is another entry."""
+    try:
+        metadata, payload = parse_entry_body(body)
+        if metadata.marker_type not in (SNAPSHOT, SEALED):
+            return None
+        return metadata.marker_type, TransactionSnapshot.FromString(bytes(payload))
+    except (MalformedFrameError, DecodeError):
+        return None

@@ -1,0 +1,262 @@
+"""asyncio shell of a topic's transaction buffer: looks at the log's entries, stores the markers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from magnetar.broker.errors import NotAllowedError, PersistenceError, TopicFencedError
+from magnetar.broker.producer.producer import PublishBatch
+from magnetar.broker.transaction.buffer import TopicTransactionBuffer
+from magnetar.broker.transaction.markers import SNAPSHOT, end_marker, snapshot_in, snapshot_marker
+from magnetar.broker.transaction.transaction_id import TransactionId
+from magnetar.broker.transaction.transaction_records_pb2 import TransactionSnapshot
+from magnetar.broker.transaction.view import TransactionView
+from magnetar.managed_ledger.entry_batch import EntryBatch
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position import Position, format_position
+
+logger = logging.getLogger(__name__)
+
+TRANSACTIONS_PROPERTY: Final = "pulsar.topic.transactions.from"
+"""Of the managed ledger: the last position in front of every entry of a transaction."""
+_LOOK_ENTRIES: Final = 500
+_LOOK_BYTES: Final = 1 << 20
+
+
+class TransactionalTopic(Protocol):
+    """What transactions need of a topic."""
+
+    full_name: str
+    ledger: ManagedLedger
+
+    def append_marker(self, head: bytes, body: bytes) -> asyncio.Future[None]:
+        """Store an entry of the broker's own; done when it is durable.
+
+        Raises:
+            BrokerError: at once, or by the future: it isn't known to be stored.
+        """
+
+    def on_readable(self) -> None:
+        """More of the log may be delivered."""
+
+
+class TopicTransactions:
+    """Transactions of one topic; there is one once the topic had a transaction.
+
+    ``start`` or ``recover`` it before it is asked for anything.
+    """
+
+    def __init__(
+        self,
+        topic: TransactionalTopic,
+        now_ms: Callable[[], int],
+        run: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        """Args:
+        run: runs something beside, until the broker ends.
+        """
+        self._topic, self._ledger = topic, topic.ledger
+        self._now_ms, self._run = now_ms, run
+        self.buffer = TopicTransactionBuffer(self._ledger.last_confirmed)
+        self.view = TransactionView(self._ledger, self.buffer)
+        self.is_starting = True
+        self.held: list[PublishBatch] = []
+        """Of producers, until it has started."""
+        self._looking: asyncio.Task[None] | None = None
+        self._is_storing = False
+        self._ends: dict[TransactionId, asyncio.Task[None]] = {}
+
+    # --- beginning
+
+    async def start(self) -> None:
+        """The topic's first transaction: store that it may have some.
+
+        Raises:
+            LedgerError, ManagedLedgerError, MetadataError.
+        """
+        position = format_position(self._ledger.last_confirmed)
+        await self._ledger.update_properties(
+            lambda before: {**before, TRANSACTIONS_PROPERTY: position}
+        )
+        self.is_starting = False
+        self.advance()
+
+    async def recover(self) -> None:
+        """Learn what is in the log, from its newest snapshot on.
+
+        Raises:
+            LedgerError, ManagedLedgerError, MetadataError.
+        """
+        ledger_text, _, entry_text = self._ledger.properties[TRANSACTIONS_PROPERTY].partition(":")
+        self.buffer.noted = int(ledger_text), int(entry_text)
+        if (found := await self._newest_snapshot(self.buffer.noted)) is not None:
+            sealed = list[tuple[Position, TransactionSnapshot]]()
+            for position in zip(found.sealedLedger, found.sealedEntry, strict=True):
+                if self._ledger.offsets.is_valid(position):
+                    sealed.append((position, await self._sealed(position)))
+            self.buffer.restore(found, sealed)
+        await self._look()
+        self.is_starting = False
+
+    async def _newest_snapshot(self, after: Position) -> TransactionSnapshot | None:
+        """Looks back from the log's end, not in front of ``after``."""
+        ledger = self._ledger
+        offsets, upto = ledger.offsets, ledger.last_confirmed
+        while (left := offsets.entries_between(after, upto)) > 0:
+            first = offsets.position_after(after, max(1, left - _LOOK_ENTRIES + 1))
+            newest, position = None, first
+            while position <= upto:
+                batch = await ledger.read(position, _LOOK_ENTRIES, _LOOK_BYTES)
+                if batch is None:
+                    break
+                for found in map(snapshot_in, batch.bodies):
+                    if found is not None and found[0] == SNAPSHOT:
+                        newest = found[1]
+                position = offsets.next_position((batch.ledger_id, batch.last))
+            if newest is not None:
+                return newest
+            upto = offsets.previous_position(first)
+        return None
+
+    async def _sealed(self, position: Position) -> TransactionSnapshot:
+        batch = await self._ledger.read(position, 1, 1)
+        found = None if batch is None else snapshot_in(batch.bodies[0])
+        if found is None:
+            raise PersistenceError(
+                f"{self._topic.full_name}: entry {format_position(position)} holds no aborted"
+                " transactions"
+            )
+        return found[1]
+
+    # --- entries
+
+    def advance(self) -> None:
+        """Look at what is new in the log; at once if the cache has it."""
+        if self.is_starting or self._looking is not None:
+            return
+        ledger, buffer = self._ledger, self.buffer
+        while (position := self._next()) is not None:
+            batch = ledger.read_nowait(position, _LOOK_ENTRIES, _LOOK_BYTES)
+            if batch is None:
+                self._looking = asyncio.get_running_loop().create_task(self._look())
+                self._looking.add_done_callback(self._on_looked)
+                return
+            buffer.on_entries(batch)
+        buffer.on_trimmed(ledger.offsets.first_position())
+        self._store_due()
+
+    def _next(self) -> Position | None:
+        ledger_id, entry_id = self.buffer.noted
+        return self._ledger.offsets.first_at_or_after((ledger_id, entry_id + 1))
+
+    async def _look(self) -> None:
+        while (position := self._next()) is not None:
+            batch: EntryBatch | None = await self._ledger.read(position, _LOOK_ENTRIES, _LOOK_BYTES)
+            if batch is None:
+                break
+            self.buffer.on_entries(batch)
+            await asyncio.sleep(0)
+
+    def _on_looked(self, task: asyncio.Task[None]) -> None:
+        self._looking = None
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            logger.warning("%s: can't look for transactions: %s", self._topic.full_name, error)
+            return  # the next entry tries again, and so does who waits for an end
+        self.advance()
+        self._topic.on_readable()
+
+    async def _caught_up(self) -> None:
+        """Returns when everything that is stored was looked at."""
+        self.advance()
+        while self._next() is not None:
+            if self._looking is None:
+                raise PersistenceError(f"{self._topic.full_name}: its entries can't be read now")
+            await asyncio.wait((self._looking,))
+
+    # --- snapshots
+
+    def _store_due(self) -> None:
+        if not self._is_storing and (due := self.buffer.due()) is not None:
+            self._is_storing = True
+            self._run(self._store(due))
+
+    async def _store(self, snapshot: TransactionSnapshot) -> None:
+        try:
+            await self._topic.append_marker(*snapshot_marker(snapshot, self._now_ms()))
+        except Exception as error:  # the log says it all; the next load reads more of it
+            logger.info("%s: no snapshot of transactions: %s", self._topic.full_name, error)
+        finally:
+            self._is_storing = False
+
+    async def close(self) -> None:
+        """Store what is known, so that the next owner reads little."""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self.is_starting or self._is_storing or self._next() is not None:
+            return
+        if (snapshot := self.buffer.snapshot()) is not None:
+            await self._store(snapshot)
+
+    # --- what clients and coordinators ask
+
+    def check_send(self, transaction: TransactionId) -> None:
+        """Raises NotAllowedError: the transaction has ended, or is just being ended."""
+        if transaction in self._ends or self.buffer.has_ended(transaction):
+            raise NotAllowedError(
+                f"Transaction [{transaction}] has been ended. Please use a new transaction to send"
+                " message."
+            )
+
+    async def end(self, transaction: TransactionId, low_watermark: int, *, commit: bool) -> None:
+        """Return when the end is stored, or the topic has nothing of the transaction.
+
+        Args:
+            low_watermark: all transactions of its coordinator up to this one have ended.
+
+        Raises:
+            BrokerError: ask again.
+        """
+        await self._end_once(transaction, commit=commit)
+        while (late := self.buffer.on_finished(transaction.most, low_watermark)) is not None:
+            logger.warning(
+                "%s: aborting transaction %s, which has ended elsewhere: its messages came late",
+                self._topic.full_name,
+                late,
+            )
+            await self._end_once(late, commit=False)
+
+    async def _end_once(self, transaction: TransactionId, *, commit: bool) -> None:
+        """However often it is asked for meanwhile."""
+        if (task := self._ends.get(transaction)) is None:
+            task = asyncio.ensure_future(self._end(transaction, commit=commit))
+            self._ends[transaction] = task
+            task.add_done_callback(lambda _: self._ends.pop(transaction, None))
+        await asyncio.shield(task)
+
+    def stats(self) -> dict[str, int]:
+        """Pulsar's names; counts since the topic was loaded."""
+        return {
+            "ongoingTxnCount": len(self.buffer.open),
+            "abortedTxnCount": self.buffer.aborted_count,
+            "committedTxnCount": self.buffer.committed_count,
+        }
+
+    async def _end(self, transaction: TransactionId, *, commit: bool) -> None:
+        if self.is_starting:
+            raise TopicFencedError(f"{self._topic.full_name} doesn't know its transactions yet")
+        await self._caught_up()
+        buffer, ledger = self.buffer, self._ledger
+        if transaction not in buffer.open:
+            if buffer.has_ended(transaction):
+                return  # asked again, since the answer was lost
+            if not (ledger.pending_bytes or ledger.is_undecided):
+                return
+            # An entry may be on its way to the log: the marker comes behind it.
+        await self._topic.append_marker(*end_marker(transaction, self._now_ms(), commit=commit))
+        await self._caught_up()
+        self._topic.on_readable()

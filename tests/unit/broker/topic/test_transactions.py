@@ -1,0 +1,263 @@
+"""Transactions of one topic: what consumers see, across loads, failures and late entries."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from magnetar.broker.errors import BrokerError
+from magnetar.broker.protocol import pulsar_api_pb2 as pb
+from magnetar.broker.protocol.framing import parse_entry_body
+from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
+from magnetar.broker.topic.persistent_topic import PersistentTopic
+from magnetar.broker.transaction import buffer as buffer_module
+from magnetar.broker.transaction.topic_transactions import TRANSACTIONS_PROPERTY
+from magnetar.broker.transaction.transaction_id import TransactionId
+from tests.unit.broker.doubles import Broker, Client, message, receipts
+from tests.unit.broker.topic.test_deduplication import connected, reload, topic_of
+from tests.unit.managed_ledger.cluster import eventually
+
+SHARED, EXCLUSIVE = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Exclusive
+ENDED = "has been ended"
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = await Broker(transaction_coordinator_enabled=True).start()
+    yield broker
+    await broker.close()
+
+
+def sent(number: int, least: int | None = None, most: int = 0) -> bytes:
+    """A SEND, in a transaction or not."""
+    if least is None:
+        return message(number, b"%d" % number)
+    return message(number, b"%d" % number, txnid_most_bits=most, txnid_least_bits=least)
+
+
+async def store(client: Client, *frames: bytes) -> None:
+    client.feed(b"".join(frames))
+    receipts(await client.receive(len(frames)))
+
+
+class Consumer:
+    """One consumer, on a connection of its own."""
+
+    def __init__(self, broker: Broker, port: int) -> None:
+        self.client = broker.client(port=port)
+        self.seen: list[int] = []
+        self._bodies = list[bytes]()
+
+    async def subscribe(self, kind: "pb.CommandSubscribe.SubType.ValueType" = SHARED) -> "Consumer":
+        await self.client.receive_one()
+        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        command.subscribe.CopyFrom(
+            pb.CommandSubscribe(
+                topic="t",
+                subscription=f"s{kind}",
+                subType=kind,
+                consumer_id=1,
+                request_id=1,
+                initialPosition=pb.CommandSubscribe.Earliest,
+            )
+        )
+        self.client.send(command)
+        assert (await self.client.receive_one()).type == pb.BaseCommand.SUCCESS
+        flow = pb.BaseCommand(type=pb.BaseCommand.FLOW)
+        flow.flow.consumer_id, flow.flow.messagePermits = 1, 1000
+        self.client.send(flow)
+        return self
+
+    def take(self) -> list[int]:
+        """Numbers of all messages that came."""
+        written = bytes(self.client.transport.written[self.client._seen :])
+        self.client._seen += len(written)
+        for command, body in self.client._reader.feed(written):
+            if command.type == pb.BaseCommand.MESSAGE:
+                self.seen.append(int(bytes(parse_entry_body(body)[1])))
+        return self.seen
+
+    async def sees(self, *numbers: int) -> None:
+        """These and no others, now."""
+        await eventually(lambda: len(self.take()) >= len(numbers))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert self.take() == list(numbers)
+
+
+def subscription_of(topic: PersistentTopic, name: str) -> PersistentSubscription:
+    subscription = topic.subscriptions[name]
+    assert isinstance(subscription, PersistentSubscription)
+    return subscription
+
+
+def backlog(topic: PersistentTopic, name: str) -> int:
+    return subscription_of(topic, name).cursor.state.backlog
+
+
+async def end(topic: PersistentTopic, least: int, *, commit: bool, low: int = -1) -> None:
+    await topic.end_transaction(TransactionId(0, least), low, commit=commit)
+
+
+@pytest.mark.parametrize("kind", [SHARED, EXCLUSIVE, pb.CommandSubscribe.Key_Shared])
+async def test_messages_appear_with_the_commit_and_in_the_order_of_the_log(
+    broker: Broker, kind: "pb.CommandSubscribe.SubType.ValueType"
+) -> None:
+    consumer = await Consumer(broker, 6000).subscribe(kind)
+    client, _ = await connected(broker)
+    await store(client, sent(0), sent(1, 7), sent(2), sent(3, 8), sent(4, 7))
+    await consumer.sees(0)
+    topic = await topic_of(broker)
+    assert topic.storage_stats()["ongoingTxnCount"] == 2
+    await end(topic, 8, commit=True)
+    await consumer.sees(0)
+    await end(topic, 7, commit=True)
+    await consumer.sees(0, 1, 2, 3, 4)
+    await store(client, sent(5, 9), sent(6))
+    await end(topic, 9, commit=False)
+    await consumer.sees(0, 1, 2, 3, 4, 6)
+    stats = topic.storage_stats()
+    counts = [stats[f"{what}TxnCount"] for what in ("ongoing", "committed", "aborted")]
+    assert counts == [0, 2, 1]
+
+
+async def test_a_consumer_that_comes_later_sees_no_aborted_message(broker: Broker) -> None:
+    client, _ = await connected(broker)
+    await store(client, sent(0, 1), sent(1, 2), sent(2), sent(3, 1))
+    topic = await topic_of(broker)
+    await end(topic, 1, commit=False)
+    late = await Consumer(broker, 6000).subscribe()
+    await late.sees()
+    await end(topic, 2, commit=True)
+    await late.sees(1, 2)
+    # What isn't delivered is acknowledged all the same: two messages and two ends.
+    await eventually(lambda: backlog(topic, f"s{SHARED}") == 2)
+
+
+@pytest.mark.parametrize("entries", [2, 5_000])
+async def test_a_load_knows_what_was_open_and_what_was_aborted(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, entries: int
+) -> None:
+    """With snapshots every few entries, and with the one of the unload alone."""
+    monkeypatch.setattr(buffer_module, "SNAPSHOT_ENTRIES", entries)
+    monkeypatch.setattr(buffer_module, "SEALED_COUNT", 3)
+    client, _ = await connected(broker)
+    await store(client, sent(0))
+    for least in range(10):
+        await store(client, sent(10 + least, least), sent(20 + least))
+        if least % 3:
+            await end(await topic_of(broker), least, commit=least % 3 == 1)
+    topic = await reload(broker)
+    assert topic.transactions is not None
+    assert list(topic.transactions.buffer.open) == [TransactionId(0, x) for x in (0, 3, 6, 9)]
+    consumer = await Consumer(broker, 6000).subscribe()
+    await consumer.sees(0)
+    for least in (0, 3, 6, 9):
+        await end(topic, least, commit=least != 6)
+    plain = [x for least in range(10) for x in (10 + least, 20 + least)]
+    left = [x for x in plain if x not in (12, 15, 16, 18)]
+    await consumer.sees(0, *left)
+    await reload(broker)
+    again = await Consumer(broker, 6001).subscribe(EXCLUSIVE)
+    await again.sees(0, *left)
+
+
+async def test_an_entry_of_an_ended_transaction_is_refused(broker: Broker) -> None:
+    client, _ = await connected(broker)
+    await store(client, sent(0, 1), sent(1, 2))
+    topic = await topic_of(broker)
+    await end(topic, 1, commit=True)
+    await end(topic, 2, commit=False, low=5)
+    for number, least in ((2, 1), (3, 2), (4, 5)):
+        client.feed(sent(number, least))
+        answer = await client.receive_one()
+        assert answer.type == pb.BaseCommand.SEND_ERROR
+        assert answer.send_error.error == pb.NotAllowedError
+        assert ENDED in answer.send_error.message
+    await store(client, sent(5, 6))
+
+
+async def test_an_end_is_stored_once(broker: Broker) -> None:
+    client, _ = await connected(broker)
+    await store(client, sent(0, 1))
+    topic = await topic_of(broker)
+    await end(topic, 1, commit=True)
+    entries = topic.ledger.offsets.entry_count
+    assert entries == 2
+    await end(topic, 1, commit=True)
+    await end(topic, 3, commit=True)  # it has nothing of this one
+    assert topic.ledger.offsets.entry_count == entries
+
+
+async def test_what_came_late_is_aborted_with_the_low_watermark(broker: Broker) -> None:
+    client, _ = await connected(broker)
+    await store(client, sent(0, 1))
+    topic = await topic_of(broker)
+    await end(topic, 1, commit=True)
+    topic = await reload(broker)  # which forgets what was committed
+    client, _ = await connected(broker, port=5001)
+    await store(client, sent(1, 1), sent(2), sent(3, 2))
+    consumer = await Consumer(broker, 6000).subscribe()
+    await consumer.sees(0)
+    await end(topic, 2, commit=True, low=1)
+    await consumer.sees(0, 2, 3)
+
+
+async def test_without_a_transaction_there_is_nothing(broker: Broker) -> None:
+    client, _ = await connected(broker)
+    await store(client, sent(0))
+    topic = await topic_of(broker)
+    await end(topic, 1, commit=True)
+    assert topic.transactions is None
+    assert topic.ledger.properties == {}
+    assert topic.storage_stats()["storageSize"] > 0
+
+
+async def test_the_first_one_waits_until_it_is_stored_that_there_are_some(broker: Broker) -> None:
+    """And what the same producer sends behind it waits, too."""
+    client, _ = await connected(broker)
+    topic = await topic_of(broker)
+    consumer = await Consumer(broker, 6000).subscribe()
+    client.feed(sent(0) + sent(1, 1) + sent(2))
+    client.feed(sent(3))
+    assert TRANSACTIONS_PROPERTY not in topic.ledger.properties
+    assert [number for number, *_ in receipts(await client.receive(4))] == [0, 1, 2, 3]
+    assert TRANSACTIONS_PROPERTY in topic.ledger.properties
+    assert topic.properties == {}, "it isn't the user's"
+    await end(topic, 1, commit=True)
+    await consumer.sees(0, 1, 2, 3)
+
+
+async def test_expiry_and_a_cleared_backlog_end_where_reading_ends(broker: Broker) -> None:
+    client, _ = await connected(broker)
+    await store(client, sent(0), sent(1, 1), sent(2))
+    topic = await topic_of(broker)
+    subscription = subscription_of(topic, "keeper")
+    subscription.clear_backlog()
+    assert backlog(topic, "keeper") == 2
+    await subscription.expire_before(2**60)
+    assert backlog(topic, "keeper") == 2
+    await end(topic, 1, commit=True)
+    await subscription.expire_before(2**60)
+    assert backlog(topic, "keeper") == 0
+
+
+async def test_without_the_setting_transactions_are_refused() -> None:
+    broker = await Broker().start()
+    client, _ = await connected(broker)
+    client.feed(sent(0, 1))
+    answer = await client.receive_one()
+    assert answer.send_error.error == pb.NotAllowedError
+    await broker.close()
+
+
+async def test_an_end_fails_while_the_topic_is_fenced(broker: Broker) -> None:
+    client, _ = await connected(broker)
+    await store(client, sent(0, 1))
+    topic = await topic_of(broker)
+    topic.fenced = True
+    with pytest.raises(BrokerError):
+        await end(topic, 1, commit=True)
+    topic.fenced = False
+    await end(topic, 1, commit=True)
+    assert (await topic_of(broker)).ledger.offsets.entry_count == 2
