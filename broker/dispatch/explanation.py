@@ -55,6 +55,7 @@ class Reason(StrEnum):
     READING = "reading"
     READ_FAILED = "readFailed"
     NOT_COMPACTED = "notCompacted"
+    COMPACTED_AWAY = "compactedAway"
     RESETTING = "resetting"
     CLOSING = "closing"
 
@@ -62,7 +63,8 @@ class Reason(StrEnum):
 STALLS: Final = frozenset(Reason) - {
     *(Reason.ACKNOWLEDGED, Reason.FILTERED, Reason.TRIMMED, Reason.NOT_FOUND, Reason.PAST_END),
     *(Reason.CAUGHT_UP, Reason.NO_PRODUCER, Reason.TERMINATED, Reason.DELIVERING),
-    *(Reason.PENDING, Reason.DELAYED, Reason.STORING, Reason.NOT_COMPACTED),
+    *(Reason.PENDING, Reason.DELAYED, Reason.STORING),
+    *(Reason.NOT_COMPACTED, Reason.COMPACTED_AWAY),
 }
 """Something keeps messages from being delivered that could be."""
 STALL_MS: Final = 60_000
@@ -675,6 +677,42 @@ def not_compacted(entries: int, *, is_running: bool) -> Explanation:
     else:
         next_ = "The next compaction takes them: by hand, or at compactionThreshold."
     return Explanation(Reason.NOT_COMPACTED, f"{held} behind the last compaction.", next_)
+
+
+def compacted_away(newer: str | None) -> Explanation:
+    """Of a subscription that reads compacted; ``newer``: id of the message that it gets instead,
+    None: it can't be told.
+    """
+    return Explanation(
+        Reason.COMPACTED_AWAY,
+        "It is compacted away" + (f" by {newer}." if newer else "."),
+        "Who reads compacted gets the newest message of its key instead.",
+        details={"newerMessageId": newer} if newer else {},
+    )
+
+
+def key_removed_later() -> Explanation:
+    return Explanation(
+        Reason.COMPACTED_AWAY,
+        "It is compacted away by a later message without a value, which removed its key.",
+        "Who reads compacted gets nothing of this key until it has a value again.",
+    )
+
+
+def removed_its_key() -> Explanation:
+    return Explanation(
+        Reason.COMPACTED_AWAY,
+        "It is compacted away: it has no value and removed its key.",
+        "Who reads compacted gets nothing of this key until it has a value again.",
+    )
+
+
+def compacted_without_key() -> Explanation:
+    return Explanation(
+        Reason.COMPACTED_AWAY,
+        "It is compacted away: it has no key.",
+        "Set topicCompactionRetainNullKey if such messages shall stay.",
+    )
 
 
 def resetting() -> Explanation:

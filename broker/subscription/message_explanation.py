@@ -9,12 +9,14 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.dispatch import explanation
 from magnetar.broker.dispatch.explanation import Explanation, Reason
 from magnetar.broker.errors import STORAGE_ERRORS
 from magnetar.broker.protocol.entry_header import FLAG_CHUNK, EntryHeader, parse_header
 from magnetar.broker.protocol.framing import MalformedFrameError, parse_entry_body
 from magnetar.broker.protocol.pulsar_api_pb2 import MessageMetadata
+from magnetar.broker.subscription.compacted_explanation import explain_compacted
 from magnetar.broker.subscription.persistent_subscription import PersistentSubscription
 from magnetar.broker.subscription.subscription import Subscription
 from magnetar.managed_ledger.entry_batch import Buffer, EntryBatch
@@ -48,7 +50,15 @@ async def explain_message(
         batch_index: of a message in a batch; -1: of the whole entry.
     """
     ledger, state = subscription.ledger, subscription.cursor.state
-    if (missing := _explain_missing(ledger, position)) is not None:
+    missing = _explain_missing(ledger, position)
+    compacted = None
+    if missing is None or missing.reason is Reason.TRIMMED:
+        compacted = _compacted_of(subscription, position)
+    if compacted is not None:
+        gone = await _explain_gone(subscription, compacted, position, batch_index)
+        if gone is not None:
+            return gone
+    elif missing is not None:
         return missing
     batch, error = (None, "") if state.is_acked(position) else await _read(ledger, position)
     head: EntryHeader | None = None if batch is None else parse_header(batch.heads[0])
@@ -59,6 +69,34 @@ async def explain_message(
     if error and found.reason is not Reason.PENDING:
         return explanation.unreadable(error)
     return await _of_content(subscription, position, batch, found)
+
+
+def _compacted_of(
+    subscription: PersistentSubscription, position: Position
+) -> CompactedLedger | None:
+    """What its consumers read in place of the log; None: they read the log there."""
+    compacted = subscription.topic.compacted
+    if compacted is None or position > compacted.horizon:
+        return None
+    reads_compacted = any(each.request.read_compacted for each in subscription.consumers)
+    return compacted if reads_compacted else None
+
+
+async def _explain_gone(
+    subscription: PersistentSubscription,
+    compacted: CompactedLedger,
+    position: Position,
+    batch_index: int,
+) -> Explanation | None:
+    """None: it isn't compacted away. Whether a consumer got it before, nobody knows: what lies
+    before the read position counts as pending.
+    """
+    batch, _ = await _read(subscription.ledger, position)
+    body = None if batch is None else batch.bodies[0]
+    try:
+        return await explain_compacted(compacted, position, batch_index, body)
+    except STORAGE_ERRORS as error:
+        return explanation.unreadable(str(error) or type(error).__name__)
 
 
 def _has_bit(words: Sequence[int], index: int) -> bool:

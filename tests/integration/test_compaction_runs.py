@@ -118,6 +118,62 @@ def test_nobody_but_a_compaction_moves_its_cursor() -> None:
             client.subscribe(TOPIC, "__compaction")
 
 
+def _explained(admin: Admin, subscription: str, message: object) -> tuple[str, str]:
+    """Reason and sentence."""
+    path = f"{admin.topic_path(TOPIC)}/subscription/{subscription}/explain?messageId={message}"
+    found = admin.call("GET", path)[1]
+    return found["reason"], found["message"]
+
+
+def _place(message: pulsar.MessageId) -> str:
+    return f"{message.ledger_id()}:{message.entry_id()}"
+
+
+def test_what_is_compacted_away_is_explained_to_who_reads_compacted() -> None:
+    with magnetar.embedded() as broker, client_of(broker.service_url) as client:
+        admin = Admin(broker.web_url)
+        alone = client.create_producer(TOPIC, batching_enabled=False)
+        pairs = [("a", "1"), ("b", "1"), ("", "1"), ("b", ""), ("c", "1"), ("a", "2")]
+        ids = [
+            alone.send(value.encode(), **({"partition_key": key} if key else {}))
+            for key, value in pairs
+        ]
+        batched: dict[str, pulsar.MessageId] = {}
+        producer = client.create_producer(
+            TOPIC, batching_enabled=True, batching_max_publish_delay_ms=60_000
+        )
+        for key, value in [("c", "2"), ("d", "1"), ("d", "2")]:
+            producer.send_async(
+                value.encode(),
+                lambda _, at, name=key + value: batched.update({name: at}),
+                partition_key=key,
+            )
+        producer.flush()
+        assert admin.call("PUT", f"{admin.topic_path(TOPIC)}/compaction")[0] == 204
+        wait_until(lambda: _status(admin) == "SUCCESS")
+        behind = alone.send(b"3", partition_key="c")
+        client.subscribe(TOPIC, "log")
+        client.subscribe(
+            *(TOPIC, "table"),
+            is_read_compacted=True,
+            initial_position=pulsar.InitialPosition.Earliest,
+        )
+        entries, batch = [_place(each) for each in ids], _place(batched["c2"])
+        for asked, says in (
+            (entries[0], f"by {entries[5]}."),
+            (entries[1], "by a later message without a value, which removed its key."),
+            (entries[2], "it has no key."),
+            (entries[3], "it has no value and removed its key."),
+            (entries[4], f"by {batch}:-1:0."),
+            (f"{batch}:-1:1", f"by {batch}:-1:2."),
+        ):
+            reason, sentence = _explained(admin, "table", asked)
+            assert (reason, says in sentence) == ("compactedAway", True), (asked, sentence)
+        for asked in (entries[5], batch, f"{batch}:-1:0", _place(behind)):
+            assert _explained(admin, "table", asked)[0] != "compactedAway", asked
+        assert _explained(admin, "log", entries[0])[0] != "compactedAway", "it gets all of them"
+
+
 def test_a_killed_broker_leaves_the_view_before_or_the_one_after() -> None:
     rng = random.Random(7)
     values: dict[str, str] = {}
