@@ -246,7 +246,14 @@ class MessageSearch:
         pairs = [(each, None if each.message is None else next(values)) for each in hits]
         if run.search.masked:
             pairs = await self._in_thread(lambda: [_masked(*each, run.search) for each in pairs])
-        return any(run.add(*each) for each in pairs)
+
+        def shown() -> list[dict[str, Any]]:
+            return [_shown(item, run.search, value) for item, value in pairs]
+
+        # Whole values may be long: their text, as JSON, takes some ten milliseconds.
+        found = await self._in_thread(shown) if run.search.whole_payload else shown()
+        items = (item for item, _ in pairs)
+        return any(run.add(*each) for each in zip(items, found, strict=True))
 
     async def _values(
         self, messages: Sequence[Message], run: _Run
@@ -312,9 +319,8 @@ class _Run:
             self.result.entries += 1
             self.result.bytes += item.opened
 
-    def add(self, item: _Item, value: DecodedValue | None) -> bool:
+    def add(self, item: _Item, shown: dict[str, Any]) -> bool:
         """Whether the answer is full."""
-        shown = _shown(item, self.search, value)
         self.result.messages.append(shown)
         if (message := item.message) is not None:
             payload = min(len(message.payload), _PAYLOAD_BYTES)
