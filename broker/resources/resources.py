@@ -34,6 +34,7 @@ from magnetar.metadata.errors import (
 )
 from magnetar.metadata.paths import decode_name, encode_name
 from magnetar.metadata.recipes import CachedValue, CachedValues, update
+from magnetar.metadata.sorted_names import sort_in_turns
 from magnetar.metadata.store import (
     CREATE_ONLY,
     VALUE_BYTES_MAX,
@@ -59,7 +60,7 @@ _PARTITIONED: Final = "/admin/partitioned-topics"
 _LOCAL_POLICIES: Final = "/admin/local-policies"
 TOPIC_POLICIES: Final = "/admin/topic-policies"
 MANAGED_LEDGERS: Final = "/managed-ledgers"
-_NAMES_AT_ONCE: Final = 5000
+_NAMES_AT_ONCE: Final = 1_000
 _ACCESS_ENTRIES_MAX: Final = 20_000
 
 
@@ -331,8 +332,7 @@ class Resources:
                 for name in names[start : start + _NAMES_AT_ONCE]
             ]
             await asyncio.sleep(0)
-        found.sort()
-        return found
+        return await sort_in_turns(found)
 
     async def is_stored(self, name: TopicName) -> bool:
         return await self._store.exists(f"{MANAGED_LEDGERS}/{name.ml_name}")

@@ -26,6 +26,7 @@ from magnetar.broker.schema.metrics import SchemaMetrics
 from magnetar.metadata.errors import BadVersionError, MetadataError, OutcomeUnknownError
 from magnetar.metadata.paths import check_path, decode_name, encode_name
 from magnetar.metadata.recipes import CachedValues
+from magnetar.metadata.sorted_names import sort_in_turns
 from magnetar.metadata.store import CREATE_ONLY, MetadataStore, Versioned
 
 T = TypeVar("T")
@@ -120,8 +121,7 @@ class SchemaRegistry:
         for start in range(0, len(children), _NAMES_AT_ONCE):
             found += map(decode_name, children[start : start + _NAMES_AT_ONCE])
             await asyncio.sleep(0)
-        found.sort()
-        return found
+        return await sort_in_turns(found)
 
     async def find(self, name: TopicName, definition: SchemaDefinition) -> int | None:
         """The version of an equal definition, None when there is none."""

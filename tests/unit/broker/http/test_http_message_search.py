@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.http.messaging import message_search
+from magnetar.broker.http.messaging import message_search, rest_consume
 from magnetar.broker.http.messaging.local_producer import LocalProducer
 from magnetar.broker.http.messaging.message_filter import FilterError, Searched, parse_filter
 from magnetar.broker.http.messaging.message_mask import MASK
@@ -265,7 +265,7 @@ async def test_a_whole_value_is_written_off_the_loop(
 ) -> None:
     """Five megabytes took the loop eleven milliseconds."""
     threads: list[int] = []
-    described = message_search.described
+    described = rest_consume.described
 
     def noted(*args: Any, **options: Any) -> dict[str, Any]:
         threads.append(threading.get_ident())
